@@ -14,14 +14,14 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import plots
-from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain
+from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from boundarymorph.selection.rounds import growing
 from load_tests import report, studies
-from load_tests.studies import Row, markdown
+from load_tests.studies import Row, markdown, normalised_discounted_gain
 
 BUDGETS = (10, 25, 50)
 CALIBRATED_KS, SMALL_KS = (10, 50, 100), (5, 10, 20)

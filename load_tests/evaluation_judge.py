@@ -18,10 +18,10 @@ import numpy as np
 import orjson
 
 from boundarymorph.evaluation import datasets, tables
+from boundarymorph.evaluation.analyses import bootstrap_interval
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question
-from boundarymorph.evaluation.statistics import bootstrap_interval
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
 from load_tests import report

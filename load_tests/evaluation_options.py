@@ -301,10 +301,10 @@ def _plot(
     with plots.saved_figure(path, 4.6 * len(fixed) + 0.4, 4.2) as figure:
         panels = figure.subplots(1, len(fixed), sharey=True, squeeze=False)[0]
         for panel, k in zip(panels, fixed, strict=True):
-            panel.plot(*fixed[k], color=plots.BLUE, linewidth=1.8, label="the same budget for every query")
+            panel.plot(*fixed[k], color=plots.OURS[0], linewidth=1.8, label="the same budget for every query")
             calls, quality, _ = zip(*stopped[k], strict=True)
             panel.plot(
-                calls, quality, "o-", color=plots.ACCENT, linewidth=1.2, label="stopping at an expected loss of ..."
+                calls, quality, "o-", color=plots.OURS[1], linewidth=1.2, label="stopping at an expected loss of ..."
             )
             for number, (x, y, threshold) in enumerate(stopped[k]):
                 panel.annotate(

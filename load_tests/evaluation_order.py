@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.metrics import normalised_discounted_gain
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
@@ -72,7 +71,7 @@ def _row(table: ScoreTable, every: int, count: int, budget: int) -> dict[str, fl
 
 
 def _quality(ranking: NDArray[np.intp], scores: Floats, grades: Floats) -> tuple[float, float, float]:
-    ce, ndcg = (normalised_discounted_gain(ranking[:10], gains) for gains in (scores, 2.0**grades - 1.0))
+    ce, ndcg = (studies.normalised_discounted_gain(ranking[:10], gains) for gains in (scores, 2.0**grades - 1.0))
     return ce, float(np.nan_to_num(ndcg)), float((grades[ranking[:50]] > 0).sum())
 
 

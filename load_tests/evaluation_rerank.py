@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import tables
-from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain
+from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.retrieval.words.lexical import PoolWords
@@ -84,7 +84,7 @@ def _quality(order: NDArray[np.intp], question: Question) -> dict[str, float]:
     grades = question.grades[: len(order)].astype(np.float64)
     relevant = (grades > 0).astype(np.float64)
     return {
-        "nDCG@10": normalised_discounted_gain(order[:10], grades),
+        "nDCG@10": studies.normalised_discounted_gain(order[:10], grades),
         "nCG@50": normalised_gain(order[:50], relevant),
     }
 

@@ -18,6 +18,15 @@ from boundarymorph.selection import Pool
 Row = Mapping[str, Any]
 
 
+def normalised_discounted_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
+    """nDCG (Jarvelin and Kekalainen 2002) of the chosen positions in their order, over that of the best `gains` (N,):
+    each divided by log2(1 + rank)."""
+    discounts = 1 / np.log2(np.arange(2, len(chosen) + 2))
+    best = np.sort(gains)[::-1][: len(chosen)]
+    ideal = float(best @ discounts[: len(best)])
+    return float(gains[chosen] @ discounts) / ideal if ideal > 0 else float("nan")
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that each of them has: TABLES, --collections and --every."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)

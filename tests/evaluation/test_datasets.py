@@ -4,12 +4,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import fingerprint, load
-from boundarymorph.evaluation.lexical import Bm25Index
 
 CORPUS = '{"_id": "a", "title": "Tides", "text": "The moon pulls."}\n\n{"_id": "b", "text": "Bread rises."}\n'
 QUERIES = '{"_id": "1", "text": "sea level"}\n{"_id": "2", "text": "yeast"}\n'
@@ -131,11 +129,3 @@ def test_ir_datasets_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(InvalidInput, match="pip install ir_datasets"):
         load("ir_datasets:any")
-
-
-def test_bm25_by_hand() -> None:
-    # Lengths 2, 4, 0; mean 2. "moon" is in two of three: ln(1 + 1.5 / 2.5).
-    scores = Bm25Index(["moon sea", "Moon, moon: my bread", ""], ["moon"]).scores("moon")
-    weight = np.log(1 + 1.5 / 2.5)
-    assert scores == pytest.approx([weight * 2.5 / (1 + 1.5), weight * 2 * 2.5 / (2 + 1.5 * (0.25 + 0.75 * 2)), 0.0])
-    assert Bm25Index(["", ""], ["moon"]).scores("moon").tolist() == [0.0, 0.0]

@@ -9,8 +9,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
 from boundarymorph.evaluation.methods.baselines import Gar, Hybrid, Mips, Quam, Rgs, SingleStage
-from boundarymorph.evaluation.methods.lexical import Lexical
-from boundarymorph.evaluation.methods.morph import Independent, Morph
+from boundarymorph.evaluation.methods.morph import Independent, Lexical, Morph
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question, QuestionTexts, fused_order, reordered
 from boundarymorph.evaluation.run import run_once

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.metrics import normalised_discounted_gain, normalised_gain, quality
+from boundarymorph.evaluation.metrics import normalised_gain, quality
 from tests.evaluation.tables import on_a_circle
 
 SCORES = [0.1, 0.8, 0.6, 0.0, 0.5]
@@ -35,17 +35,6 @@ def test_undefined_without_labels_or_gains() -> None:
     unjudged = quality(replace(QUESTION, grades=None), np.arange(5), 2, np.zeros(5, dtype=bool))
     assert math.isnan(unjudged.ncg) and math.isnan(unjudged.ncg_graded) and math.isnan(unjudged.ncg_collection)
     assert math.isnan(normalised_gain(np.array([0]), np.zeros(3)))
-
-
-def test_discounted_gain_against_hand_numbers() -> None:
-    gains = np.array([3.0, 0.0, 1.0, 2.0])
-    ideal = 3 + 2 / math.log2(3) + 1 / 2
-    assert normalised_discounted_gain(np.array([0, 3, 2]), gains) == pytest.approx(1.0)
-    assert normalised_discounted_gain(np.array([2, 1, 0]), gains) == pytest.approx((1 + 3 / 2) / ideal)
-    assert normalised_discounted_gain(np.array([3, 0]), gains) == pytest.approx(
-        (2 + 3 / math.log2(3)) / (3 + 2 / math.log2(3))
-    )
-    assert math.isnan(normalised_discounted_gain(np.array([0]), np.zeros(3)))
 
 
 def test_a_count_of_relevant_documents_of_something_else_is_not_used() -> None:

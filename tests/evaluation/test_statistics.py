@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.statistics import benjamini_hochberg, bootstrap_interval, paired_p
+from boundarymorph.evaluation.analyses import benjamini_hochberg, bootstrap_interval, paired_p
 
 
 def test_benjamini_hochberg_by_hand() -> None:

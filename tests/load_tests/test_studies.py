@@ -1,5 +1,6 @@
 """Reading the tables that the studies share."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,3 +76,14 @@ def test_a_list_is_ranked_with_the_words_of_the_query(monkeypatch: pytest.Monkey
     evaluation_rerank._ranked("Winter snow", ["snow in winters", "rain", "snow"], np.array([0.9, 0.1, 0.5]), 2)
     assert pools[0].terms is not None
     assert pools[0].terms.tolist() == [[True, False, False], [True, False, True]]
+
+
+def test_discounted_gain_against_hand_numbers() -> None:
+    gains = np.array([3.0, 0.0, 1.0, 2.0])
+    ideal = 3 + 2 / math.log2(3) + 1 / 2
+    assert studies.normalised_discounted_gain(np.array([0, 3, 2]), gains) == pytest.approx(1.0)
+    assert studies.normalised_discounted_gain(np.array([2, 1, 0]), gains) == pytest.approx((1 + 3 / 2) / ideal)
+    assert studies.normalised_discounted_gain(np.array([3, 0]), gains) == pytest.approx(
+        (2 + 3 / math.log2(3)) / (3 + 2 / math.log2(3))
+    )
+    assert math.isnan(studies.normalised_discounted_gain(np.array([0]), np.zeros(3)))

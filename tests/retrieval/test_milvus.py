@@ -29,9 +29,8 @@ from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.milvus import collection as collections
 from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog, _schema
 from boundarymorph.retrieval.milvus.collection import Consistency, quoted
-from boundarymorph.retrieval.milvus.connection import MilvusConnection
+from boundarymorph.retrieval.milvus.connection import MilvusConnection, Server
 from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
-from boundarymorph.retrieval.milvus.server import Server
 from boundarymorph.retrieval.milvus.structures import KINDS, Structures
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.retriever import Search

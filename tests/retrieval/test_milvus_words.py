@@ -11,8 +11,7 @@ from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.milvus import index as indexes
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.collection import MilvusCollection
-from boundarymorph.retrieval.milvus.connection import MilvusConnection
-from boundarymorph.retrieval.milvus.server import Server
+from boundarymorph.retrieval.milvus.connection import MilvusConnection, Server
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
 from boundarymorph.retrieval.words.lexical import PoolWords

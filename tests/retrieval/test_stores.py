@@ -20,7 +20,7 @@ from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.table import MilvusStore
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
-from boundarymorph.retrieval.stores.guess import guessed
+from boundarymorph.retrieval.stores.table import guessed
 from boundarymorph.settings import SERVICE, Attached
 from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, local_index
 from tests.contract.vector_index import unit

@@ -16,9 +16,8 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.distinct import DistinctBy
 from boundarymorph.api.passages import DESCRIPTION, LongTexts
-from boundarymorph.api.schemas import Array, Id, Message
+from boundarymorph.api.schemas import Array, DistinctBy, Id, Message
 from boundarymorph.selection.methods import METHODS
 
 

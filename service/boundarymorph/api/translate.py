@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from boundarymorph.access.bodies import bound
 from boundarymorph.access.policies import DEFAULT
 from boundarymorph.api.candidates import budget_of, candidates_of, documents_of
-from boundarymorph.api.distinct import Distinct
 from boundarymorph.api.passages import OF, cut
-from boundarymorph.api.schemas import LanguageModelUsage
+from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
     ExplainedCall,

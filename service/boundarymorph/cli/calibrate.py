@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,13 +23,12 @@ from boundarymorph.calibration.feedback import Event, grades_of, merged
 from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
 from boundarymorph.calibration.judgments import PAIRS, JudgedQuery
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, console
+from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.selector.judging import Judged, Judging
-    from boundarymorph.server.composition import AllInOne, Gateway
+    from boundarymorph.selector.judging import Judged
 
 GRADES = 3  # the best grade that a language model gives
 TOGETHER = 8  # texts in one call of it
@@ -160,20 +158,6 @@ def _requests(
     return {query: request for query, request in found.items() if not queries or query in queries}
 
 
-@asynccontextmanager
-async def _parts(settings: Settings) -> AsyncIterator[tuple[AllInOne | Gateway, Judging]]:
-    from boundarymorph.selector.judging import Judging
-    from boundarymorph.server import composition
-
-    built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
-    try:
-        if isinstance(built, composition.Gateway):
-            await built.retriever.check()  # which tells the encoder
-        yield built, Judging(built.selector, built.retriever, built.scorer)
-    finally:
-        await built.close()
-
-
 def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
     lines = [orjson.dumps({**pair, "grade": None}).decode() for pair in pairs]
     if out is None:
@@ -191,9 +175,11 @@ async def _pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, s
     """Pairs worth judging, at most `count` a query."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
+    from boundarymorph.selector.judging import Judging
 
     found: list[dict[str, str | None]] = []
-    async with _parts(settings) as (_, judging):
+    async with parts(settings) as built:
+        judging = Judging(built.selector, built.retriever, built.scorer)
         for number, (query, request) in enumerate(plan.requests.items()):
             wanted = SelectRequest.model_validate({**request, "budget": plan.budget})
             task = task_of(wanted, settings, time.monotonic())
@@ -225,7 +211,8 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
             for query, of_query in texts.items():
                 for text in of_query.values():
                     most = most.plus(judge.most(query, text))
-            _allow(sum(map(len, texts.values())), most, max_cost, yes)
+            pairs = sum(map(len, texts.values()))
+            allow_cost(console, "graded", pairs, most, asked=yes or max_cost is not None)
         grades: dict[str, dict[str, float]] = {}
         for query, of_query in texts.items():
             for ids in _batched(of_query, TOGETHER):
@@ -240,21 +227,17 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
         await judge.close()
 
 
-def _allow(pairs: int, most: Any, max_cost: float | None, yes: bool) -> None:
-    console.print(f"{pairs:,} pairs are to be graded: at most {most.tokens:,} tokens, which cost {most.cost:,.2f}")
-    if not yes and max_cost is None and not (console.is_terminal and typer.confirm("Go on?")):
-        raise InvalidInput("nothing was graded: allow it with --yes, or set a ceiling with --max-cost")
-
-
 async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Sequence[Event]) -> tuple[Calibration, int]:
     """Return a calibration, and how many judged documents were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
     from boundarymorph.calibration.learning import learn, learn_from_clicks
+    from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.telling import WORDS
 
     judged: dict[str, Judged] = {}
-    async with _parts(settings) as (built, judging):
+    async with parts(settings) as built:
+        judging = Judging(built.selector, built.retriever, built.scorer)
         for query, request in plan.requests.items():
             if query in given:
                 task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import orjson
 import typer
@@ -12,6 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from boundarymorph.scoring.bill import Amount
+    from boundarymorph.server.composition import AllInOne, Gateway
 
 console = Console(emoji=False)
 
@@ -47,6 +54,35 @@ def fail(message: str) -> NoReturn:
     stderr = Console(stderr=True, emoji=False)
     stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)
+
+
+@asynccontextmanager
+async def parts(settings: Settings) -> AsyncIterator[AllInOne | Gateway]:
+    """Yield the parts of a service, or of a gateway to the retriever that the settings name, for one command."""
+    from boundarymorph.server import composition
+
+    built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
+    try:
+        if isinstance(built, composition.Gateway):
+            await built.retriever.check()  # which tells the encoder
+        yield built
+    finally:
+        await built.close()
+
+
+def allow_cost(console: Console, done: str, pairs: int, most: Amount, *, asked: bool) -> None:
+    """Say what it may cost that pairs are `done`, and ask whether to go on. Raises InvalidInput if not.
+
+    asked: whether it was allowed beforehand.
+    """
+    console.print(
+        f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, which cost {most.cost:,.2f}, and likely a "
+        "quarter of that",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not asked and not (console.is_terminal and typer.confirm("Go on?")):
+        raise InvalidInput(f"nothing was {done.split()[0]}: allow it with --yes, or set a ceiling with --max-cost")
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
@@ -18,15 +17,15 @@ from rich.progress import Progress
 from rich.table import Table as Grid
 
 from boundarymorph.cli import terminal
+from boundarymorph.cli.common import allow_cost
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import Approve, TableBuilder
-from boundarymorph.evaluation.cells import METRIC_TITLES, cells
 from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
-from boundarymorph.evaluation.study import Study, study
+from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.scoring.bill import Amount
@@ -130,17 +129,8 @@ def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress
     InvalidInput if the user declines."""
 
     def approve(pairs: int, most: Amount) -> None:
-        console.print(
-            f"{pairs:,} pairs are to be scored by {scorer.name}: at most {most.tokens:,} tokens, which cost "
-            f"{most.cost:,.2f}, and likely a quarter of that",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if evaluation.spend is not None:
-            return
         progress.stop()
-        if not (console.is_terminal and typer.confirm("Go on?")):
-            raise InvalidInput("nothing was scored: allow it with --yes, or set a ceiling with --max-cost")
+        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=evaluation.spend is not None)
         progress.start()
 
     return approve

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from boundarymorph.cli.common import DataDirectory, console, json_object
+from boundarymorph.cli.common import DataDirectory, console, json_object, parts
 from boundarymorph.settings import Settings
-
-if TYPE_CHECKING:
-    from boundarymorph.selector.selector import Selector
 
 Method = Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")]
 Spend = Annotated[str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")]
@@ -98,10 +94,10 @@ def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, 
     task_of(request, settings, time.monotonic())  # reports an exceeded limit before any model is loaded
 
     async def answer() -> SelectResponse:
-        async with _selector(settings) as selector:
+        async with parts(settings) as built:
             chosen = Calibrations(settings).of(calibration, "", request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
-            return response_of(await selector.select(task), task)
+            return response_of(await built.selector.select(task), task)
 
     response = asyncio.run(answer())
     if as_json:
@@ -120,13 +116,13 @@ def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, An
     batch.lowest_priority()
 
     async def run() -> int:
-        async with _selector(settings) as selector:
+        async with parts(settings) as built:
             with terminal.progress(console) as bar:
                 task = bar.add_task("selecting", total=total)
                 asked = batch.queries(queries)
                 defaults = {"on_failure": "error", **options}
                 advance = partial(bar.advance, task)
-                return await batch.select_all(selector, settings, asked, defaults, calibration, answers, advance)
+                return await batch.select_all(built.selector, settings, asked, defaults, calibration, answers, advance)
 
     try:
         failed = asyncio.run(run())
@@ -135,17 +131,6 @@ def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, An
     console.print(f"{total} queries: {known} were done, {total - known - failed} were made now, {failed} failed: {out}")
     if failed:
         raise typer.Exit(1)
-
-
-@asynccontextmanager
-async def _selector(settings: Settings) -> AsyncIterator[Selector]:
-    from boundarymorph.server import composition
-
-    built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
-    try:
-        yield built.selector
-    finally:
-        await built.close()
 
 
 def _number(text: str | None) -> int | str | None:

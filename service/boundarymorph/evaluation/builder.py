@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
-from boundarymorph.evaluation.lexical import Bm25Index
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
+from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.scoring.bill import NOTHING, Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 
@@ -295,7 +295,7 @@ def _assembled(
     """Everything but scores, terms and judgments; of the documents, those that are in some pool."""
     names = list(collection.documents)
     used, rows = np.unique(pools, return_inverse=True)
-    lexical = Bm25Index(list(collection.documents.values()), list(collection.queries.values()))
+    words = PoolWords.of(collection.documents.values())
     return {
         "doc_ids": np.array([names[document] for document in used]),
         "doc_emb": documents[used].astype(np.float16),
@@ -304,7 +304,7 @@ def _assembled(
         "pool": rows.reshape(pools.shape).astype(np.int32),
         "mips": similarities,
         "bm25": np.array(
-            [lexical.scores(text)[pool] for text, pool in zip(collection.queries.values(), pools, strict=True)],
+            [words.bm25(text)[pool] for text, pool in zip(collection.queries.values(), pools, strict=True)],
             dtype=np.float32,
         ),
     }

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from boundarymorph.evaluation.analyses import bootstrap_interval
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.statistics import bootstrap_interval
-from boundarymorph.evaluation.study import Study
+from boundarymorph.evaluation.study import Study, titles_of
 
 CAPTIONS = {
     "unscored": "Share of the chosen set's cross-encoder score that was never paid for.",
@@ -30,7 +30,7 @@ def images(paths: Iterable[str]) -> list[str]:
 
 def details(found: Study, pictures: Sequence[str]) -> list[str]:
     """The parts of one table's section."""
-    titles = {contestant.name: contestant.title for contestant in found.outcome.contestants}
+    titles = titles_of([found])
     budget, k = found.pictured
     parts = [_intervals(found, titles), _cross_encoder_itself(found)]
     shares = found.shares()

@@ -8,10 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from boundarymorph.evaluation.analyses import changes
-from boundarymorph.evaluation.cells import AVERAGE, METRIC_TITLES, Cells, cells, ours_of, titles_of
 from boundarymorph.evaluation.details import details, images
 from boundarymorph.evaluation.methods.method import Contestant
-from boundarymorph.evaluation.study import Study
+from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Cells, Study, cells, ours_of, titles_of
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 
 CLOSE = 0.005

@@ -36,15 +36,6 @@ def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> flo
     return float(gains[chosen].sum() / best) if best > 0 else float("nan")
 
 
-def normalised_discounted_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
-    """nDCG (Jarvelin and Kekalainen 2002) of the chosen positions in their order, over that of the best `gains` (N,):
-    each divided by log2(1 + rank)."""
-    discounts = 1 / np.log2(np.arange(2, len(chosen) + 2))
-    best = np.sort(gains)[::-1][: len(chosen)]
-    ideal = float(best @ discounts[: len(best)])
-    return float(gains[chosen] @ discounts) / ideal if ideal > 0 else float("nan")
-
-
 def quality(question: Question, ranking: Ranking, k: int, scored: NDArray[np.bool_]) -> Quality:
     """The metrics of the first k documents of a ranking; scored: (N,) mask of what was paid for."""
     chosen = ranking[:k]

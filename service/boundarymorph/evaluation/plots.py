@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
-INK, MUTED, GRID, ACCENT, BLUE = "#1f2430", "#8a909c", "#e6e8ec", "#d1495b", "#2e6f95"
+INK, MUTED, GRID = "#1f2430", "#8a909c", "#e6e8ec"
 LINES = ("#9aa0a6", "#b08968", "#5f6368", "#8ab17d", "#9d79bc", "#e9a23b", "#3a9d9d", "#c98bb9", "#7f8f3a")
 OURS = ("#2e6f95", "#d1495b", "#1b7837", "#7b2d8b")
 COLOURS = 256
@@ -64,17 +64,7 @@ def quality_against_budget(
                 heights = [100 * value for value in line if value is not None]
                 if len(heights) < len(budgets):
                     continue
-                strong = method in ours
-                panel.plot(
-                    budgets,
-                    heights,
-                    color=palette[method],
-                    linewidth=2.6 if strong else 1.3,
-                    marker="o",
-                    markersize=5.5 if strong else 3.5,
-                    linestyle="-" if strong else "--",
-                    zorder=3 if strong else 2,
-                )
+                panel.plot(budgets, heights, **_line(palette[method], strong=method in ours))
                 ends[-1].append((heights[-1], method))
             panel.set_title(f"k = {k}")
             panel.set_xlabel("budget B (cross-encoder calls)")
@@ -115,18 +105,8 @@ def quality_against_latency(
         for panel, (metric, methods) in zip(panels, lines.items(), strict=True):
             for method, points in methods.items():
                 seconds, values, budgets = zip(*points, strict=True)
-                strong = method in ours
-                panel.plot(
-                    seconds,
-                    [100 * value for value in values],
-                    color=palette[method],
-                    linewidth=2.2 if strong else 1.2,
-                    marker="o",
-                    markersize=5.5 if strong else 3.5,
-                    linestyle="-" if strong else "--",
-                    zorder=3 if strong else 2,
-                    label=titles[method],
-                )
+                style = _line(palette[method], strong=method in ours)
+                panel.plot(seconds, [100 * value for value in values], label=titles[method], **style)
                 panel.annotate(
                     f"B={budgets[-1]}",
                     (seconds[-1], 100 * values[-1]),
@@ -155,6 +135,17 @@ def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str
         panel.set_xlabel("share of the set's CE gain from unscored documents (%)")
         panel.grid(axis="y", visible=False)
         panel.set_title(title)
+
+
+def _line(colour: str, *, strong: bool) -> dict[str, Any]:
+    return {
+        "color": colour,
+        "linewidth": 2.6 if strong else 1.3,
+        "marker": "o",
+        "markersize": 5.5 if strong else 3.5,
+        "linestyle": "-" if strong else "--",
+        "zorder": 3 if strong else 2,
+    }
 
 
 @contextmanager

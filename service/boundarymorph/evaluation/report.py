@@ -11,10 +11,9 @@ from typing import Any
 import orjson
 
 from boundarymorph.evaluation import calibrated, plots
-from boundarymorph.evaluation.cells import AVERAGE, METRIC_TITLES, cells, ours_of, titles_of
 from boundarymorph.evaluation.markdown import is_variant, markdown
 from boundarymorph.evaluation.metrics import Quality
-from boundarymorph.evaluation.study import Study, overall
+from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Study, cells, ours_of, overall, titles_of
 from boundarymorph.selection.methods import DEFAULT, PAPER
 
 

@@ -16,7 +16,7 @@ from sentence_transformers import CrossEncoder as SentenceTransformersCrossEncod
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.inference.models import available_cores
-from boundarymorph.inference.transformer.failures import on_device
+from boundarymorph.inference.transformer.device import on_device
 from boundarymorph.scoring.scorer import CrossEncoder
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from tests.scoring.transformer import reference, tiny

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from boundarymorph.api.distinct import DistinctBy
 from boundarymorph.api.passages import DESCRIPTION, OF, LongTexts, cut
-from boundarymorph.api.schemas import LanguageModelUsage, Problem
+from boundarymorph.api.schemas import DistinctBy, LanguageModelUsage, Problem
 from boundarymorph.api.select_schemas import Budget, CalibrationName
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document

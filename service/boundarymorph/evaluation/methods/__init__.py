@@ -1,24 +1,26 @@
-"""The selectors that are compared, in files with CONTESTANTS. A new file is named in the tuple below."""
+"""The selectors that are compared, in files with CONTESTANTS. A new file is named below."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import agentic, bagel, baselines, lexical, morph
+from boundarymorph.evaluation.methods import agentic, bagel, baselines, morph
 from boundarymorph.evaluation.methods.method import Contestant, Method
 from boundarymorph.selection.methods import METHODS
 
 __all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
 
 CONTESTANTS: dict[str, Contestant] = {
-    contestant.name: contestant for module in (baselines, bagel, morph, lexical) for contestant in module.CONTESTANTS
+    contestant.name: contestant
+    for group in (baselines.CONTESTANTS, bagel.CONTESTANTS, morph.CONTESTANTS, morph.LEXICAL)
+    for contestant in group
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "baselines": ("mips", "bm25", "ss", "rgs", "gar", "quam", "bagel"),
     "hybrid": tuple(contestant.name for contestant in baselines.HYBRIDS),
     "product": tuple(METHODS),
-    "lexical": tuple(contestant.name for contestant in lexical.CONTESTANTS),
+    "lexical": tuple(contestant.name for contestant in morph.LEXICAL),
     "ablations": ("no-acquisition", "no-prior", "independent"),
     "kernels": ("boundarymorph-rbf", "boundarymorph-matern52", "bagel-rbf", "bagel-matern52"),
 }

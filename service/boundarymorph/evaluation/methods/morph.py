@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from time import process_time
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
-from boundarymorph.evaluation.problem import Ranking, SelectionProblem
+from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
+from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.selection import (
     Belief,
     BoundaryGap,
     Config,
+    Pool,
     SelectionConfig,
     SelectionSession,
     UpperConfidenceBound,
@@ -136,4 +138,53 @@ CONTESTANTS = (
     ),
     Contestant("boundarymorph-rbf", "MORPH, RBF", (Morph(replace(_PAPER, kernel="rbf")),), KERNEL),
     Contestant("boundarymorph-matern52", "MORPH, Matern-5/2", (Morph(replace(_PAPER, kernel="matern52")),), KERNEL),
+)
+
+
+Order: TypeAlias = Literal["scores", "ranked", "bm25"]
+ROUND = 5  # as the service has it where a request does not say
+
+
+@dataclass(frozen=True)
+class Lexical:
+    """order: what is known of a retriever's ranking: its scores, the order alone, or nothing, where BM25 ranks."""
+
+    order: Order
+
+    uses_budget: ClassVar[bool] = True
+    uses_k: ClassVar[bool] = True
+    requires: ClassVar[frozenset[str]] = frozenset({"bm25", "texts"})
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        question = problem.question
+        pool = self._pool(question)
+        place = {id: position for position, id in enumerate(question.pool.ids)}
+        original = np.array([place[id] for id in pool.ids])
+        reordered = SelectionProblem(Question(question.id, pool, question.scores[original]), problem.budget, problem.k)
+        ranking = Morph(METHODS[DEFAULT], ROUND).rank(reordered)
+        problem.score(original[reordered.calls])
+        problem.seconds |= reordered.seconds
+        return original[ranking]
+
+    def _pool(self, question: Question) -> Pool:
+        """As `retrieval.candidates` makes it."""
+        given, vectors = question.pool, question.lexical_vectors
+        scores, features = given.scores, dict(given.features)
+        if self.order == "ranked":
+            scores = scores_by_rank(len(given))
+        elif self.order == "bm25":
+            scores = features["bm25"]
+            features["similarity"] = (vectors.documents @ vectors.query).astype(np.float64)
+        return Pool.of(given.ids, vectors.documents, vectors.query, scores, features, given.terms)
+
+
+def _contestant(order: Order, title: str, about: str) -> Contestant:
+    about = f"rounds of {ROUND} and vectors of the words, with {about}"
+    return Contestant(f"lexical-{order}", f"{DEFAULT}, lexical vectors, {title}", (Lexical(order),), about, ours=True)
+
+
+LEXICAL = (
+    _contestant("scores", "scores", "the retriever's scores"),
+    _contestant("ranked", "order alone", "the retriever's order and no scores"),
+    _contestant("bm25", "BM25's order", "nothing of a retriever"),
 )

@@ -19,8 +19,7 @@ from boundarymorph.inference.transformer.architecture import (
     prepare_packing,
 )
 from boundarymorph.inference.transformer.dense import open_dense
-from boundarymorph.inference.transformer.device import Placement, release, weight_type
-from boundarymorph.inference.transformer.failures import on_device
+from boundarymorph.inference.transformer.device import Placement, on_device, release, weight_type
 from boundarymorph.inference.transformer.forward import PackedBody, PaddedBody, Pooling
 from boundarymorph.inference.transformer.int8 import quantize
 from boundarymorph.inference.transformer.repository import Repository

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, TypedDict
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import torch
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.inference.models import available_cores
 from boundarymorph.settings import ModelSettings
 
@@ -124,3 +126,34 @@ def release(device: torch.device) -> None:
     """Release unused memory of the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+Result = TypeVar("Result")
+
+_FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+def on_device(work: Callable[[], Result]) -> Result:
+    """Return the result of the work. Raises OutOfMemory, after releasing the device's unused memory, or DeviceLost."""
+    failure: OutOfMemory | DeviceLost
+    try:
+        return work()
+    except RuntimeError as error:
+        translated = _translated(error)
+        if translated is None:
+            raise
+        failure = translated
+    # Not in the except clause, whose traceback still references the tensors of the batch.
+    if isinstance(failure, OutOfMemory) and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise failure
+
+
+def _translated(error: RuntimeError) -> OutOfMemory | DeviceLost | None:
+    message = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in _FULL):
+        return OutOfMemory(message)
+    if isinstance(error, torch.AcceleratorError) or any(sign in message for sign in _LOST):
+        return DeviceLost(message)
+    return None

@@ -124,11 +124,9 @@ class MilvusCatalog(Catalog):
         return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
 
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
-        """See `Catalog.list`."""
         return listed(sorted(self._names()), self.describe)
 
     def delete(self, name: str) -> None:
-        """See `Catalog.delete`."""
         if not self.exists(name):
             raise unknown(name)
         self._connection.call("drop_collection", self._collection_of(name))

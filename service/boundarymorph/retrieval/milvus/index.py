@@ -64,7 +64,6 @@ class MilvusIndex:
         return self._collection.stale
 
     def count(self) -> int:
-        """See `Table.count`."""
         return self._collection.count()
 
     def check(self, document: Document) -> None:
@@ -77,36 +76,29 @@ class MilvusIndex:
         self._collection.write([self._row(document, halves, digest) for document, halves, digest in rows])
 
     def delete(self, ids: Sequence[str]) -> int:
-        """See `Writable.delete`."""
         present = [id for id, _ in self._collection.read(ids, [], strong=True)]
         self._collection.delete(present)
         return len(present)
 
     def delete_matching(self, condition: Condition) -> int:
-        """See `Writable.delete_matching`."""
         return self._collection.delete_matching(expression(condition))
 
     def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        """See `Table.documents`."""
         return {
             id: _document(id, row)
             for id, row in self._collection.read(ids, ["text", "title", "metadata", *self._titled], TEXTS_AT_A_TIME)
         }
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
-        """See `Table.characters`."""
         return {id: row["characters"] for id, row in self._collection.read(ids, ["characters"])}
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """See `Writable.digests`."""
         return {id: bytes.fromhex(row["digest"]) for id, row in self._collection.read(ids, ["digest"], strong=True)}
 
     def bounds(self, condition: Condition) -> Bounds[str]:
-        """See `Table.bounds`."""
         return Bounds.exactly(expression(condition))
 
     def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
-        """See `Table.best`."""
         if among is not None:
             return self._collection.word_scores(WORDS, query, among)
         return self._collection.search_words(WORDS, query, depth, "" if where is True else where)
@@ -136,7 +128,6 @@ class MilvusIndex:
         return {id: _document(id, row) for id, row in self._collection.read(ids, fields)}
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        """See `Table.vectors`."""
         fetched = dict(self._collection.vectors(ids))
         return Found(list(fetched), self._collection.matrix(list(fetched.values())).astype(np.float16))
 

@@ -32,15 +32,12 @@ class Native:
         self._lite = lite
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
-        """See `Language.joined`."""
         return str(joined(by, parts))
 
     def negated(self, part: str) -> str:
-        """See `Language.negated`."""
         return f"(not {part})"
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:
-        """See `Language.leaf`."""
         path = condition.path
         name = path[0]
         if not self._names(name):

@@ -20,9 +20,8 @@ from boundarymorph.retrieval.milvus.collection import (
 from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.native import Native
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
-from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
 DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
@@ -46,7 +45,6 @@ class MilvusStore:
         return cls(MilvusConnection(url, token=token, timeout=chosen.timeout_seconds))
 
     def tables(self) -> Mapping[str, Attached]:
-        """See `Store.tables`."""
         found = {}
         for name in self._connection.call("list_collections"):
             fields = MilvusCollection(self._connection, name).fields
@@ -56,7 +54,6 @@ class MilvusStore:
         return found
 
     def open(self, attached: Attached) -> MilvusTable:
-        """See `Store.open`."""
         collection = MilvusCollection(
             self._connection, attached.table, id=attached.id, vector=attached.vector, consistency=self._consistency
         )
@@ -89,17 +86,14 @@ class MilvusTable(Table):
         return self._collection.stale
 
     def count(self) -> int:
-        """See `Table.count`."""
         return self._collection.count()
 
     def bounds(self, condition: Condition) -> Bounds[str]:
-        """See `Table.bounds`."""
         return bounds(condition, self._native)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`."""
         filter = "" if where is True else where
         together = vectors and 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
         fields = [*([self._attached.vector] if together else []), *(self._fields if documents and not vectors else [])]
@@ -110,11 +104,9 @@ class MilvusTable(Table):
         return Found(found.ids, self._collection.matrix(found.rows)) if together else self.vectors(found.ids)
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """See `Table.documents`."""
         return {id: self._document(id, row) for id, row in self._read(ids)}
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        """See `Table.vectors`."""
         fetched = dict(self._collection.vectors(ids))
         return Found(list(fetched), self._collection.matrix(list(fetched.values())))
 

@@ -15,10 +15,9 @@ from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownI
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
-from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # documents up to which every search is exact
@@ -61,7 +60,6 @@ class ElasticsearchStore:
         return found
 
     def open(self, attached: Attached) -> ElasticsearchTable:
-        """See `Store.open`."""
         described = self.ask("GET", f"/{quote(attached.table, safe='')}/_mapping")
         mapping = next(iter(described.values()))["mappings"]  # of an alias, the first index
         fields = mapping.get("properties", {})
@@ -121,13 +119,11 @@ class ElasticsearchTable(Table):
         self._there = {"exists": {"field": attached.vector}}
 
     def count(self) -> int:
-        """See `Table.count`."""
         return int(self._store.ask("POST", f"{self._path}/_count", {"query": self._there})["count"])
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`."""
         small = depth <= min(WINDOW, int(self._search["window"]))
         large = where is True and small and self._indexed and self.count() > int(self._search["exact_up_to"])
         body = (self._near if large else self._nearest)(query.tolist(), depth, where)
@@ -141,19 +137,15 @@ class ElasticsearchTable(Table):
         return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """See `Table.documents`."""
         return self._found(self._by_id(ids, False, True), False, True).documents
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        """See `Table.vectors`."""
         return self._found(self._by_id(ids, True, False), True, False)
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
-        """See `Language.joined`."""
         return {"bool": {"filter" if by == "and" else "should": list(parts)}}
 
     def negated(self, part: Any) -> Any:
-        """See `Language.negated`."""
         return {"bool": {"must_not": [part]}}
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:

@@ -88,7 +88,6 @@ class StoreIndex:
         return None
 
     def check(self, document: Document) -> None:
-        """See `Index.check`."""
         self._writable().check(document)
 
     def upsert(

@@ -19,9 +19,8 @@ from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverU
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
-from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns, metadata_columns
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed, metadata_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # rows up to which every search is exact
@@ -52,7 +51,6 @@ class LanceStore:
         return cls(uri, timeout=chosen.timeout_seconds, api_key=key)
 
     def tables(self) -> Mapping[str, Attached]:
-        """See `Store.tables`."""
         found = {}
         with errors():
             for name in self._connected().list_tables().tables:
@@ -62,7 +60,6 @@ class LanceStore:
         return found
 
     def open(self, attached: Attached) -> LanceTable:
-        """See `Store.open`."""
         with errors():
             return LanceTable(self._connected().open_table(attached.table), attached, self.timeout)
 
@@ -98,14 +95,12 @@ class LanceTable(Table):
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
-        """See `Table.count`."""
         with errors():
             return int(self._table.count_rows(f"{_quoted(self._attached.vector)} IS NOT NULL"))
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`."""
         with errors():
             large = self._indexed and where is True and self._table.count_rows() > int(self._search["exact_up_to"])
             searching = self._table.search(query, vector_column_name=self._attached.vector)
@@ -133,25 +128,21 @@ class LanceTable(Table):
         return dict(zip(self._ids(rows), rows["_score"].to_pylist(), strict=True))
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """See `Table.documents`."""
         found: dict[str, Document] = {}
         for rows in self._by_id(ids, self._columns(False, True)):
             found |= self._documents(rows, self._ids(rows))
         return found
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        """See `Table.vectors`."""
         parts = list(self._by_id(ids, self._columns(True, False)))
         matrices = [self._matrix(rows) for rows in parts]
         known = [id for rows in parts for id in self._ids(rows)]
         return Found(known, np.concatenate(matrices) if matrices else np.empty((0, self.dimension), np.float32))
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
-        """See `Language.joined`."""
         return "(" + f" {by} ".join(parts) + ")"
 
     def negated(self, part: str) -> str:
-        """See `Language.negated`."""
         return f"(NOT {part})"
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:

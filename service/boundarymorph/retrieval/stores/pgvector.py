@@ -20,8 +20,7 @@ from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownI
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
-from boundarymorph.retrieval.stores.guess import guessed
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns, metadata_columns
+from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed, metadata_columns
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # rows up to which every search is exact
@@ -76,7 +75,6 @@ class PgvectorStore:
         return cls(url, timeout=chosen.timeout_seconds, connections=chosen.connections)
 
     def tables(self) -> Mapping[str, Attached]:
-        """See `Store.tables`."""
         found = {}
         for name, table in self.read(_TABLES, ()):
             columns = {column: _kind(type) for column, type, _ in self.read(_COLUMNS, (table,))}
@@ -85,7 +83,6 @@ class PgvectorStore:
         return found
 
     def open(self, attached: Attached) -> PgvectorTable:
-        """See `Store.open`."""
         columns = {name: (type, modifier) for name, type, modifier in self.read(_COLUMNS, (attached.table,))}
         if not columns:
             raise UnknownIndex(f"there is no table {attached.table!r}")
@@ -203,7 +200,6 @@ class PgvectorTable(Table):
         ((self._estimate, self._indexed),) = store.read(_INDEXED, names) or [(0, False)]
 
     def count(self) -> int:
-        """See `Table.count`."""
         ((count,),) = self._store.read(
             f"SELECT count(*) FROM {self._table} WHERE {self._there.text}", self._there.values
         )
@@ -212,7 +208,6 @@ class PgvectorTable(Table):
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`."""
         approximate = where is True and self._indexed and self._estimate > int(self._search["exact_up_to"])
         literal = "[" + ",".join(map(repr, query.tolist())) + "]"
         distance = f"{self._vector} {_DISTANCES[self._attached.distance]} %s::{self._type}"
@@ -241,32 +236,26 @@ class PgvectorTable(Table):
         return {id: float(rank) for id, rank in rows}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """See `Table.documents`."""
         return {row[0]: self._document(row[0], row[1:]) for row in self._rows(ids, self._columns())}
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """See `Table.characters`."""
         texts = [self._attached.text, *([self._attached.title] if self._attached.title else [])]
         lengths = " + ".join(f"coalesce(length({_quoted(name)}), 0)" for name in texts)
         return {id: int(length) for id, length in self._rows(ids, [lengths])}
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        """See `Table.vectors`."""
         rows = self._rows(ids, [self._vector])
         return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]))
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:
-        """See `Language.joined`."""
         return Where(
             f"({f' {by} '.join(each.text for each in parts)})", tuple(v for each in parts for v in each.values)
         )
 
     def negated(self, part: Where) -> Where:
-        """See `Language.negated`."""
         return Where(f"(NOT {part.text})", part.values)
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Where]:
-        """See `Language.leaf`."""
         first, *rest = condition.path
         if self._json is not None:
             place, keys = f"{_quoted(self._json)}::jsonb", condition.path

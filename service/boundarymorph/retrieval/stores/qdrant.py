@@ -20,10 +20,9 @@ from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownI
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
-from boundarymorph.retrieval.stores.guess import guessed
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found, Table
+from boundarymorph.retrieval.stores.table import Found, Table, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # points up to which every search is exact
@@ -78,7 +77,6 @@ class QdrantStore:
         return found
 
     def open(self, attached: Attached) -> QdrantTable:
-        """See `Store.open`."""
         with errors():
             described = self.client.get_collection(attached.table).config.params.vectors
         if isinstance(described, dict) and "" in described:  # as LangChain names the only one
@@ -111,14 +109,12 @@ class QdrantTable(Table):
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
-        """See `Table.count`."""
         with errors():
             return int(self._client.count(self._attached.table, exact=True).count)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`."""
         with errors():
             large = where is True and self.count() > int(self._search["exact_up_to"])
             points = self._client.query_points(
@@ -135,19 +131,15 @@ class QdrantTable(Table):
         return self._found(points, vectors=vectors, documents=documents)._replace(warnings=said)
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """See `Table.documents`."""
         return self._found(self._points(ids, vectors=False), vectors=False, documents=True).documents
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        """See `Table.vectors`."""
         return self._found(self._points(ids, vectors=True), vectors=True, documents=False)
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
-        """See `Language.joined`."""
         return models.Filter(must=list(parts)) if by == "and" else models.Filter(should=list(parts))
 
     def negated(self, part: Any) -> Any:
-        """See `Language.negated`."""
         return models.Filter(must_not=[part])
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:

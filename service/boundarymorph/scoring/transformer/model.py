@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed
 from boundarymorph.inference.transformer.architecture import (
@@ -24,14 +25,28 @@ from boundarymorph.inference.transformer.architecture import (
     prepare_packing,
     typed,
 )
-from boundarymorph.inference.transformer.device import LoadOptions, Placement, Precision, release, weight_type
-from boundarymorph.inference.transformer.failures import on_device
+from boundarymorph.inference.transformer.device import (
+    LoadOptions,
+    Placement,
+    Precision,
+    on_device,
+    release,
+    weight_type,
+)
 from boundarymorph.inference.transformer.forward import PackedBody
 from boundarymorph.inference.transformer.int8 import quantize
+from boundarymorph.inference.transformer.repository import Repository
 from boundarymorph.scoring.scorer import Pair, sigmoid
 from boundarymorph.scoring.transformer.described import described_template
-from boundarymorph.scoring.transformer.forward import Forward, PackedForward, PaddedAnswers, PaddedLabels
-from boundarymorph.scoring.transformer.heads import answer_head, check_labels, label_head
+from boundarymorph.scoring.transformer.heads import (
+    Forward,
+    PackedForward,
+    PaddedAnswers,
+    PaddedLabels,
+    answer_head,
+    check_labels,
+    label_head,
+)
 from boundarymorph.scoring.transformer.prompts import (
     TEMPLATES,
     ChatPrompt,
@@ -40,7 +55,28 @@ from boundarymorph.scoring.transformer.prompts import (
     Template,
     template_of_name,
 )
-from boundarymorph.scoring.transformer.reranker import RerankerRepository
+
+
+class RerankerRepository(Repository):
+    """A repository of a reranker. Raises InvalidConfiguration if it contains another kind of model."""
+
+    @cached_property
+    def generates(self) -> bool:
+        """Whether it is a causal language model rather than a sequence classification model."""
+        names = self.config.architectures or []
+        if any(name.endswith("ForCausalLM") for name in names):
+            return True
+        if any(name.endswith("ForSequenceClassification") for name in names):
+            return False
+        raise InvalidConfiguration(
+            f"{self.location} is a {' or '.join(names) or 'model of unknown kind'}: a reranker is a sequence "
+            "classification model, or a causal language model that answers yes or no"
+        )
+
+    def reranker(self, dtype: torch.dtype) -> PreTrainedModel:
+        """Load the model with its weights, on the CPU, ready to run."""
+        return self.open(AutoModelForCausalLM if self.generates else AutoModelForSequenceClassification, dtype=dtype)
+
 
 __all__ = ["Precision", "TransformerCrossEncoder"]
 
