@@ -92,6 +92,23 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, n
     assert named in message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('allowed_hosts = ["a b"]', r"allowed_hosts\.0: must be the name of a host"),
+        ("[stores.My]", r"stores\.My\.\[key\]: must have 1 to 64 of a-z"),
+        ('[scorer]\ndevice = "tpu"', r"scorer\.device: must be auto, cpu, cuda or cuda:N"),
+        ('[traces]\nurl = "collector"', r"traces\.url: must begin with http:// or https://"),
+    ],
+)
+def test_what_a_setting_may_be_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    write(tmp_path / "bad.toml", text, monkeypatch)
+    with pytest.raises(InvalidConfiguration, match=said):
+        Settings.load()
+
+
 def test_options_of_models_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, own in (("encoder", 'pooling = "cls"'), ("scorer", 'prompt = "qwen3"')):
         write(tmp_path / "a.toml", f'[{part}]\nmodel = "b"\n' + "\n".join([*NAMED, own]), monkeypatch)

@@ -1,4 +1,5 @@
-"""Parsing JSON from callers in bounded memory, without keeping other threads waiting for long."""
+"""Parsing JSON from callers in bounded memory, without keeping other threads waiting for long, and saying what is wrong
+with it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
 
@@ -23,6 +24,28 @@ _TOKEN = re.compile(
     _STRING + rb'|\{(?:[^"\[\]{}]++|' + _STRING + rb'){0,64}+\}|\[[^"\[\]{}]{0,262144}+\]|["\[\]{}]', re.DOTALL
 )
 _WINDOW = 2**20  # bytes searched for a token at a time
+
+
+_NAMED = "must have 1 to 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit"
+ALLOWED = {  # by the `pattern` of a field
+    r"\S": "must have a character that is not white space",
+    r"^[a-z0-9][a-z0-9._-]{0,63}$": _NAMED,
+    r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-f:]+)$": "must be the name of a host, its address, "
+    "'*.' and a domain, or '*' for all",
+    r"^[\w./-]{1,128}$": "must have 1 to 128 letters, digits, '.', '_', '-' and '/'",
+    r"^(auto|cpu|cuda(:\d+)?)$": "must be auto, cpu, cuda or cuda:N",
+    r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$": "must be cpu, cuda, cuda:N, faiss or faiss:N",
+    r"^[A-Za-z0-9_.-]{1,64}$": "must have 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'",
+    r"^https?://": "must begin with http:// or https://",
+    r"^[A-Za-z_][A-Za-z0-9_]{0,99}$": "must have 1 to 100 of A-Z, a-z, 0-9 and '_', and not begin with a digit",
+}
+
+
+def in_words(mistake: ErrorDetails) -> str:
+    """Return pydantic's message about a field, with what is allowed in place of a regular expression."""
+    if mistake["type"] == "string_pattern_mismatch":
+        return ALLOWED.get(mistake["ctx"]["pattern"], "is not of the form that the documentation describes")
+    return mistake["msg"].removeprefix("Value error, ")
 
 
 def parse(body: bytes, most_numbers: int) -> Any:

@@ -1,5 +1,6 @@
 """docs/openapi.json: what the service says of itself, whole and up to date, with examples that work."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from boundarymorph.api import examples
 from boundarymorph.cli import main
+from boundarymorph.parsing import ALLOWED
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
 from tests.api.service import answer
@@ -18,6 +20,20 @@ FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 def test_the_file_has_not_drifted(capsys: pytest.CaptureFixture[str]) -> None:
     main.openapi()
     assert capsys.readouterr().out == FILE.read_text(), "`make openapi` writes it anew"
+
+
+def patterns(schema: Any) -> Iterator[str]:
+    """Yield the regular expressions of a JSON schema."""
+    if isinstance(schema, dict):
+        yield from (found for name, found in schema.items() if name == "pattern" and isinstance(found, str))
+        yield from schema.get("patternProperties", ())
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from patterns(part)
+
+
+def test_no_caller_has_to_read_a_regular_expression(settings: Settings) -> None:
+    used = {*patterns(create_app(settings).openapi()["components"]), *patterns(Settings.model_json_schema())}
+    assert used == set(ALLOWED), "`parsing.ALLOWED` says in words what each of them allows"
 
 
 @pytest.mark.parametrize("create", [create_app, create_retriever_app, create_scorer_app])

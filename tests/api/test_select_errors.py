@@ -47,6 +47,29 @@ async def test_an_impossible_index(client: httpx.AsyncClient, name: str) -> None
     await refused(client, {"query": "q", "index": name}, "invalid-index-name")
 
 
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"query": " ", "index": "texts"}, "query: must have a character that is not white space"),
+        ({"queries": [" "], "index": "texts"}, "queries.0.query: must have a character that is not white space"),
+        ({"query": "q", "index": "Texts!"}, "use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"),
+        ({"query": "q", "pool": TWO, "features": {}}, "features: Extra inputs are not permitted"),
+        (
+            {"query": "q", "pool": {"documents": TWO, "features": {"": [1, 2]}}},
+            "pool.features..[key]: String should have at least 1 character",
+        ),
+        ({"query": "q", "index": "texts", "distinct": "a..b"}, "something before and after each dot"),
+        ({"query": "q", "index": "texts", "filter": {"a.": 1}}, "something before and after each dot"),
+    ],
+)
+async def test_what_is_allowed_is_said_in_words(client: httpx.AsyncClient, request_: dict[str, Any], said: str) -> None:
+    slug = "invalid-index-name" if request_.get("index") == "Texts!" else "invalid-input"
+    detail = await refused(client, request_, slug)
+    assert said in detail
+    assert "pattern" not in detail
+    assert "^" not in detail
+
+
 @pytest.mark.parametrize("source", [{}, {"index": "texts", "pool": TWO}, {"index": None, "pool": None}])
 async def test_both_or_neither_source(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
     assert "exactly one" in await refused(client, {"query": "q", **source})

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from boundarymorph import errors
+from boundarymorph import errors, parsing
 from boundarymorph.access.keys import Forbidden, Unauthenticated
 from boundarymorph.access.origins import UnsupportedMediaType
 from boundarymorph.api.schemas import Problem
@@ -152,9 +152,7 @@ def _log(error: errors.BoundaryMorphError) -> None:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
     details: Sequence[ErrorDetails] = (
-        error.errors(include_url=False, include_context=False, include_input=False)
-        if isinstance(error, ValidationError)
-        else error.errors()
+        error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error.errors()
     )
     where = [
         {
@@ -169,7 +167,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _message(detail: ErrorDetails) -> str:
-    return _IN_JSON.get(detail["type"]) or _short(detail["msg"].removeprefix("Value error, "))
+    return _IN_JSON.get(detail["type"]) or _short(parsing.in_words(detail))
 
 
 def _short(text: str) -> str:

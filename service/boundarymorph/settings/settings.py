@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from boundarymorph import parsing
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.selection import methods
 from boundarymorph.settings.environment import PREFIX, config_file, unknown_variables
@@ -66,7 +67,7 @@ class Settings(BaseSettings):
     filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
     selector_threads: int = Field(4, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
-    log_level: str = Field("info", pattern="^(critical|error|warning|info|debug)$")
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     budget: int = Field(50, ge=0, description="B if a request names none")
     k: int = Field(50, ge=1, description="k if a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
@@ -98,7 +99,7 @@ class Settings(BaseSettings):
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     milvus: MilvusSettings = Field(default_factory=MilvusSettings)
-    stores: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
+    stores: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
         default_factory=dict, description="stores whose tables are indexes too, by name"
     )
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
@@ -210,6 +211,6 @@ class Settings(BaseSettings):
 def mistakes(error: ValidationError) -> str:
     """Describe what is wrong with each field, on one line."""
     return "; ".join(
-        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), detail["msg"].removeprefix("Value error, ")])
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), parsing.in_words(detail)])
         for detail in error.errors()
     )

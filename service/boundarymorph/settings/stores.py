@@ -35,7 +35,7 @@ class Attached(BaseModel):
     )
 
 
-class MilvusCollection(Attached):
+class AttachedCollection(Attached):
     """An existing collection in Milvus, and the names of its fields."""
 
     words: bool = Field(False, description="BM25 over the texts of each pool, which are fetched for it")
@@ -86,4 +86,4 @@ class MilvusSettings(BaseModel, extra="forbid"):
     half_precision: bool = Field(True, description="vectors of new indexes as float16, if the server supports it")
     build: MilvusParameters = Field(default_factory=dict, description="of indexes by kind, as in hnsw = {M = 32}")
     search: MilvusParameters = Field(default_factory=dict, description="of searches by kind, as in ivf = {nprobe = 64}")
-    collections: dict[str, MilvusCollection] = Field(default_factory=dict, description="your own, by index name")
+    collections: dict[str, AttachedCollection] = Field(default_factory=dict, description="your own, by index name")
