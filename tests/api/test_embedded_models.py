@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings
@@ -84,7 +85,7 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
 
 
 async def test_given_embeddings_are_taken_as_they_are(client: httpx.AsyncClient) -> None:
-    encoder = OnnxEncoder.embedded()
+    encoder = BatchingEncoder(OnnxDualEncoder.embedded())
     vectors = (await encoder.encode_documents([document["text"] for document in DOCUMENTS])).vectors
     query = await encoder.encode_query(QUERY)
     await encoder.close()

@@ -25,7 +25,7 @@ from boundarymorph.cli import main as cli
 from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy
@@ -337,13 +337,13 @@ def test_an_interrupted_build_goes_on(
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many texts the encoder is given from now on, call by call."""
     counts: list[int] = []
-    encode = OnnxEncoder.encode_documents
+    encode = BatchingEncoder.encode_documents
 
-    async def encode_documents(self: OnnxEncoder, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self: BatchingEncoder, texts: Sequence[str]) -> Embeddings:
         counts.append(len(texts))
         return await encode(self, texts)
 
-    monkeypatch.setattr(OnnxEncoder, "encode_documents", encode_documents)
+    monkeypatch.setattr(BatchingEncoder, "encode_documents", encode_documents)
     return counts
 
 

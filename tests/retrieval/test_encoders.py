@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
-from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder
 
@@ -19,39 +20,39 @@ class TestSeededEncoder(EncoderContract):
 
 class TestOnnxEncoder(EncoderContract):
     @pytest.fixture
-    async def encoder(self) -> AsyncIterator[OnnxEncoder]:
-        encoder = OnnxEncoder.embedded()
+    async def encoder(self) -> AsyncIterator[BatchingEncoder]:
+        encoder = BatchingEncoder(OnnxDualEncoder.embedded())
         yield encoder
         await encoder.close()
 
-    async def test_the_name_tells_model_revision_precision_and_length(self, encoder: OnnxEncoder) -> None:
+    async def test_the_name_tells_model_revision_precision_and_length(self, encoder: BatchingEncoder) -> None:
         assert encoder.name == "BAAI/bge-small-en-v1.5@68807e3ff2ab/int8/512"
-        short = OnnxEncoder.embedded(max_length=64)
+        short = BatchingEncoder(OnnxDualEncoder.embedded(max_length=64))
         assert short.name != encoder.name
         await short.close()
 
-    async def test_it_is_the_first_token_normalised(self, encoder: OnnxEncoder) -> None:
+    async def test_it_is_the_first_token_normalised(self, encoder: BatchingEncoder) -> None:
         hidden, _ = OnnxTextModel(embedded_encoder()).run("A violin has four strings.")
         (vector,) = (await encoder.encode_documents(["A violin has four strings."])).vectors
         np.testing.assert_allclose(vector, hidden[0] / np.linalg.norm(hidden[0]), atol=1e-6)
 
-    async def test_queries_carry_their_prefix(self, encoder: OnnxEncoder) -> None:
+    async def test_queries_carry_their_prefix(self, encoder: BatchingEncoder) -> None:
         query = await encoder.encode_query("four strings")
         prefixed = "Represent this sentence for searching relevant passages: four strings"
         np.testing.assert_array_equal(query, (await encoder.encode_documents([prefixed])).vectors[0])
 
-    async def test_what_belongs_together_is_near(self, encoder: OnnxEncoder) -> None:
+    async def test_what_belongs_together_is_near(self, encoder: BatchingEncoder) -> None:
         documents = ["Trams leave every ten minutes.", "A violin has four strings.", "Yeast makes the dough rise."]
         vectors = (await encoder.encode_documents(documents)).vectors
         for query, nearest in (("string instrument", 1), ("baking bread", 2), ("public transport", 0)):
             assert np.argmax(vectors @ await encoder.encode_query(query)) == nearest
 
-    async def test_long_texts_are_cut_and_counted(self, encoder: OnnxEncoder) -> None:
+    async def test_long_texts_are_cut_and_counted(self, encoder: BatchingEncoder) -> None:
         embeddings = await encoder.encode_documents(["stone " * 511, "stone " * 510, "short"])
         assert embeddings.truncated == 1
         np.testing.assert_array_equal(embeddings.vectors[0], embeddings.vectors[1])
 
-    async def test_closed(self, encoder: OnnxEncoder) -> None:
+    async def test_closed(self, encoder: BatchingEncoder) -> None:
         await encoder.close()
         with pytest.raises(RuntimeError):
             await encoder.encode_query("late")

@@ -23,8 +23,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.models import available_cores
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH
-from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder, TransformerEncoder
+from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.scoring.transformer import tiny
 from tests.scoring.transformer.tiny import LONG, QUERY, TEXTS
@@ -291,18 +292,20 @@ class Contracted(EncoderContract):
     tolerance = 2e-6
 
     @pytest.fixture
-    async def encoder(self, folder: Folder) -> AsyncIterator[TransformerEncoder]:
-        encoder = TransformerEncoder.load(str(folder(self.model)), device="cpu", threads=2, **self.options)
+    async def encoder(self, folder: Folder) -> AsyncIterator[BatchingEncoder]:
+        encoder = BatchingEncoder(
+            TransformerDualEncoder.load(str(folder(self.model)), device="cpu", threads=2, **self.options)
+        )
         yield encoder
         await encoder.close()
 
-    async def test_warm_and_closed(self, encoder: TransformerEncoder) -> None:
+    async def test_warm_and_closed(self, encoder: BatchingEncoder) -> None:
         await encoder.check()
         await encoder.close()
         with pytest.raises(RuntimeError):
             await encoder.encode_query("late")
 
-    async def test_callers_at_once(self, encoder: TransformerEncoder) -> None:
+    async def test_callers_at_once(self, encoder: BatchingEncoder) -> None:
         whole = await encoder.encode_documents(TEXTS)
         parts = await asyncio.gather(*(encoder.encode_documents([text]) for text in TEXTS))
         for row, part in zip(whole.vectors, parts, strict=True):

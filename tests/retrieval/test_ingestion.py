@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
 from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
 from boundarymorph.retrieval.ingestion import MAX_PROBLEMS, WRITTEN_AT_A_TIME, IngestReport, ingest, ingesting
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
@@ -317,7 +318,7 @@ class TestIngesting:
             )
 
     async def test_with_the_embedded_encoder(self, catalog: LocalCatalog) -> None:
-        encoder = OnnxEncoder.embedded()
+        encoder = BatchingEncoder(OnnxDualEncoder.embedded())
         index = catalog.create("real", encoder=encoder.name, dimension=encoder.dimension)
         records = [
             {"id": "tram", "text": "Trams leave the central station every ten minutes."},

@@ -108,7 +108,7 @@ class TestBatches:
 
     async def test_a_short_request_overtakes_a_long_one(self) -> None:
         async with Bench(batch_tokens=1) as bench:
-            bench.scorer.batcher.token_seconds = 0.01
+            bench.scorer.token_seconds = 0.01
             long = asked(bench.scorer, "q", *["long text"] * 50)
             await queued(bench.scorer, 50)
             short = asked(bench.scorer, "q", "short text")
@@ -120,7 +120,7 @@ class TestBatches:
     async def test_of_equal_requests_one_is_done_before_the_next(self) -> None:
         """All of them taking turns would be done at the end."""
         async with Bench(batch_tokens=1) as bench:
-            bench.scorer.batcher.token_seconds = 0.01
+            bench.scorer.token_seconds = 0.01
             tasks = []
             for number in range(3):
                 tasks.append(asked(bench.scorer, "q", *[f"of {number}"] * 4))
@@ -146,7 +146,7 @@ class TestBatches:
             asked(scorer, "q", f"{number}")
             await until_async(lambda number=number: len(model.batches) == number + 1)  # type: ignore[misc]
         model.open.set()
-        await until_async(lambda: scorer.batcher.idle == 3)
+        await until_async(lambda: scorer.idle == 3)
         model.open.clear()
         task = asked(scorer, "q", *["x" * 10] * 6)
         await until_async(lambda: scorer.waiting()[0] == 0 and len(model.batches) == len(batches))
@@ -184,7 +184,7 @@ class TestDoor:
 
     async def test_what_would_come_too_late_is_refused(self) -> None:
         async with Bench() as bench:
-            bench.scorer.batcher.token_seconds = 1.0
+            bench.scorer.token_seconds = 1.0
             kept = asked(bench.scorer, "q", "x" * 10, deadline=time.monotonic() + 12)
             await queued(bench.scorer, 1)
             with pytest.raises(Overloaded) as error:
@@ -197,7 +197,7 @@ class TestDoor:
 
     async def test_what_is_less_urgent_makes_nobody_late(self) -> None:
         async with Bench(batch_tokens=1) as bench:
-            bench.scorer.batcher.token_seconds = 0.01
+            bench.scorer.token_seconds = 0.01
             patient = asked(bench.scorer, "q", *["x" * 100] * 10)
             await queued(bench.scorer, 10)
             urgent = asked(bench.scorer, "q", "y" * 7, deadline=time.monotonic() + 5)
@@ -209,7 +209,7 @@ class TestDoor:
 
     async def test_nor_does_what_is_less_urgent_and_still_being_tokenised(self, monkeypatch: Any) -> None:
         async with Bench() as bench:
-            bench.scorer.batcher.token_seconds = 0.01
+            bench.scorer.token_seconds = 0.01
             slow, may_go_on = bench.model.tokenize, threading.Event()
 
             def tokenize(query: str, texts: Sequence[str]) -> list[Pair]:
@@ -238,10 +238,10 @@ class TestDoor:
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 await bench.scorer.score("q", ["y" * 100])
-            bench.scorer.batcher.token_seconds = 1.0
+            bench.scorer.token_seconds = 1.0
             with pytest.raises(Overloaded):
                 await bench.scorer.score("q", ["y" * 8], deadline=time.monotonic() + 50)
-            bench.scorer.batcher.token_seconds = 0.0
+            bench.scorer.token_seconds = 0.0
             may_go_on.set()
             bench.model.open.set()
             await slow
@@ -413,7 +413,7 @@ class TestTrouble:
             raise SystemExit(f"no {where}")
 
         async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
-            monkeypatch.setattr(getattr(bench.scorer.batcher._metrics, where), "observe", broken)
+            monkeypatch.setattr(getattr(bench.scorer._metrics, where), "observe", broken)
             requests = [asked(bench.scorer, "q", "a", "b"), asked(bench.scorer, "q", "c")]
             await queued(bench.scorer, 3)
             bench.model.open.set()

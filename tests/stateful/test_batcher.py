@@ -92,15 +92,18 @@ class Request:
     cancelled: bool = False
 
 
+class Batches(Batcher[Any, Pair]):
+    role = SCORER
+
+
 class BatcherMachine(RuleBasedStateMachine):
     @initialize(workers=st.integers(1, 2), pads=st.booleans())
     def begin(self, workers: int, pads: bool) -> None:
         self.loop = StoppedLoop()
         self.model = ObedientModel(workers, pads)
         self.lost = 0
-        self.batcher: Batcher[Pair] = Batcher(
+        self.batcher: Batcher[Any, Pair] = Batches(
             self.model,
-            SCORER,
             queue_tokens=MOST_WAITING,
             patience=30,
             on_lost=self.on_lost,

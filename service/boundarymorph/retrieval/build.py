@@ -35,19 +35,20 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     chosen = settings.encoder
     if chosen.url:
         return _remote_encoder(chosen)
-    if chosen.model is None:
-        from boundarymorph.retrieval.encoders.onnx import OnnxEncoder
+    from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 
-        return OnnxEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
+    if chosen.model is None:
+        from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
+
+        longest = chosen.max_length or settings.max_length
+        return BatchingEncoder(OnnxDualEncoder.embedded(max_length=longest, threads=settings.threads))
     try:
         from boundarymorph.inference.transformer.device import load_options
-        from boundarymorph.retrieval.encoders.transformer import TransformerEncoder
+        from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"encoder.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
-    return TransformerEncoder.load(
+    model = TransformerDualEncoder.load(
         chosen.model,
-        patience=chosen.timeout_seconds,
-        on_lost=on_lost,
         max_length=chosen.max_length,
         pooling=chosen.pooling,
         query_prompt=chosen.query_prompt,
@@ -56,6 +57,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         dimension=chosen.dimension,
         **load_options(chosen, settings.threads),
     )
+    return BatchingEncoder(model, patience=chosen.timeout_seconds, on_lost=on_lost)
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
+from boundarymorph.inference.batching.batcher import Batcher
 from boundarymorph.inference.batching.model import ModelRole
-from boundarymorph.inference.batching.served import Served
 from boundarymorph.inference.loading import Loading
 from boundarymorph.scoring.scorer import CrossEncoder, InstructedCrossEncoder, Pair, Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
@@ -26,30 +25,14 @@ SCORER = ModelRole(
 )
 
 
-class BatchingScorer(Served[CrossEncoder, Pair]):
-    """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits.
+class BatchingScorer(Batcher[CrossEncoder, Pair]):
+    """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits."""
 
-    queue_tokens: most tokens that may wait; share: of these, for one caller, as in `Shares`; patience: seconds after
-    which a request without a deadline is due; on_lost: called if the device is lost for good.
-    """
-
-    def __init__(
-        self,
-        model: CrossEncoder,
-        *,
-        queue_tokens: int = 1_000_000,
-        share: float = 1.0,
-        patience: float = 30.0,
-        on_lost: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(
-            model, SCORER, queue_tokens=queue_tokens, share=share, patience=patience, on_lost=on_lost, clock=clock
-        )
+    role = SCORER
 
     async def check(self) -> None:
         """Warm up with a batch of the largest size, then score a probe. Raises as `score` does."""
-        await self.score("up", ["warm " * self.model.max_length] * self.batcher.full_batch())
+        await self.score("up", ["warm " * self.model.max_length] * self.full_batch())
         await self.score("probe", ["probe"])
 
     @property
@@ -67,13 +50,13 @@ class BatchingScorer(Served[CrossEncoder, Pair]):
     ) -> Scores:
         """See `InstructedScorer.score`. With truncate=False, raises TextTooLong before any work if a text would be
         truncated."""
-        self.batcher.check_open()
+        self.check_open()
         if not texts:
             return Scores(np.empty(0))
         model = self.model
         if instruction is not None and not self.takes_instruction:
             raise TakesNoInstruction(self.name)
-        results = await self.batcher.run(
+        results = await self.run(
             lambda: (
                 model.tokenize(query, texts, instruction)
                 if isinstance(model, InstructedCrossEncoder)

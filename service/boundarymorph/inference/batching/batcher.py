@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
 MEMORY = 0.9  # weight of the past in the running mean of seconds per token
 GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # successful batches before larger ones are tried
 log = logging.getLogger(__name__)
+ModelType = TypeVar("ModelType", bound=Model[Any])
 
 
 class _Job(Generic[Item]):
@@ -55,8 +56,8 @@ class _Job(Generic[Item]):
             self.done.set_exception(error)
 
 
-class Batcher(Generic[Item]):
-    """Runs the requests of many callers on one model in this process.
+class Batcher(Generic[ModelType, Item]):
+    """Runs the requests of many callers on one model in this process; scorers and encoders derive from it.
 
     Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens.
     Nothing waits for a batch to fill, and idle workers that compute at the same time share what is there. A request
@@ -73,10 +74,11 @@ class Batcher(Generic[Item]):
     lost for good, or a worker ended because of a bug; every request fails from then on.
     """
 
+    role: ModelRole
+
     def __init__(
         self,
-        model: Model[Item],
-        role: ModelRole,
+        model: ModelType,
         *,
         queue_tokens: int = 1_000_000,
         share: float = 1.0,
@@ -86,8 +88,7 @@ class Batcher(Generic[Item]):
     ) -> None:
         self.queue_tokens = queue_tokens
         self.token_seconds = 0.0  # running mean per token, 0 before the first batch
-        self._model = model
-        self._role = role
+        self.model = model
         self._share = share
         self._patience = patience
         self._on_lost = on_lost
@@ -96,40 +97,38 @@ class Batcher(Generic[Item]):
         self._good_batches = 0  # since `batch_tokens` last changed
         self._grow_after, self._grown = GROW_AFTER, False
         self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
-        self._tokenizing: list[
-            tuple[float, int, str]
-        ] = []  # when requests are due, their estimated tokens, and callers
-        self._idle = 0  # workers waiting for a batch
+        self._tokenizing: list[tuple[float, int, str]] = []  # when requests are due, estimated tokens, callers
+        self.idle = 0  # workers that wait for a batch
         self._lost: str | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._tokenizer = BoundedExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
-        self._metrics = BatchMetrics(role.metrics, model.name, model.backend, self.waiting)
+        self._metrics = BatchMetrics(self.role.metrics, model.name, model.backend, self.waiting)
         self._workers = [
-            threading.Thread(target=self._work, name=f"{role.name}-{worker}", daemon=True)
+            threading.Thread(target=self._work, name=f"{self.role.name}-{worker}", daemon=True)
             for worker in range(model.workers)
         ]
         for worker in self._workers:
             worker.start()
+
+    @property
+    def name(self) -> str:
+        """Models of the same name give the same results."""
+        return self.model.name
 
     def waiting(self) -> tuple[int, int]:
         """Number of waiting items, and of their tokens."""
         with self._changed:
             return len(self._queue), self._queue.tokens
 
-    @property
-    def idle(self) -> int:
-        """Number of idle workers."""
-        return self._idle
-
     def full_batch(self) -> int:
         """Return how many items of the greatest length fill a batch."""
-        return max(1, self.batch_tokens // self._model.max_length)
+        return max(1, self.batch_tokens // self.model.max_length)
 
     def check_open(self) -> None:
         """Raise RuntimeError after `close`."""
         if self._closed:
-            raise RuntimeError(f"this {self._role.name} is closed")
+            raise RuntimeError(f"this {self.role.name} is closed")
 
     async def run(
         self,
@@ -156,15 +155,15 @@ class Batcher(Generic[Item]):
         due = arrival + (self._patience if patience is None else patience) if deadline is None else deadline
         items = await self._tokenize(tokenize, self._guess(lengths), due, deadline, admitted)
         if len(items) != len(lengths):
-            given = f"{len(items)} {self._role.item}s of {len(lengths)} texts"
-            raise self._role.failed(f"{self._model.name} made {given}; its tokenizer is unusable")
+            given = f"{len(items)} {self.role.item}s of {len(lengths)} texts"
+            raise self.role.failed(f"{self.model.name} made {given}; its tokenizer is unusable")
         truncated = [position for position, item in enumerate(items) if item.truncated]
         if truncated and not truncate:
             raise TextTooLong(
-                f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self._model.max_length} "
+                f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self.model.max_length} "
                 "tokens, together with any query; shorten it, or allow truncation"
             )
-        job = _Job(items, self._role, arrival, due)
+        job = _Job(items, self.role, arrival, due)
         with self._changed:
             self._admit(sum(map(len, items)), due, deadline, admitted)
             self._queue.add(self._entries(job))
@@ -194,11 +193,11 @@ class Batcher(Generic[Item]):
             self._queue.discard(owners)
             self._changed.notify_all()
         for job in owners:
-            job.finish(self._role.unavailable(SHUTTING_DOWN))
+            job.finish(self.role.unavailable(SHUTTING_DOWN))
         for worker in self._workers:
             await asyncio.to_thread(worker.join)
         await self._tokenizer.close()
-        await asyncio.to_thread(self._model.close)
+        await asyncio.to_thread(self.model.close)
         self._metrics.close()
 
     async def _tokenize(
@@ -220,21 +219,21 @@ class Batcher(Generic[Item]):
             self._metrics.tokenize_seconds.observe(self._clock() - start)
 
     def _too_late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"the deadline passed before all {self._role.item}s were {self._role.done}")
+        return DeadlineExceeded(f"the deadline passed before all {self.role.item}s were {self.role.done}")
 
     def _guess(self, characters: Iterable[int]) -> int:
-        return sum(min(self._model.max_length, count // CHARACTERS_A_TOKEN) for count in characters)
+        return sum(min(self.model.max_length, count // CHARACTERS_A_TOKEN) for count in characters)
 
     def _admit(self, tokens: int, due: float, deadline: float | None, admitted: bool) -> None:
         """Raise unless this many more tokens, due at this time, may wait. The lock must be held."""
         if self._closed:
-            raise self._role.unavailable(SHUTTING_DOWN)
+            raise self.role.unavailable(SHUTTING_DOWN)
         if self._lost is not None:
-            raise self._role.unavailable(self._lost)
+            raise self.role.unavailable(self._lost)
         if admitted:
             return
         if tokens > self.queue_tokens:
-            limit = f"this {self._role.name}'s limit of {self.queue_tokens:,} tokens"
+            limit = f"this {self.role.name}'s limit of {self.queue_tokens:,} tokens"
             raise LimitExceeded(f"texts: over {limit}: {tokens:,}")
         in_time = self._patience if deadline is None else deadline - self._clock()
         if in_time <= 0:
@@ -274,29 +273,29 @@ class Batcher(Generic[Item]):
                 self._run(batch)
         except BaseException as error:
             # Without this worker, requests could wait forever: fail all of them, and end the process.
-            log.critical("a thread of the %s has ended", self._role.name, exc_info=error)
-            self._lose(f"a thread of the {self._role.name} has ended ({type(error).__name__})", batch)
+            log.critical("a thread of the %s has ended", self.role.name, exc_info=error)
+            self._lose(f"a thread of the {self.role.name} has ended ({type(error).__name__})", batch)
 
     def _next(self) -> list[Entry[Item, _Job[Item]]]:
         """Wait for the next batch; returns an empty one after `close`."""
         with self._changed:
-            self._idle += 1
+            self.idle += 1
             while not self._queue and not self._closed:
                 self._changed.wait()
             tokens = self.batch_tokens
-            if self._model.parallel:
-                tokens = min(tokens, -(-self._queue.tokens // self._idle))
-            batch = self._queue.take(tokens, pads=self._model.pads)
-            self._idle -= 1
+            if self.model.parallel:
+                tokens = min(tokens, -(-self._queue.tokens // self.idle))
+            batch = self._queue.take(tokens, pads=self.model.pads)
+            self.idle -= 1
         return batch
 
     def _run(self, batch: list[Entry[Item, _Job[Item]]]) -> None:
         start = self._clock()
         try:
-            values = self._checked(self._model.run([entry.item for entry in batch]), len(batch))
+            values = self._checked(self.model.run([entry.item for entry in batch]), len(batch))
         except DeviceLost as error:
-            log.critical("the device of %s is lost: %s", self._model.name, error)
-            self._lose(f"the {self._role.name}'s device is lost: {error}", batch)
+            log.critical("the device of %s is lost: %s", self.model.name, error)
+            self._lose(f"the {self.role.name}'s device is lost: {error}", batch)
         except Exception as error:
             # Halves may fit; an item that fails even alone fails only its own request.
             self._note(error, batch)
@@ -312,26 +311,26 @@ class Batcher(Generic[Item]):
 
     def _checked(self, values: object, count: int) -> NDArray[Any]:
         """Return a model's output for `count` items if it is valid. Raises an error of the role."""
-        role = self._role
+        role = self.role
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
             given = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
-            raise role.failed(f"{self._model.name} gave {given} instead of an array of {role.result}s")
+            raise role.failed(f"{self.model.name} gave {given} instead of an array of {role.result}s")
         if values.shape != (count, *role.shape):
-            raise role.failed(f"{self._model.name} gave {values.shape} {role.result}s for {count} {role.item}s")
+            raise role.failed(f"{self.model.name} gave {values.shape} {role.result}s for {count} {role.item}s")
         if not np.isfinite(values).all():
-            raise role.failed(f"{self._model.name} gave nan or inf for a {role.item}; another precision may help")
+            raise role.failed(f"{self.model.name} gave nan or inf for a {role.item}; another precision may help")
         return values
 
     def _note(self, error: Exception, batch: list[Entry[Item, _Job[Item]]]) -> None:
         tokens = sum(len(entry.item) for entry in batch)
         if not isinstance(error, OutOfMemory):
-            log.error("a batch of %d %ss failed", len(batch), self._role.item, exc_info=error)
+            log.error("a batch of %d %ss failed", len(batch), self.role.item, exc_info=error)
             return
         self._metrics.out_of_memory.inc()
-        log.warning("out of memory for a batch of %d %ss, %d tokens", len(batch), self._role.item, tokens)
+        log.warning("out of memory for a batch of %d %ss, %d tokens", len(batch), self.role.item, tokens)
         with self._changed:
-            smaller = max(self._model.max_length, min(self.batch_tokens, tokens // 2))
-            self.batch_tokens = min(smaller, self._model.batch_tokens)
+            smaller = max(self.model.max_length, min(self.batch_tokens, tokens // 2))
+            self.batch_tokens = min(smaller, self.model.batch_tokens)
             self._good_batches = 0
             if self._grown:
                 self._grow_after, self._grown = min(2 * self._grow_after, GROW_AFTER_AT_MOST), False
@@ -343,13 +342,13 @@ class Batcher(Generic[Item]):
         with self._changed:
             self.token_seconds = MEMORY * self.token_seconds + (1 - MEMORY) * last if self.token_seconds else last
             self._good_batches += 1
-            if self._good_batches >= self._grow_after and self.batch_tokens < self._model.batch_tokens:
-                self.batch_tokens = min(2 * self.batch_tokens, self._model.batch_tokens)
+            if self._good_batches >= self._grow_after and self.batch_tokens < self.model.batch_tokens:
+                self.batch_tokens = min(2 * self.batch_tokens, self.model.batch_tokens)
                 self._good_batches, self._grown = 0, True
         self._metrics.compute_seconds.observe(seconds)
         self._metrics.batch_items.observe(len(batch))
         self._metrics.batch_tokens.observe(tokens)
-        self._metrics.padding.observe(padding(lengths, pads=self._model.pads))
+        self._metrics.padding.observe(padding(lengths, pads=self.model.pads))
 
     def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
         finished = []
@@ -366,14 +365,14 @@ class Batcher(Generic[Item]):
     def _fail(self, job: _Job[Item], error: Exception) -> None:
         if isinstance(error, OutOfMemory):
             longest = max(map(len, job.items))
-            error = self._role.failed(
-                f"the device has no memory for a single {self._role.item} of {longest} tokens; use a shorter max_length"
+            error = self.role.failed(
+                f"the device has no memory for a single {self.role.item} of {longest} tokens; use a shorter max_length"
             )
         elif not isinstance(error, BoundaryMorphError):
             cause, error = (
                 error,
-                self._role.failed(
-                    f"{self._model.name} fails on a {self._role.item} ({type(error).__name__}); the log has the details"
+                self.role.failed(
+                    f"{self.model.name} fails on a {self.role.item} ({type(error).__name__}); the log has the details"
                 ),
             )
             error.__cause__ = cause
@@ -391,7 +390,7 @@ class Batcher(Generic[Item]):
                 self._on_lost()
         finally:
             for job in jobs:
-                job.finish(self._role.unavailable(reason))
+                job.finish(self.role.unavailable(reason))
         self._metrics.dropped("failed", dropped)
 
     def _drop(self, jobs: Iterable[_Job[Item]], reason: str) -> None:

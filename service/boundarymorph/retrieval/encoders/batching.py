@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
-from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN
+from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher
 from boundarymorph.inference.batching.model import ModelRole, TokenSequence
-from boundarymorph.inference.batching.served import Served
 from boundarymorph.inference.loading import Loading
 from boundarymorph.remote.together import together
 from boundarymorph.retrieval.encoders.encoder import DualEncoder, Embeddings, Encoder
@@ -33,28 +32,19 @@ SLICE_TOKENS = 8192  # of one call's documents queued together, or two batches' 
 SLICES = 2  # of one call at a time, so that one is tokenized while another is encoded
 
 
-class BatchingEncoder(Served[DualEncoder, TokenSequence]):
+class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
     """An `Encoder` that batches the texts of all requests together; see `Batcher` for the order and the limits.
 
     Queries go first. A call with many documents queues at most two slices of them, so that calls take turns, and a call
-    that is cancelled or fails wastes no more than these.
-
-    queue_tokens: most tokens that may wait; patience: seconds after which documents are due, and that a query may wait
-    before it is rejected on arrival; on_lost: called if the device is lost for good.
+    that is cancelled or fails wastes no more than these. A query may wait for `patience` seconds before it is rejected
+    on arrival.
     """
 
-    def __init__(
-        self,
-        model: DualEncoder,
-        *,
-        queue_tokens: int = 1_000_000,
-        patience: float = 30.0,
-        on_lost: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        role = replace(ENCODER, shape=(model.dimension,))
-        super().__init__(model, role, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost, clock=clock)
-        self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), queue_tokens)
+    def __init__(self, model: DualEncoder, **options: Any) -> None:
+        """options: see `Batcher`."""
+        self.role = replace(ENCODER, shape=(model.dimension,))
+        super().__init__(model, **options)
+        self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), self.queue_tokens)
 
     @property
     def dimension(self) -> int:
@@ -62,19 +52,19 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
 
     async def check(self) -> None:
         """Warm up with a batch of the largest size, then encode a probe. Raises as `encode_query` does."""
-        await self.encode_documents(["warm " * self.model.max_length] * self.batcher.full_batch())
+        await self.encode_documents(["warm " * self.model.max_length] * self.full_batch())
         await self.encode_query("probe")
 
     async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
         """See `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
-        results = await self.batcher.run(
+        results = await self.run(
             lambda: [self.model.tokenize_query(text)], [len(text)], deadline=deadline, patience=QUERY_PATIENCE
         )
         vector: NDArray[np.float32] = results.values[0]
         return vector
 
     async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
-        self.batcher.check_open()
+        self.check_open()
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         slices = self._slices(texts)
         truncated = 0
@@ -83,7 +73,7 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
             nonlocal truncated
             for part in slices:
                 chosen = texts[part]
-                results = await self.batcher.run(
+                results = await self.run(
                     lambda chosen=chosen: self.model.tokenize_documents(chosen),  # type: ignore[misc]
                     map(len, chosen),
                     admitted=True,
@@ -92,7 +82,7 @@ class BatchingEncoder(Served[DualEncoder, TokenSequence]):
                 truncated += results.truncated
 
         if texts:
-            self.batcher.enter(map(len, texts[next(self._slices(texts))]))
+            self.enter(map(len, texts[next(self._slices(texts))]))
             await together([worker() for _ in range(SLICES)])
         return Embeddings(vectors, truncated)
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.inference.onnx import OnnxModel
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.encoder import unit_rows
 
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
@@ -41,12 +40,3 @@ class OnnxDualEncoder(OnnxModel):
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         return unit_rows(np.array([self._model.infer(text.ids, text.type_ids)[0] for text in texts]))
-
-
-class OnnxEncoder(BatchingEncoder):
-    """An `Encoder` in ONNX."""
-
-    @classmethod
-    def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxEncoder:
-        """Load the encoder that comes with the service. Raises ModelUnavailable."""
-        return cls(OnnxDualEncoder.embedded(max_length=max_length, threads=threads))

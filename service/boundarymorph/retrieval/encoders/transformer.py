@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Unpack, get_args
 
@@ -18,7 +18,6 @@ from boundarymorph.inference.transformer.architecture import CAUSAL_MAX_LENGTH, 
 from boundarymorph.inference.transformer.body import Body, open_body
 from boundarymorph.inference.transformer.device import LoadOptions, Placement
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.encoder import unit_rows
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
@@ -165,24 +164,6 @@ class TransformerDualEncoder:
         if self._body is not None:
             self._body.close()
         self._body = None
-
-
-class TransformerEncoder(BatchingEncoder):
-    """An `Encoder` on PyTorch."""
-
-    @classmethod
-    def load(
-        cls,
-        name_or_path: str,
-        *,
-        queue_tokens: int = 1_000_000,
-        patience: float = 30.0,
-        on_lost: Callable[[], None] = lambda: None,
-        **options: Any,
-    ) -> TransformerEncoder:
-        """Load a `TransformerDualEncoder` with these options, behind the queue of a `BatchingEncoder`."""
-        model = TransformerDualEncoder.load(name_or_path, **options)
-        return cls(model, queue_tokens=queue_tokens, patience=patience, on_lost=on_lost)
 
 
 def _recipe(
