@@ -384,7 +384,7 @@ async def test_refusals_are_counted_by_their_reason() -> None:
 
 
 @pytest.mark.parametrize("waiting", [1_000, 20])
-async def test_nothing_is_lost_in_a_crowd(waiting: int) -> None:
+async def test_every_caller_of_a_crowd_is_served_or_refused(waiting: int) -> None:
     rng = random.Random(4)
     admission = Admission(running=3, waiting=waiting)
     most = 0

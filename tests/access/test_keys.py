@@ -58,7 +58,7 @@ def test_without_keys_everybody_is_the_same() -> None:
     "text",
     ["", "rag", "rag:select", "rag:select:short", f"rag:root:{'0' * 64}", f"rag::{'0' * 64}", f"a b:select:{'0' * 64}"],
 )
-def test_what_is_no_key(text: str) -> None:
+def test_a_malformed_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="boundarymorph key"):
         KeyRing([text])
 
@@ -79,11 +79,11 @@ def test_a_configured_key_reads_as_it_is_written(indexes: str) -> None:
 
 class TestTenants:
     @pytest.mark.parametrize("tenant", ["", "a b", "a:b", "_x", "x" * 65])
-    def test_what_is_no_tenant(self, tenant: str) -> None:
+    def test_a_malformed_tenant_is_refused(self, tenant: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' has a tenant"):
             keys.parse(f"rag:select:{'0f' * 32}::{tenant}")
 
-    def test_of_callers(self) -> None:
+    def test_each_caller_has_the_tenant_of_its_key(self) -> None:
         (mine, one), (theirs, other) = keys.make("a", [Scope.SELECT], tenant="acme"), keys.make("b", [Scope.SELECT])
         ring = KeyRing([str(one), str(other)])
         assert ring.caller(f"Bearer {mine}").within(Scope.SELECT).tenant == "acme"
@@ -103,7 +103,7 @@ class TestTenants:
 
 class TestIndexes:
     @pytest.mark.parametrize("indexes", ["", ",", "photos,", "Photos", "a b", "a*b", "**", "_x"])
-    def test_what_is_no_index(self, indexes: str) -> None:
+    def test_a_malformed_name_of_an_index_is_refused(self, indexes: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' is for indexes"):
             keys.parse(f"rag:select:{'0f' * 32}:{indexes}")
 

@@ -89,7 +89,7 @@ class TestCounting:
         assert [limit.name for limit in decision.limits] == ['"2-in-3600s"']
         assert decision.refused == decision.limits[0]
 
-    async def test_none(self, opened: AsyncExitStack, url: str | None) -> None:
+    async def test_a_caller_without_a_limit_is_always_admitted(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="1/hour", keys={"batch": "unlimited"})
         assert [await limits.take("batch") for _ in range(3)] == [Decision()] * 3
         assert await limits_of(opened, url).take("rag") == Decision()
@@ -135,7 +135,7 @@ class TestRedis:
         finally:
             server.kill()
 
-    async def test_that_hangs(self, opened: AsyncExitStack, tmp_path: Path) -> None:
+    async def test_requests_are_counted_here_while_redis_hangs(self, opened: AsyncExitStack, tmp_path: Path) -> None:
         server = RedisServer(tmp_path)
         limits, before = limits_of(opened, server.url, default="2/hour", timeout=0.05), unshared()
         server.hang()
@@ -216,7 +216,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         "text", ["", "100", "fast", "-1/second", "0/minute", "1/fortnight", "1/second; 2", "1.5/day"]
     )
-    def test_what_is_no_limit(self, text: str) -> None:
+    def test_a_malformed_limit_is_refused(self, text: str) -> None:
         for settings in ({"default": text}, {"keys": {"rag": text}}):
             with pytest.raises(ValidationError, match="100/minute"):
                 RateLimitSettings.model_validate(settings)

@@ -91,7 +91,7 @@ async def test_a_ceiling_is_reached_and_not_passed(
     await refused(ledger, bill, 1)
 
 
-async def test_what_is_under_way_counts(opened: AsyncExitStack, url: str | None) -> None:
+async def test_reserved_costs_count_against_the_ceiling(opened: AsyncExitStack, url: str | None) -> None:
     ledger, bill = spending(opened, url, request_tokens=100, day_tokens=150), Bill("rag")
     reservation = await ledger.reserve(bill, Amount(80))
     await refused(ledger, bill, 21)

@@ -51,7 +51,9 @@ class TestTenants:
 
     @pytest.mark.parametrize("guesser", MADE)
     @pytest.mark.parametrize("first", ["ada", "nobody"])
-    async def test_who_knows_what_was_scored(self, client: httpx.AsyncClient, first: str, guesser: str) -> None:
+    async def test_only_the_keys_of_a_tenant_share_its_known_scores(
+        self, client: httpx.AsyncClient, first: str, guesser: str
+    ) -> None:
         paid = await select(client, first)
         assert paid["usage"]["cross_encoder_calls"] == 5
         guess = await select(client, guesser, budget=0)

@@ -52,7 +52,7 @@ class TestCount:
     @pytest.mark.parametrize(
         ("text", "count"), [("", 0), ("word", 1), ("words", 2), ("two words", 3), ("1234", 2), ("a, b", 3), ("漢字", 4)]
     )
-    def test_of(self, text: str, count: int) -> None:
+    def test_the_tokens_of_a_text_are_estimated(self, text: str, count: int) -> None:
         assert tokens.count(text) == count
 
 

@@ -40,7 +40,7 @@ class TestSchemas:
             assert tool.input_schema == function["parameters"] == plain["input_schema"]
 
     @pytest.mark.parametrize("tool", tools.TOOLS, ids=lambda tool: tool.name)
-    def test_are_whole(self, tool: tools.Tool) -> None:
+    def test_a_schema_has_no_references_and_no_null(self, tool: tools.Tool) -> None:
         for model in (tool.arguments, tool.answer):
             schema = schemas.json_schema(model)
             jsonschema.Draft202012Validator.check_schema(schema)
@@ -125,7 +125,7 @@ class TestCalls:
             ("fetch", '{"id": "papers/.."}', 404, "unknown-document", "'..'"),
         ],
     )
-    async def test_what_is_refused(
+    async def test_an_invalid_call_is_refused_with_its_reason(
         self, api: httpx.AsyncClient, tool: str, body: str, status: int, slug: str, said: str
     ) -> None:
         assert said in problem(await api.post(f"/tools/{tool}", content=body), status, slug)

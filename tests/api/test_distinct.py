@@ -162,7 +162,7 @@ async def test_a_field_that_none_has(client: httpx.AsyncClient, source: dict[str
         ({"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}, "k_counts"),
     ],
 )
-async def test_what_is_refused(client: httpx.AsyncClient, given: dict[str, Any], named: str) -> None:
+async def test_an_invalid_grouping_is_refused(client: httpx.AsyncClient, given: dict[str, Any], named: str) -> None:
     response = await client.post("/select", json={"query": QUERY, "pool": POOL, **given})
     problem(response, 422, "invalid-input")
     assert named in response.text
@@ -209,7 +209,9 @@ class TestTokens:
         assert len((await select(client, **request | {"max_tokens": None, "k": COUNT}))["documents"]) == COUNT
 
     @pytest.mark.parametrize(("share", "count"), [(0.0, COUNT), (0.5, 1), (1e-5, COUNT), (1.2e-5, 3)])
-    async def test_as_it_is_set(self, tmp_path: Path, share: float, count: int) -> None:
+    async def test_the_setting_negligible_decides_what_is_left_out(
+        self, tmp_path: Path, share: float, count: int
+    ) -> None:
         known = [1e-5] * COUNT
         known[3:6] = 0.9, 0.01, 0.008
         pool = [chunk | {"cross_encoder_score": score} for chunk, score in zip(POOL, known, strict=True)]

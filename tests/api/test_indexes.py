@@ -214,7 +214,7 @@ class TestUpload:
         response = await client.post("/indexes/own/documents", content=b"\nbad\nbad", headers=NDJSON)
         assert "line 2" in problem(response, 422, "invalid-input")
 
-    async def test_nothing_at_all_is_none(self, client: httpx.AsyncClient) -> None:
+    async def test_an_empty_upload_adds_nothing(self, client: httpx.AsyncClient) -> None:
         assert (await upload(client, "own"))["added"] == 0
         assert answer(await client.post("/indexes/own/documents", json=[]))["added"] == 0
 
@@ -315,7 +315,7 @@ class TestProgress:
         (last,) = await self.lines(client, b"bad")
         assert last["problem"]["status"] == 422
 
-    async def test_nothing_at_all(self, client: httpx.AsyncClient) -> None:
+    async def test_an_empty_upload_ends_with_its_report(self, client: httpx.AsyncClient) -> None:
         (last,) = await self.lines(client, b"")
         assert last["report"]["added"] == 0
 

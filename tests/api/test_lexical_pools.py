@@ -143,7 +143,7 @@ async def test_vectors_of_some_documents_or_of_the_query_ask_for_the_encoder(cli
     assert (await select(client, query_embedding=vector_of(QUERY).tolist()))["vectors"] == "encoder"
 
 
-async def test_where_vectors_are_from(client: httpx.AsyncClient) -> None:
+async def test_the_answer_tells_the_source_of_the_vectors(client: httpx.AsyncClient) -> None:
     vectors = np.array([vector_of(text) for text in TEXTS])
     pool = {"documents": [{"text": text} for text in TEXTS], "embeddings": block(vectors)}
     body = answer(await client.post("/select", json={"query": QUERY, "pool": pool, "budget": 0}))

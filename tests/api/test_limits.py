@@ -140,7 +140,7 @@ CASES = {
 OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.py
 
 
-def test_none_is_forgotten() -> None:
+def test_every_limit_has_a_case_here() -> None:
     assert set(CASES) | OF_CONNECTIONS | {"deadline_seconds"} == set(Limits.model_fields)
 
 

@@ -13,7 +13,7 @@ SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL
 LEAST = float(np.quantile(list(SCORES.values()), 0.8))
 
 
-async def test_what_is_known_to_score_that_is_returned_and_nothing_else_that_is_known(
+async def test_with_all_scores_known_exactly_the_relevant_ones_are_returned(
     client: httpx.AsyncClient,
 ) -> None:
     request = {"query": QUERY, "pool": POOL, "budget": COUNT, "min_relevance": LEAST}

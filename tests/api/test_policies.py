@@ -111,7 +111,7 @@ async def test_a_selection_by_path_and_by_key(client: httpx.AsyncClient) -> None
     assert max(Counter(texts).values(), default=1) == 1 and strict["min_relevance"] == 0.5
 
 
-async def test_one_that_there_is_not(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
     refused = await client.post("/p/slow/select", json={"query": QUERY, "pool": TEXTS})
     assert "default, fast, rag, strict" in problem(refused, 404, "unknown-policy")
     assert (await client.post("/p/slow/v2/rerank", json={"query": QUERY, "documents": TEXTS})).status_code == 404

@@ -106,7 +106,9 @@ async def test_wrong_types(client: httpx.AsyncClient, field: str, path: str, wro
 
 @pytest.mark.parametrize(("field", "path"), EACH)
 @pytest.mark.parametrize("documents", ["a text", {"text": "a"}, [1], [None], [["a"]]])
-async def test_what_are_no_documents(client: httpx.AsyncClient, field: str, path: str, documents: object) -> None:
+async def test_malformed_documents_are_refused(
+    client: httpx.AsyncClient, field: str, path: str, documents: object
+) -> None:
     message = said(await client.post(path, json={"query": QUERY[field], field: documents}), field, 422)
     assert message.startswith(field)
 

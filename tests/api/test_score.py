@@ -52,7 +52,7 @@ async def test_scores_come_in_the_order_of_the_texts(client: httpx.AsyncClient) 
     assert answer(await score(client))["scores"] == []
 
 
-async def test_it_says_what_it_is(client: httpx.AsyncClient) -> None:
+async def test_the_scorer_describes_its_model_and_limits(client: httpx.AsyncClient) -> None:
     assert answer(await client.get("/info")) == {
         "model": "seeded",
         "backend": "test",

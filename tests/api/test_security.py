@@ -64,7 +64,7 @@ class TestKeys:
             assert (response.status_code == 403) == (other != scope), other
             assert response.status_code != 401
 
-    async def test_what_operations_need_wants_none(self, locked: httpx.AsyncClient) -> None:
+    async def test_health_and_metrics_need_no_key(self, locked: httpx.AsyncClient) -> None:
         for path in ("/livez", "/readyz", "/metrics", "/openapi.json"):
             assert (await locked.get(path)).is_success
 
@@ -230,7 +230,7 @@ class TestAdmission(Small):
         assert waited > 40
         assert metrics.counted(metric, stage="wait") - before > 0.04
 
-    async def test_is_seen(self, small: httpx.AsyncClient) -> None:
+    async def test_waiting_requests_are_in_the_metrics(self, small: httpx.AsyncClient) -> None:
         async def seen() -> list[float]:
             text = (await small.get("/metrics")).text
             return [
@@ -277,7 +277,7 @@ class TestFairness(Small):
             assert (await task).is_success
         assert self.order == ["busy 0", "other", "busy 1"]
 
-    async def test_so_does_one_that_is_still_sending(self, small: httpx.AsyncClient) -> None:
+    async def test_a_request_that_is_still_sending_keeps_its_place(self, small: httpx.AsyncClient) -> None:
         sent = asyncio.Event()
 
         async def body() -> AsyncIterator[bytes]:

@@ -399,7 +399,7 @@ async def test_texts_alone_are_documents(client: httpx.AsyncClient) -> None:
         assert all(document["text"] == f"text {document['id']}" for document in chosen)
 
 
-async def test_it_reranks(client: httpx.AsyncClient) -> None:
+async def test_a_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
     """What a client of any reranker sends: documents, and neither k nor anything else that is particular to us."""
     body = await select(client, pool=texts(20), budget=30)
     scores = {document["id"]: score_of(QUERY, document["text"]) for document in texts(20)}
@@ -499,7 +499,7 @@ class TestLessThanWanted:
         assert sample in (await client.get("/metrics")).text
 
     @pytest.mark.parametrize("bad", [{"deadline_ms": 0}, {"deadline_ms": -1}, {"on_failure": "shrug"}])
-    async def test_what_cannot_be_meant(self, client: httpx.AsyncClient, bad: dict[str, Any]) -> None:
+    async def test_contradictory_options_are_refused(self, client: httpx.AsyncClient, bad: dict[str, Any]) -> None:
         problem(await client.post("/select", json=self.REQUEST | bad), 422, "invalid-input")
 
 

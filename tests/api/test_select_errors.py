@@ -278,7 +278,9 @@ class TestLimits:
             ("depth", {"pool": None, "index": "texts", "N": HUGE}),
         ],
     )
-    async def test_over_each(self, narrow: httpx.AsyncClient, field: str, request_: dict[str, Any]) -> None:
+    async def test_each_limit_is_named_where_it_is_exceeded(
+        self, narrow: httpx.AsyncClient, field: str, request_: dict[str, Any]
+    ) -> None:
         detail = await refused(narrow, {"query": "q", "pool": TWO, **request_}, "limit-exceeded")
         assert detail.startswith(f"{field}:") and "limit" in detail
 

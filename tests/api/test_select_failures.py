@@ -162,7 +162,7 @@ async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monke
 
 
 @pytest.mark.parametrize("ranked", [{"ranked": True}, {}], ids=["in order", "by words"])
-async def test_what_is_known_early_is_what_no_call_would_give(
+async def test_the_set_before_the_first_score_is_that_of_a_budget_of_zero(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, ranked: dict[str, bool]
 ) -> None:
     """In the first event of a stream, and when the deadline comes before the first score."""

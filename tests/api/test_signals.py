@@ -61,7 +61,7 @@ async def test_the_papers_method_has_no_use_for_them(client: httpx.AsyncClient) 
         ({f"s{number}": [1.0] * COUNT for number in range(17)}, "limit-exceeded", "limit of 16 signals"),
     ],
 )
-async def test_what_is_no_signal(client: httpx.AsyncClient, features: object, slug: str, said: str) -> None:
+async def test_a_malformed_signal_is_refused(client: httpx.AsyncClient, features: object, slug: str, said: str) -> None:
     request = {"query": QUERY, "pool": {"documents": POOL, "features": features}, "k": 5, "budget": 5}
     assert said in problem(await client.post("/select", json=request), 422, slug)
 

@@ -112,7 +112,7 @@ async def test_nor_of_a_retriever(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert url in caplog.text
 
 
-async def test_who_reads_what_is_wrong(tmp_path: Path) -> None:
+async def test_only_admins_read_the_addresses_of_parts(tmp_path: Path) -> None:
     admin, admin_key = make("root", {Scope.ADMIN})
     reader, reader_key = make("app", {Scope.SELECT, Scope.WRITE})
     away = ScorerUnavailable("http://10.0.0.5:8081 cannot be reached")

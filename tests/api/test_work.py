@@ -108,7 +108,7 @@ class TestKinds:
 class TestRefusals:
     """One thread and one place to wait: the third is refused, by the name of the settings."""
 
-    async def test_of_uploads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_uploads_beyond_the_queue_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         work = WorkSettings(write_threads=1, write_waiting=1)
         async with filled(Settings(data_directory=tmp_path, work=work, limits=Limits(key_share=1))) as client:
@@ -124,7 +124,7 @@ class TestRefusals:
             assert [(await sent).status_code for sent in (first, second)] == [200, 200]
             assert (await self.delete(client)).is_success
 
-    async def test_of_reads(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_reads_beyond_the_queue_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         work = WorkSettings(read_threads=1, read_waiting=1)
         async with filled(Settings(data_directory=tmp_path, work=work, limits=Limits(key_share=1))) as client:
@@ -137,7 +137,7 @@ class TestRefusals:
             gate.open.set()
             assert [(await look).status_code for look in looks] == [200, 200]
 
-    async def test_of_searches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_searches_beyond_the_queue_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
 
         def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Any:
@@ -159,7 +159,7 @@ class TestRefusals:
             gate.open.set()
             assert [(await search).status_code for search in searches] == [200, 200]
 
-    async def test_of_parsing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_bodies_beyond_the_queue_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         work = WorkSettings(parsing_threads=1, parsing_waiting=1)
         before = metrics.counted("boundarymorph_work_refused_total", kind="parsing")

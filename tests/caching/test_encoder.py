@@ -115,7 +115,7 @@ async def test_the_encoder_itself_is_checked(encoder: CachingEncoder, inner: Gat
     assert inner.checks == 2
 
 
-async def test_closed(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+async def test_a_closed_encoder_refuses_calls(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     await encoder.close()
     assert inner.closed
     with pytest.raises(RuntimeError, match="closed"):

@@ -125,7 +125,7 @@ async def test_by_default_five_failures_leave_it_alone_for_1_to_30_seconds() -> 
     await link.close()
 
 
-async def test_while_it_is_open_nobody_asks(bench: Bench, own_server: RedisServer) -> None:
+async def test_an_open_circuit_sends_no_commands(bench: Bench, own_server: RedisServer) -> None:
     own_server.kill()
     await bench.everything_is_missed()
     own_server.start()
@@ -134,7 +134,7 @@ async def test_while_it_is_open_nobody_asks(bench: Bench, own_server: RedisServe
         assert "cmdstat_hmget" not in admin.info("commandstats")
 
 
-async def test_a_late_answer_is_nobody_elses(own_server: RedisServer) -> None:
+async def test_a_late_answer_is_not_given_to_another_request(own_server: RedisServer) -> None:
     async with bench_at(own_server.url) as patient:
         queries = [f"query {number}" for number in range(20)]
         for number, query in enumerate(queries):

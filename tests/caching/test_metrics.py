@@ -52,7 +52,7 @@ async def test_the_circuits_are_shown_while_there_is_a_link() -> None:
     assert circuit("read") is None
 
 
-async def test_nobody_times_what_is_not_asked() -> None:
+async def test_commands_that_are_not_sent_are_not_timed() -> None:
     link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, failures=1, clock=Clock())
     cache = RedisScoreCache(link)
     before = commands("read")

@@ -144,7 +144,7 @@ def test_answers_to_other_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [("q", "--queries", "FILE", "--out", "x"), ("--queries", "FILE"), ("--out", "x")])
-def test_one_or_many(tmp_path: Path, given: tuple[str, ...]) -> None:
+def test_a_query_and_a_file_of_queries_exclude_each_other(tmp_path: Path, given: tuple[str, ...]) -> None:
     path = tmp_path / "queries"
     path.write_text("q")
     arguments = [str(path) if part == "FILE" else str(tmp_path / "x") if part == "x" else part for part in given]

@@ -83,7 +83,7 @@ def test_the_example_is_right_and_a_service_selects_from_it(example: ModuleType,
         ("problem", lambda status, kind, detail: {"detail": detail}, "unknown index"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_a_fault_of_the_retriever_is_described(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, wrong: object, said: str
 ) -> None:
     monkeypatch.setattr(example, name, wrong)

@@ -151,7 +151,7 @@ def test_usage_errors(run: Run, arguments: list[str]) -> None:
 
 
 class TestConfig:
-    def test_it_loads_back(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_printed_configuration_loads_again(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BOUNDARYMORPH_THREADS", "3")
         monkeypatch.setenv("BOUNDARYMORPH_DATA_DIRECTORY", 'a "b" \\ ü')
         monkeypatch.setenv("BOUNDARYMORPH_LIMITS__K", "77")
@@ -428,7 +428,7 @@ class TestWithoutAnEncoder:
         assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
         assert run("index", "compact", "words").code == 0
 
-    def test_what_it_takes_no_more(self, run: Run, source: Path) -> None:
+    def test_options_of_vectors_are_refused_without_an_encoder(self, run: Run, source: Path) -> None:
         build = ("index", "build", "words", "--from", str(source), "--encoder")
         assert run(*build, "bge").code == 2
         for option in (("--dimension", "2"), ("--kind", "ivf"), ("--no-words",)):
@@ -551,7 +551,9 @@ class TestWhereTheIndexesAre:
     @pytest.mark.parametrize(
         "command", [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
     )
-    def test_what_only_indexes_here_have(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_commands_for_local_indexes_say_that_the_indexes_are_in_milvus(
+        self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
         line = refused(run("index", *command))
         assert f"milvus.url is set: the indexes are in Milvus, and `index {command[0]}` is for" in line
@@ -573,7 +575,7 @@ class TestCandidates:
     """What a filter finds is in `TestIndexes`."""
 
     @pytest.mark.parametrize("filter", ["{", "[]", '"a"', "n=1"])
-    def test_what_is_no_filter(self, run: Run, filter: str) -> None:
+    def test_a_malformed_filter_is_refused(self, run: Run, filter: str) -> None:
         assert "--filter" in refused(run("select", "own", "q", "--filter", filter))
 
 

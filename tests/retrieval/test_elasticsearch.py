@@ -101,7 +101,7 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
         ({"hidden.y": 1}, []),
     ],
 )
-def test_what_a_server_sees_otherwise_is_decided_here(
+def test_filters_mean_the_same_where_the_server_reads_values_differently(
     server: Cluster, small: str, filter: dict[str, Any], ids: list[str]
 ) -> None:
     index = AttachedCatalog(store(server), {}).get(small)

@@ -52,7 +52,7 @@ class TestOnnxEncoder(EncoderContract):
         assert embeddings.truncated == 1
         np.testing.assert_array_equal(embeddings.vectors[0], embeddings.vectors[1])
 
-    async def test_closed(self, encoder: BatchingEncoder) -> None:
+    async def test_a_closed_encoder_refuses_calls(self, encoder: BatchingEncoder) -> None:
         await encoder.close()
         with pytest.raises(RuntimeError):
             await encoder.encode_query("late")

@@ -317,5 +317,5 @@ def test_rows_of_unit_length(states: list[list[float]]) -> None:
             np.testing.assert_allclose(row, state / length, rtol=0, atol=1e-7)
 
 
-def test_what_is_no_number_has_no_direction() -> None:
+def test_rows_that_are_not_finite_become_nan() -> None:
     assert np.isnan(unit_rows(np.array([[np.nan, 1], [np.inf, 1]]))).all()

@@ -137,11 +137,11 @@ class TestContract(EncoderContract):
             await encoder.connect()
             yield encoder
 
-    async def test_they_are_the_server_s(self, encoder: RemoteEncoder) -> None:
+    async def test_vectors_are_those_of_the_server(self, encoder: RemoteEncoder) -> None:
         await check(encoder)
         np.testing.assert_allclose(await encoder.encode_query("trams"), vector_of("trams"), rtol=0, atol=1e-7)
 
-    async def test_closed(self, encoder: RemoteEncoder) -> None:
+    async def test_a_closed_encoder_refuses_calls(self, encoder: RemoteEncoder) -> None:
         await encoder.close()
         with pytest.raises(RuntimeError, match="encoder is closed"):
             await encoder.encode_query("late")
@@ -294,7 +294,7 @@ class TestFailures:
             with pytest.raises(DeadlineExceeded):
                 await encoder.encode_query("x", deadline=0.0)
 
-    async def test_nobody_there(self) -> None:
+    async def test_a_server_that_is_away_is_unavailable(self) -> None:
         async with running(Tei()) as [server], encoding(server) as encoder:
             await server.kill()
             with pytest.raises(EncoderUnavailable, match="cannot be reached"):
@@ -403,7 +403,7 @@ class TestAddresses:
             ("tei://host?dimension=3", "not 'dimension'"),
         ],
     )
-    def test_what_is_refused(self, url: str, message: str) -> None:
+    def test_a_malformed_url_is_refused_without_its_secret(self, url: str, message: str) -> None:
         with pytest.raises(InvalidConfiguration, match=message) as error:
             parse(url)
         assert "secret" not in str(error.value)

@@ -200,7 +200,7 @@ class TestVectors:
         expected = theirs.encode(told, show_progress_bar=False, normalize_embeddings=True)
         np.testing.assert_allclose(documents(encoder, *told), expected, rtol=0, atol=1e-5)
 
-    def test_what_is_asked_for_goes_before_what_is_known(self, folder: Folder) -> None:
+    def test_options_override_what_the_model_describes(self, folder: Folder) -> None:
         path = folder("multilingual-e5-tiny")
         encoder = load(path, pooling="last", query_prompt="Q ", document_prompt="")
         np.testing.assert_allclose(queries(encoder, QUERY), by_hand(path, "last", f"Q {QUERY}"), rtol=0, atol=1e-5)
@@ -342,7 +342,7 @@ class TestName:
         assert (model, len(revision), precision, length, len(recipe)) == ("bge-small-en-tiny", 12, "int8", "64", 8)
         assert encoder.backend == "torch-cpu"
 
-    def test_what_makes_other_vectors_has_another_name(self, folder: Folder) -> None:
+    def test_every_option_that_changes_vectors_changes_the_name(self, folder: Folder) -> None:
         path = folder("Qwen3-Embedding-tiny")
         differing: list[dict[str, Any]] = [
             {},

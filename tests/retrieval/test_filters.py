@@ -241,7 +241,7 @@ def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("filter", [{"a": {"in": []}}, {"not": {}}, {"not": {"a": {"nin": []}}}])
-def test_what_nothing_can_meet(tmp_path: Path, filter: dict[str, Any]) -> None:
+def test_a_filter_that_no_document_can_match_finds_nothing(tmp_path: Path, filter: dict[str, Any]) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
     store.upsert([Document("a", "word")], np.eye(1, 4), [b""])
     assert matching(store, Filter(filter)) == []

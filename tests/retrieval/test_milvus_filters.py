@@ -140,7 +140,7 @@ def test_bounds_sort_as_the_values_do(pair: list[Any]) -> None:
 
 
 @given(filters)
-def test_nothing_of_a_caller_s_is_in_an_expression(filter: dict[str, Any]) -> None:
+def test_no_text_of_a_caller_is_in_an_expression(filter: dict[str, Any]) -> None:
     said = expression(Filter(filter).condition)
     terms = r"array_contains_any\(terms, \[(-?\d+(, )?)+\]\)"
     bounds = r'bounds\["[0-9a-f]{16}_(least|greatest)"\] [<>]=? "x[0-9a-f]*"'

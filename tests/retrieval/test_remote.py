@@ -376,7 +376,7 @@ async def test_the_only_one_is_asked_however_often_it_failed() -> None:
     assert changes == [True, False, True]
 
 
-async def test_nobody_there() -> None:
+async def test_a_retriever_that_is_away_is_unavailable_at_once() -> None:
     """At once: nothing is waited for that an hour of timeout could change."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
@@ -446,7 +446,7 @@ RATE_LIMITED = {"type": "urn:boundarymorph:problem:rate-limited", "detail": "100
         (answer(b"", 429, more="retry-after: " + 400 * "9"), 1),
     ],
 )
-async def test_whoever_asks_for_a_pause(reply: Behaviour, seconds: float) -> None:
+async def test_a_429_becomes_overloaded_with_its_pause(reply: Behaviour, seconds: float) -> None:
     """The retriever's own rate limit, or a proxy that knows no problem details."""
     async with scripted(reply) as (retriever, _):
         with pytest.raises(Overloaded, match=r"127\.0\.0\.1.* answered 429") as raised:
@@ -538,7 +538,7 @@ async def test_frames_that_are_none() -> None:
                 await call(retriever)
 
 
-async def test_closed(data: Path) -> None:
+async def test_a_closed_retriever_refuses_calls(data: Path) -> None:
     retriever = RemoteRetriever("http://127.0.0.1:1")
     await retriever.close()
     with pytest.raises(RuntimeError):

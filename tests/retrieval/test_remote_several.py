@@ -116,7 +116,7 @@ class TestSeveral(RetrieverContract):
             yield retriever
 
 
-async def test_one_goes_and_nobody_notices(data: Path) -> None:
+async def test_calls_go_on_while_a_retriever_shuts_down(data: Path) -> None:
     async with two(data) as (retriever, first, second):
         expected = (await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))).pool.ids
         calls = [retriever.retrieve("many", Search("", 100, [1] + 23 * [0])) for _ in range(20)]
@@ -143,7 +143,7 @@ async def test_another_one_answers(broken: Behaviour) -> None:
         assert second.asked["/documents"] >= 6
 
 
-async def test_one_that_comes_back_is_looked_at_first() -> None:
+async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
     clock = Clock()
     async with several(reset, answer(DOCUMENT), clock=clock) as (retriever, (first, _)):
         await asked_until(retriever, first, "/documents")
@@ -159,7 +159,7 @@ async def test_one_that_comes_back_is_looked_at_first() -> None:
         assert first.asked["/embed/query"] == first.asked["/readyz"] == 1
 
 
-async def test_none_is_left() -> None:
+async def test_without_a_working_retriever_calls_fail_at_once() -> None:
     clock = Clock()
     async with several(reset, answer(b"away", 503), clock=clock) as (retriever, stood):
         for server in stood:  # each said why
@@ -236,7 +236,7 @@ async def test_the_time_of_a_try() -> None:
             await gateway.close()
 
 
-async def test_an_upload_is_nobody_s_trial() -> None:
+async def test_an_upload_is_not_the_probe_of_an_ejected_retriever() -> None:
     clock = Clock()
     async with several(reset, reset, clock=clock) as (retriever, stood):
         with pytest.raises(RetrieverUnavailable):
@@ -295,6 +295,6 @@ async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
 
 
 @pytest.mark.parametrize("urls", [[], 2 * ["http://127.0.0.1:1"]])
-async def test_none_or_one_twice(urls: list[str]) -> None:
+async def test_no_urls_and_repeated_urls_are_refused(urls: list[str]) -> None:
     with pytest.raises(InvalidConfiguration, match=r"at least one|twice"):
         RemoteRetriever(*urls)

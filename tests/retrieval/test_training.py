@@ -266,7 +266,7 @@ def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path, capl
     assert not caplog.records
 
 
-def test_what_is_emptied_before_it_is_trained_is_left_as_it_is(open_index: Open, path: Path) -> None:
+def test_an_empty_index_is_not_trained(open_index: Open, path: Path) -> None:
     index = open_index()
     put(index, names(300))
     index.delete(names(300))

@@ -89,7 +89,7 @@ async def test_depth_filter_and_nothing(catalog: LocalCatalog, retriever: IndexR
         assert (len(found.pool), found.vectors, list(found.warnings)) == (0, "lexical", [reason])
 
 
-async def test_what_needs_vectors(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+async def test_searches_by_vectors_are_refused(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
     put(catalog, written(3))
     for search in (Search(QUERY, 5, embedding=[1.0]), Search(QUERY, 5, hybrid=True)):
         with pytest.raises(InvalidInput, match="no vectors"):
@@ -100,7 +100,9 @@ async def test_what_needs_vectors(catalog: LocalCatalog, retriever: IndexRetriev
     assert not catalog.exists("other")
 
 
-async def test_it_keeps_step(tmp_path: Path, catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+async def test_writes_of_another_process_are_found(
+    tmp_path: Path, catalog: LocalCatalog, retriever: IndexRetriever
+) -> None:
     """With another process' writes and deletions, after compaction, and as a copy."""
     put(catalog, written(20))
     assert catalog.get("words").info.dimension == 0

@@ -173,7 +173,7 @@ class TestDoor:
             assert len((await kept).values) == 2
             await at_the_edge
 
-    async def test_what_could_never_wait_is_the_caller_s_mistake(self) -> None:
+    async def test_a_request_larger_than_the_queue_exceeds_a_limit(self) -> None:
         async with Bench(queue_tokens=30) as bench:
             with pytest.raises(LimitExceeded, match="30 tokens"):
                 await bench.scorer.score("q", ["x" * 31])
@@ -287,7 +287,7 @@ class TestLeaving:
             await staying
             assert bench.model.batches == [["first"], ["staying"]]
 
-    async def test_so_do_those_whose_time_is_over(self) -> None:
+    async def test_requests_whose_deadline_has_passed_leave_the_queue(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             with pytest.raises(DeadlineExceeded):
                 await bench.scorer.score("q", ["late"], deadline=time.monotonic() + 0.02)
@@ -522,7 +522,7 @@ class TestMetrics:
             await task
             assert (metric("queue_pairs"), metric("queue_tokens")) == (0, 0)
 
-    async def test_what_a_batch_was(self) -> None:
+    async def test_the_size_of_a_batch_is_in_the_metrics(self) -> None:
         names = ("batch_pairs_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_pairs_total")
         counts = ("wait_seconds_count", "tokenize_seconds_count", "compute_seconds_count")
         async with Bench(pads=True, batch_tokens=400) as bench:

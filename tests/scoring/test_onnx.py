@@ -74,7 +74,7 @@ class TestOnnxCrossEncoder(ScorerContract):
         assert not large.done()
         await large
 
-    async def test_closed(self, scorer: BatchingScorer) -> None:
+    async def test_a_closed_scorer_refuses_calls(self, scorer: BatchingScorer) -> None:
         await scorer.close()
         with pytest.raises(RuntimeError):
             await scorer.score(QUERY, TEXTS)

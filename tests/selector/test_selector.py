@@ -58,7 +58,7 @@ async def test_stages_by_the_clock(selector_of: Callable[..., Selector]) -> None
 
 
 class TestDeletedMeanwhile:
-    async def test_some(self, selector_of: Callable[..., Selector]) -> None:
+    async def test_deleted_documents_are_replaced_by_others(self, selector_of: Callable[..., Selector]) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         selector = selector_of(retriever, scorer)
         plain = await selector.select(task(budget=8, batch_size=2))
@@ -130,7 +130,9 @@ class TestDeletedMeanwhile:
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
-    async def test_all(self, selector_of: Callable[..., Selector]) -> None:
+    async def test_a_pool_whose_documents_are_all_deleted_has_nothing_to_decide(
+        self, selector_of: Callable[..., Selector]
+    ) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
         result = await selector_of(retriever, scorer).select(task(budget=1, k=1, batch_size=7, return_documents=True))

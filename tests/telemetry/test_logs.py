@@ -44,7 +44,7 @@ def test_exceptions() -> None:
     assert "ValueError: broken" in logs.Lines().format(failed)
 
 
-def test_what_json_cannot_hold() -> None:
+def test_values_that_json_cannot_hold_are_logged_as_text() -> None:
     assert "object at" in orjson.loads(logs.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
 
 

@@ -98,7 +98,7 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
         assert {span.trace for span in collector.spans if span.name == "POST /score"} == {TRACE}
 
 
-def test_a_collector_that_is_away_is_in_nobody_s_way(tmp_path: Path) -> None:
+def test_a_collector_that_is_away_delays_no_request(tmp_path: Path) -> None:
     away = Collector(f"http://127.0.0.1:{free_port()}/v1/traces")
     with service(configured(tmp_path / "all", away) / "data") as running:
         assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"

@@ -70,7 +70,7 @@ class TestJudge(ScorerContract):
             yield judge
 
 
-async def test_what_is_sent() -> None:
+async def test_each_text_is_graded_in_a_request_of_its_own() -> None:
     async with judging() as (judge, (server,)):
         scores = await judge.score(ASKED, TEXTS)
         np.testing.assert_allclose(scores.values, [score_of(ASKED, text) for text in TEXTS])
@@ -203,7 +203,7 @@ async def test_the_grade_may_come_after_other_words() -> None:
         (says('{"grade": 2'), "json"),
     ],
 )
-async def test_what_is_no_grade_is_no_score(behaviour: Behaviour, way: Any) -> None:
+async def test_an_answer_without_a_grade_gives_no_score(behaviour: Behaviour, way: Any) -> None:
     async with judging(settings=JudgeSettings(grades=way)) as (judge, (server,)):
         server.script = [behaviour]
         values = (await judge.score("q", ["one"])).values

@@ -305,7 +305,7 @@ class TestPaidRequests:
                 await scorer.score(QUERY, TEXTS)
             assert sum(len(server.asked) for server in servers) == 1
 
-    async def test_one_that_may_have_been_carried_out_is_not_repeated(self) -> None:
+    async def test_a_paid_request_that_may_have_been_served_is_not_repeated(self) -> None:
         clock = Clock(time.monotonic())
         async with (
             running(Cohere(), Cohere()) as servers,
@@ -336,14 +336,14 @@ class TestPaidRequests:
             await servers[0].start()
             await _within(_until_asked(servers[0], scorer, clock))
 
-    async def test_one_that_never_got_there_is(self) -> None:
+    async def test_a_paid_request_that_was_never_sent_goes_to_another_server(self) -> None:
         async with running(Cohere(), Cohere()) as servers, scoring(*servers) as scorer:
             await servers[1].kill()
             for _ in range(6):
                 await check(scorer)
             assert len(servers[0].asked) == 6
 
-    async def test_one_that_was_refused_for_now_is(self) -> None:
+    async def test_a_paid_request_that_got_429_is_repeated(self) -> None:
         async with running(Cohere()) as [server], scoring(server) as scorer:
             server.script = [answer({"message": "too many"}, 429, retry_after="0.05")]
             await check(scorer)
@@ -457,7 +457,7 @@ class TestRefusal:
             async with scoring(server, api_key=KEY) as scorer:
                 await check(scorer)
 
-    async def test_of_the_key_ejects_nobody(self) -> None:
+    async def test_a_refused_key_does_not_eject_a_server(self) -> None:
         async with running(Ours(), key=KEY) as [server], scoring(server, api_key=KEY) as scorer:
             await check(scorer)
             server.key = "another"
@@ -581,7 +581,7 @@ class TestDeadline:
             with pytest.raises(ScorerUnavailable, match=r"did not answer within 0\.2 s"):
                 await scorer.score(QUERY, TEXTS)
 
-    async def test_who_lets_callers_wait_is_asked_after_the_others(self) -> None:
+    async def test_a_slow_server_is_asked_after_the_others(self) -> None:
         async with (
             running(Ours(), Ours()) as servers,
             scoring(*servers, clock=Clock(time.monotonic()), timeout=0.1) as scorer,

@@ -51,7 +51,7 @@ class TestRemoteScorer(ScorerContract):
             yield scorer
             await scorer.close()
 
-    async def test_closed(self, scorer: RemoteScorer) -> None:
+    async def test_a_closed_scorer_refuses_calls(self, scorer: RemoteScorer) -> None:
         await scorer.close()
         with pytest.raises(RuntimeError):
             await scorer.score(QUERY, TEXTS)
@@ -245,7 +245,7 @@ class TestSeveralModels:
                 await scorer.connect()
             await scorer.close()
 
-    async def test_none_that_reranks(self) -> None:
+    async def test_a_server_without_a_reranker_is_refused(self) -> None:
         async with running(Infinity()) as [server]:
             server.description = edited(lambda info: {"data": info["data"][:1]})
             scorer = RemoteScorer([server.endpoint()])

@@ -52,7 +52,7 @@ class CrossEncoderContract:
         assert encoder.run([]).shape == (0,)
         assert np.isfinite(encoder.run(encoder.tokenize("", ["", "x"]))).all()
 
-    def test_it_tells_what_it_is(self, encoder: CrossEncoder) -> None:
+    def test_it_has_a_name_a_backend_and_limits(self, encoder: CrossEncoder) -> None:
         assert encoder.name
         assert encoder.backend
         assert encoder.workers >= 1

@@ -117,7 +117,7 @@ async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -
             await BatchingScorer(load(folder("bert"))).score(QUERY, TEXTS, instruction=FIND)
 
 
-async def test_one_that_fills_the_prompt(folder: Folder) -> None:
+async def test_an_instruction_that_fills_the_prompt_is_refused(folder: Folder) -> None:
     scorer = BatchingScorer(load(folder(MODELS), max_length=500))
     try:
         with pytest.raises(InvalidInput, match="no room"):
@@ -136,7 +136,7 @@ async def test_a_long_one_takes_room_from_the_pair(folder: Folder) -> None:
     assert [pair.ids.tolist() for pair in asked] == [pair.ids.tolist() for pair in configured]
 
 
-async def test_its_length_is_bounded(folder: Folder, tmp_path: Path) -> None:
+async def test_an_instruction_over_the_limit_is_refused(folder: Folder, tmp_path: Path) -> None:
     limits = Limits(query_characters=len(QUERY))
     async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path, limits=limits) as client:
         fits, over = "t" * len(QUERY), "t" * (len(QUERY) + 1)

@@ -112,7 +112,7 @@ class TestScores:
         np.testing.assert_allclose(rounded, exact, rtol=0, atol=tolerance)
         assert np.abs(rounded - exact).max() > 0
 
-    def test_what_is_no_number_is_no_score(self, tmp_path: Path) -> None:
+    def test_a_score_that_is_not_a_number_is_an_error(self, tmp_path: Path) -> None:
         encoder = load(spoiled(tiny.bert(tmp_path), "classifier.bias"))
         with pytest.raises(ScorerFailed, match="not a number"):
             scores(encoder, QUERY, TEXTS)

@@ -33,7 +33,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 class TestSequencePairs:
     @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "qwen3-classifier"])
-    def test_they_are_those_of_the_tokenizer(self, folder: Folder, name: str) -> None:
+    def test_pairs_are_those_of_the_tokenizer(self, folder: Folder, name: str) -> None:
         theirs: Any = AutoTokenizer.from_pretrained(folder(name))
         texts = [text for text in TEXTS if len(text) < 120]
         pairs = SequencePairs(tokenizer_of(folder(name)), max_length=96, types=name == "bert").tokenize(QUERY, texts)
@@ -56,7 +56,9 @@ class TestSequencePairs:
 
     @given(query_words=st.integers(0, 60), document_words=st.integers(0, 60), max_length=st.integers(8, 60))
     @settings(max_examples=60, deadline=None)
-    def test_what_is_cut(self, folder: Folder, query_words: int, document_words: int, max_length: int) -> None:
+    def test_long_pairs_are_cut_to_the_length_of_the_model(
+        self, folder: Folder, query_words: int, document_words: int, max_length: int
+    ) -> None:
         """The query stays whole while that leaves the document half of the room, or all that it needs."""
         tokenizer = tokenizer_of(folder("bert"))
         query, text = "tram " * query_words, "violin " * document_words
