@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from boundarymorph.cli import top
 from boundarymorph.cli.main import app
-from boundarymorph.cli.samples import Samples, Span
+from boundarymorph.cli.top import Samples, Span
 from tests.faults import stand_in
 from tests.scoring.judge.scripted import MODEL, Chat
 from tests.scoring.remote.servers import answer

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.chat import Chat, ChatFailed
 from boundarymorph.evaluation.methods import agentic
+from boundarymorph.evaluation.methods.agentic import Chat, ChatFailed
 from boundarymorph.evaluation.problem import Question, QuestionTexts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.remote.chat import json_in

@@ -12,8 +12,8 @@ import orjson
 import pytest
 import torch
 
-from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.methods import agentic
+from boundarymorph.evaluation.methods.agentic import Chat
 from boundarymorph.evaluation.problem import Question, QuestionTexts
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Pool

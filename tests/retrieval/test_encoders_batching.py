@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boundarymorph.errors import DeadlineExceeded, EncoderFailed, EncoderUnavailable, Overloaded
+from boundarymorph.errors import EncoderFailed, EncoderUnavailable, Overloaded
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.retrieval.encoders import BatchingEncoder
-from boundarymorph.retrieval.encoders.encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import unit_vectors
 from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async
@@ -216,12 +216,6 @@ class TestLeaving:
             await bench.encoder.encode_documents(["next"])
             assert bench.model.batches == [["first"], ["next"]]
 
-    async def test_a_query_whose_time_is_over(self) -> None:
-        async with Bench() as bench:
-            with pytest.raises(DeadlineExceeded):
-                await bench.encoder.encode_query("late", deadline=0.0)
-            assert bench.encoder.waiting() == (0, 0)
-
     async def test_closing_tells_those_who_wait(self) -> None:
         model = SeededDualEncoder(open=False, batch_tokens=1)
         encoder = BatchingEncoder(model)
@@ -308,7 +302,7 @@ async def test_metrics_of_a_batch() -> None:
 
 @given(st.lists(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_rows_of_unit_length(states: list[list[float]]) -> None:
-    rows = unit_rows(np.array(states, dtype=np.float32))
+    rows = unit_vectors(np.array(states, dtype=np.float32))
     for row, state in zip(rows.astype(np.float64), np.array(states, dtype=np.float32).astype(np.float64), strict=True):
         length = np.linalg.norm(state)
         if length == 0:
@@ -318,4 +312,4 @@ def test_rows_of_unit_length(states: list[list[float]]) -> None:
 
 
 def test_rows_that_are_not_finite_become_nan() -> None:
-    assert np.isnan(unit_rows(np.array([[np.nan, 1], [np.inf, 1]]))).all()
+    assert np.isnan(unit_vectors(np.array([[np.nan, 1], [np.inf, 1]]))).all()

@@ -291,8 +291,6 @@ class TestFailures:
             server.behaviour = hang
             with pytest.raises(DeadlineExceeded):
                 await encoder.encode_query("x")
-            with pytest.raises(DeadlineExceeded):
-                await encoder.encode_query("x", deadline=0.0)
 
     async def test_a_server_that_is_away_is_unavailable(self) -> None:
         async with running(Tei()) as [server], encoding(server) as encoder:

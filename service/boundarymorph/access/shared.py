@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from limits.aio.storage import RedisClusterStorage, RedisStorage
 from prometheus_client import Counter
 
 from boundarymorph.caching.circuit import CircuitBreaker, State
+from boundarymorph.caching.link import client_options
 from boundarymorph.errors import InvalidConfiguration
 
 CONNECTIONS = 16  # concurrent requests to Redis; waiting for one does not count as a failure of Redis
@@ -78,9 +79,6 @@ class SharedCounters:
 
 
 def _storage(url: str, timeout: float, prefix: str) -> RedisStorage:
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
     scheme, _, rest = url.partition("://")
     # No message quotes any part of the URL, as it may contain a password.
     if scheme not in SCHEMES:
@@ -88,14 +86,7 @@ def _storage(url: str, timeout: float, prefix: str) -> RedisStorage:
             f"rate_limits.url must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}"
         )
     kind = RedisClusterStorage if scheme.endswith("+cluster") else RedisStorage
-    options: dict[str, Any] = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "max_connections": 2 * CONNECTIONS,
-        **({"ssl": True} if scheme == "rediss+cluster" else {}),
-    }
+    options = client_options(timeout, CONNECTIONS) | ({"ssl": True} if scheme == "rediss+cluster" else {})
     try:
         return kind(f"{SCHEMES[scheme]}://{rest}", implementation="redispy", key_prefix=prefix, **options)
     except Exception:

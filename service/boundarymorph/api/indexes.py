@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -167,10 +168,7 @@ async def list_documents(
 ) -> DocumentPage:
     """Return a page of documents in the order of their ids. Between two pages others may write."""
     found = await access.work.read.run(_page, indexes.catalog, name, after, limit + 1)
-    documents = [
-        StoredDocument(id=each.id, text=each.text, title=each.title, metadata=dict(each.metadata))
-        for each in found[:limit]
-    ]
+    documents = [StoredDocument.model_validate(each, from_attributes=True) for each in found[:limit]]
     return DocumentPage(documents=documents, next=documents[-1].id if len(found) > limit else None)
 
 
@@ -196,7 +194,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
     document = await access.work.read.run(_document, indexes.catalog, name, id)
     if document is None:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
-    return StoredDocument(id=id, text=document.text, title=document.title, metadata=dict(document.metadata))
+    return StoredDocument.model_validate(document, from_attributes=True)
 
 
 @router.delete(
@@ -301,15 +299,9 @@ def _line(name: str, content: BaseModel) -> bytes:
 
 
 def _progress(report: IngestReport, pace: UploadSpeed) -> UploadProgress:
-    return UploadProgress(
-        documents=report.documents,
-        added=report.added,
-        updated=report.updated,
-        unchanged=report.unchanged,
-        skipped=report.skipped,
-        documents_per_second=round(pace.documents_per_second, 1),
-        seconds_left=None if pace.seconds_left is None else round(pace.seconds_left, 1),
-    )
+    left = None if pace.seconds_left is None else round(pace.seconds_left, 1)
+    speed = {"documents_per_second": round(pace.documents_per_second, 1), "seconds_left": left}
+    return UploadProgress.model_validate({**asdict(report), "documents": report.documents, **speed})
 
 
 def _finished(report: IngestReport) -> UploadReport:

@@ -209,19 +209,10 @@ class RedisLink:
             from redis.asyncio import Redis
             from redis.asyncio.cluster import ClusterNode, RedisCluster
             from redis.asyncio.connection import parse_url
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
         except ModuleNotFoundError as error:
             raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
 
-        options: dict[str, Any] = {
-            "socket_timeout": self._timeout,
-            "socket_connect_timeout": self._timeout,
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-            # Leave room for connections that are being closed: redis-py counts them too.
-            "max_connections": 2 * connections,
-        }
+        options = client_options(self._timeout, connections)
         # No message quotes any part of the URL, since it may contain a password.
         scheme = url.partition("://")[0]
         if scheme not in (*_SINGLE, *_CLUSTER):
@@ -247,6 +238,21 @@ class RedisLink:
             raise InvalidConfiguration(
                 f"the URL of the cache cannot be used; it should be like {scheme}://:password@host:6379"
             ) from None
+
+
+def client_options(timeout: float, connections: int) -> dict[str, Any]:
+    """Return the options of a client of Redis: it waits `timeout` seconds for an answer, and never tries again."""
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        # Leave room for connections that are being closed: redis-py counts them too.
+        "max_connections": 2 * connections,
+    }
 
 
 async def _initialized(cluster: RedisCluster) -> RedisCluster:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.logistic import sigmoid
-from boundarymorph.calibration.signals import log_odds, signals_of
+from boundarymorph.calibration.logistic import log_odds, sigmoid, signals_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.pool import Pool
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Gain
-from boundarymorph.calibration.signals import signals_of
+from boundarymorph.calibration.logistic import signals_of
 from boundarymorph.selection.pool import Pool
 
 PAIRS = 40  # of a query

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Calibration, Gain, Trust
 from boundarymorph.calibration.feedback import Event, grades_of
 from boundarymorph.calibration.judgments import JudgedQuery
-from boundarymorph.calibration.logistic import fit, sigmoid
+from boundarymorph.calibration.logistic import clip_of, fit, log_odds, sigmoid
 from boundarymorph.calibration.report import report_of
-from boundarymorph.calibration.signals import clip_of, log_odds
 from boundarymorph.calibration.validation import Predictions, gate
 from boundarymorph.errors import InvalidInput
 

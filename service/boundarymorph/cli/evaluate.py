@@ -21,8 +21,8 @@ from boundarymorph.cli.common import allow_cost
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import Approve, TableBuilder
-from boundarymorph.evaluation.chat import Chat
 from boundarymorph.evaluation.methods import agentic, chosen
+from boundarymorph.evaluation.methods.agentic import Chat
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study

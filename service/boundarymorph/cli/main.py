@@ -172,7 +172,7 @@ def evaluate(
     """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
     try:
         from boundarymorph.cli import evaluate as evaluate_command
-        from boundarymorph.evaluation.chat import Chat
+        from boundarymorph.evaluation.methods.agentic import Chat
     except ModuleNotFoundError as error:
         fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
 

@@ -96,5 +96,5 @@ def _latency_table(found: Study, titles: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _milliseconds(seconds: float | None, decimals: int = 0) -> str:
-    return f"{1000 * seconds:,.{decimals}f} ms" if seconds else ""
+def _milliseconds(seconds: float | None) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds else ""

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import EncoderSettings, MilvusParameters, Settings
+from boundarymorph.settings import EncoderSettings, MilvusParameters, Settings, StoreSettings
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.local.vector_index import VectorIndex
     from boundarymorph.retrieval.remote import RemoteRetriever
+    from boundarymorph.retrieval.stores.table import Store
 
 _log = logging.getLogger(__name__)
 
@@ -105,8 +107,6 @@ def build_indexes(settings: Settings) -> Catalog:
     Those on this machine are searched on `search_device` or, if that cannot be used, on the CPU with a warning in every
     answer. Raises InvalidConfiguration. An unreachable store raises only at the first call.
     """
-    from boundarymorph.retrieval.stores.build import build_stores
-
     base = _searched_catalog(settings) if settings.milvus.url is None else _milvus_catalog(settings)
     return build_stores(settings, base)
 
@@ -198,3 +198,49 @@ def _by_kind(parameters: MilvusParameters) -> Mapping[str, Mapping[str, int | fl
 
 def _secret(value: SecretStr | None) -> str | None:
     return None if value is None else value.get_secret_value()
+
+
+STORES = {  # URL scheme: module and class, and the extra with its client
+    "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
+    "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
+    "qdrant": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+    "qdrants": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+    **dict.fromkeys(
+        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"),
+        ("boundarymorph.retrieval.stores.elasticsearch:ElasticsearchStore", ""),
+    ),
+    "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
+}
+
+
+def build_stores(settings: Settings, base: Catalog) -> Catalog:
+    """Return the indexes of a base and of all stores. Raises InvalidConfiguration."""
+    if not settings.stores:
+        return base
+    from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+
+    return Catalogs(
+        base,
+        {
+            name: AttachedCatalog(
+                _opened(name, chosen), chosen.indexes, encoder=chosen.encoder, schema_seconds=chosen.schema_seconds
+            )
+            for name, chosen in settings.stores.items()
+        },
+    )
+
+
+def _opened(name: str, chosen: StoreSettings) -> Store:
+    scheme = chosen.url.get_secret_value().partition("://")[0]
+    if scheme not in STORES:
+        raise InvalidConfiguration(f"stores.{name}.url must begin with {', '.join(f'{known}://' for known in STORES)}")
+    module, extra = STORES[scheme]
+    path, _, attribute = module.partition(":")
+    try:
+        opener = getattr(import_module(path), attribute)
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(
+            f"stores.{name}.url needs {error.name}: pip install 'boundarymorph[{extra}]'"
+        ) from None
+    store: Store = opener.connect(chosen)
+    return store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import DuplicateIds, InvalidInput
+from boundarymorph.errors import DuplicateIds
 from boundarymorph.retrieval.vectors import exact_scores
 from boundarymorph.selection.pool import Pool
 
@@ -29,15 +29,13 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
     return scores
 
 
-def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONSTANT) -> FusedRanking:
-    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (rank_constant + rank), ranks from 1.
+def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
+    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (RANK_CONSTANT + rank), ranks from 1.
 
     rankings: ids, best first; a ranking that lacks a document adds nothing to its score. Ties are broken by the first
     ranking that contains one of the documents; otherwise the order of the rankings does not matter. Raises DuplicateIds
-    for an id that is twice in a ranking, InvalidInput for a negative rank_constant.
+    for an id that is twice in a ranking.
     """
-    if not rank_constant >= 0:
-        raise InvalidInput(f"the rank constant must not be negative, but is {rank_constant}")
     rows: dict[str, int] = {}
     for number, ranking in enumerate(rankings, start=1):
         if len(set(ranking)) < len(ranking):
@@ -48,7 +46,7 @@ def fuse(rankings: Sequence[Sequence[str]], *, rank_constant: float = RANK_CONST
     for column, ranking in enumerate(rankings):
         ranks[[rows[id] for id in ranking], column] = np.arange(1, len(ranking) + 1)
     # Summed from the smallest, so that sums of the same parts are equal whichever rankings these come from.
-    scores = np.sort(1.0 / (rank_constant + ranks), axis=1).sum(axis=1)
+    scores = np.sort(1.0 / (RANK_CONSTANT + ranks), axis=1).sum(axis=1)
     order = np.argsort(-scores, kind="stable")
     ids = list(rows)
     return FusedRanking([ids[row] for row in order], scores[order])

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.calibration.logistic import sigmoid
 from boundarymorph.inference.models import OnnxTextModel, embedded_cross_encoder
 from boundarymorph.inference.onnx import OnnxModel
-from boundarymorph.scoring.scorer import Pair, sigmoid
+from boundarymorph.scoring.scorer import Pair
 
 
 class OnnxCrossEncoder(OnnxModel):

@@ -134,9 +134,3 @@ class InstructedCrossEncoder(CrossEncoder, Protocol):
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         """See `CrossEncoder.tokenize`. Raises InvalidInput for an instruction that fills the prompt."""
-
-
-def sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the relevances of logits. Neither tail overflows, and a relevance near 0 keeps all its digits."""
-    relevances: NDArray[np.float64] = np.exp(-np.logaddexp(0.0, -logits))
-    return relevances

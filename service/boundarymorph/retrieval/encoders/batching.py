@@ -55,11 +55,8 @@ class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
         await self.encode_documents(["warm " * self.model.max_length] * self.full_batch())
         await self.encode_query("probe")
 
-    async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
-        """See `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
-        results = await self.run(
-            lambda: [self.model.tokenize_query(text)], [len(text)], deadline=deadline, patience=QUERY_PATIENCE
-        )
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        results = await self.run(lambda: [self.model.tokenize_query(text)], [len(text)], patience=QUERY_PATIENCE)
         vector: NDArray[np.float32] = results.values[0]
         return vector
 

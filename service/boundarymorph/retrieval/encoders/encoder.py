@@ -63,7 +63,7 @@ class DualEncoder(Model[TokenSequence], Protocol):
         """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
 
 
-def unit_rows(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Normalize (n, d) rows in float64; rows without length, or with values that are not finite, become NaN."""
     exact = states.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1, keepdims=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.inference.onnx import OnnxModel
-from boundarymorph.retrieval.encoders.encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import unit_vectors
 
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
@@ -39,4 +39,4 @@ class OnnxDualEncoder(OnnxModel):
         ]
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        return unit_rows(np.array([self._model.infer(text.ids, text.type_ids)[0] for text in texts]))
+        return unit_vectors(np.array([self._model.infer(text.ids, text.type_ids)[0] for text in texts]))

@@ -18,7 +18,7 @@ from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.remote.wire import Context
 from boundarymorph.retrieval.encoders.dialects import DIALECTS
-from boundarymorph.retrieval.encoders.encoder import Embeddings, unit_rows
+from boundarymorph.retrieval.encoders.encoder import Embeddings, unit_vectors
 from boundarymorph.retrieval.encoders.recipe import known_recipe
 
 DOCUMENTS = 256  # of one call that share a timeout
@@ -102,16 +102,15 @@ class RemoteEncoder:
         """
         self._model.check_open()
         await self._model.connect()
-        await self._encode(_QUERY, ["probe"], None)
+        await self._encode(_QUERY, ["probe"])
 
     async def check(self) -> None:
         """Encode a short query. Raises as `encode_query` does."""
         await self.encode_query("probe")
 
-    async def encode_query(self, text: str, *, deadline: float | None = None) -> NDArray[np.float32]:
-        """See `Encoder.encode_query`. deadline: on the clock, after which it raises DeadlineExceeded."""
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
         await self._be_connected()
-        vectors, _ = await self._encode(_QUERY, [text], deadline)
+        vectors, _ = await self._encode(_QUERY, [text])
         vector: NDArray[np.float32] = vectors[0]
         return vector
 
@@ -119,7 +118,7 @@ class RemoteEncoder:
         await self._be_connected()
         parts, truncated, models = [np.empty((0, self.dimension), dtype=np.float32)], 0, set[str]()
         for start in range(0, len(texts), DOCUMENTS):
-            vectors, cut = await self._encode(_DOCUMENT, texts[start : start + DOCUMENTS], None)
+            vectors, cut = await self._encode(_DOCUMENT, texts[start : start + DOCUMENTS])
             parts.append(vectors)
             truncated += cut
             models.add(self._reached()[0])
@@ -136,10 +135,10 @@ class RemoteEncoder:
         if self._known is None:
             await self.connect()
 
-    async def _encode(self, kind: int, texts: Sequence[str], deadline: float | None) -> tuple[NDArray[np.float32], int]:
+    async def _encode(self, kind: int, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Return (n, d) unit rows for n > 0 texts, and how many the server says it truncated."""
         prompt = self._prompts(self._model.name)[kind]
-        answer = await self._model.call(Context(), [prompt + text for text in texts], deadline=deadline)
+        answer = await self._model.call(Context(), [prompt + text for text in texts])
         if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:
             raise EncoderUnavailable(_CHANGED, public=_CHANGED)
         width = answer.values.shape[1]
@@ -147,7 +146,7 @@ class RemoteEncoder:
             raise EncoderFailed(f"{self._model.name} gives {width} dimensions now, but gave {self._known[1]} before")
         if self._kept is not None and self._kept > width:
             raise EncoderFailed(f"{self._model.name} gives {width} dimensions, fewer than the {self._kept} to be kept")
-        rows = unit_rows(answer.values[:, : self._kept])
+        rows = unit_vectors(answer.values[:, : self._kept])
         if not np.isfinite(rows).all():
             raise EncoderFailed(f"{self._model.name} gave a vector without a direction")
         self._known = self._model.name, width

@@ -18,7 +18,7 @@ from boundarymorph.inference.transformer.architecture import CAUSAL_MAX_LENGTH, 
 from boundarymorph.inference.transformer.body import Body, open_body
 from boundarymorph.inference.transformer.device import LoadOptions, Placement
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.retrieval.encoders.encoder import unit_rows
+from boundarymorph.retrieval.encoders.encoder import unit_vectors
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
 _ORDINARY = "What is asked for? It is 1 answer."
@@ -155,7 +155,7 @@ class TransformerDualEncoder:
             return np.empty((0, self.dimension), dtype=np.float32)
         if self._body is None:
             raise EncoderFailed(f"{self.name} is closed")
-        rows = unit_rows(self._body.run(texts)[:, : self.dimension])
+        rows = unit_vectors(self._body.run(texts)[:, : self.dimension])
         if not np.isfinite(rows).all():
             raise EncoderFailed(f"{self.name} gave a vector without a direction; another precision may help")
         return rows

@@ -20,8 +20,7 @@ from boundarymorph.retrieval.milvus.collection import (
 from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.native import Native
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
-from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed
+from boundarymorph.retrieval.stores.table import Found, Payload, Table, check_columns, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
 DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema

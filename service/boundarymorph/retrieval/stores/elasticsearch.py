@@ -16,8 +16,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed
+from boundarymorph.retrieval.stores.table import Found, Payload, Table, check_columns, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # documents up to which every search is exact

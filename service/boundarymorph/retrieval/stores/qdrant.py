@@ -21,8 +21,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.payload import Payload
-from boundarymorph.retrieval.stores.table import Found, Table, guessed
+from boundarymorph.retrieval.stores.table import Found, Payload, Table, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
 EXACT = 100_000  # points up to which every search is exact

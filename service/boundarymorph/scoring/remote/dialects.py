@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.calibration.logistic import sigmoid
 from boundarymorph.remote import wire
 from boundarymorph.remote.wire import (
     Answer,
@@ -32,7 +33,6 @@ from boundarymorph.remote.wire import (
     vllm_description,
     word,
 )
-from boundarymorph.scoring.scorer import sigmoid
 
 Activation = Literal["sigmoid", "none"]
 TOLERANCE = 1e-6  # how far a score may be outside [0, 1], for the rounding of a server

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
+from boundarymorph.calibration.logistic import sigmoid
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed
 from boundarymorph.inference.transformer.architecture import (
     CAUSAL_MAX_LENGTH,
@@ -36,8 +37,7 @@ from boundarymorph.inference.transformer.device import (
 from boundarymorph.inference.transformer.forward import PackedBody
 from boundarymorph.inference.transformer.int8 import quantize
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.scoring.scorer import Pair, sigmoid
-from boundarymorph.scoring.transformer.described import described_template
+from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.heads import (
     Forward,
     PackedForward,
@@ -53,6 +53,7 @@ from boundarymorph.scoring.transformer.prompts import (
     Prompt,
     SequencePairs,
     Template,
+    described_template,
     template_of_name,
 )
 
