@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
 
-Built = TypeVar("Built", covariant=True)
-
 
 class _AnyText(PathConvertor):
     """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
@@ -41,11 +39,11 @@ class _AnyText(PathConvertor):
 register_url_convertor("text", _AnyText())
 
 
-class Service(Protocol[Built]):
+class Service(Protocol):
     """The process of a route, and its parts once they are ready."""
 
     def health(self) -> Ready: ...
-    def require(self, *, probed: bool = True) -> Built: ...
+    def require(self, *, probed: bool = True) -> Any: ...
 
 
 class HasSelector(Protocol):
@@ -68,26 +66,12 @@ class HasIndexes(Protocol):
     def retriever(self) -> Retriever: ...
 
 
-class HasScorer(Protocol):
-    """Parts that include a scorer."""
-
-    @property
-    def scorer(self) -> BatchingScorer: ...
-
-
 class Forwarder(Protocol):
     """A remote retriever that takes forwarded requests, such as `RemoteRetriever`."""
 
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> PeerResponse: ...
-
-
-class HasForwarder(Protocol):
-    """Parts whose indexes are in another process."""
-
-    @property
-    def retriever(self) -> Forwarder: ...
 
 
 BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
@@ -98,8 +82,8 @@ async def access(request: Request) -> Access:
     return found
 
 
-async def service(request: Request) -> Service[Any]:
-    found: Service[Any] = request.app.state.lifecycle
+async def service(request: Request) -> Service:
+    found: Service = request.app.state.lifecycle
     return found
 
 
@@ -172,43 +156,36 @@ def permitted(request: Request) -> Caller:
     return found
 
 
-async def selecting(request: Request) -> HasSelector:
-    found: Service[HasSelector] = await service(request)
-    return found.require()
+async def ready(request: Request) -> Any:
+    """Return the parts of the process, which have answered a probe."""
+    return (await service(request)).require()
 
 
-async def built(request: Request) -> HasSelector:
-    """For what needs no model, and no other process."""
-    found: Service[HasSelector] = await service(request)
-    return found.require(probed=False)
+async def built(request: Request) -> Any:
+    """Return the parts of the process, for what needs no model, and no other process."""
+    return (await service(request)).require(probed=False)
 
 
-async def indexes(request: Request) -> HasIndexes:
-    found: Service[HasIndexes] = await service(request)
-    return found.require(probed=False)
+async def scorer(parts: Annotated[Any, Depends(ready)]) -> BatchingScorer:
+    found: BatchingScorer = parts.scorer
+    return found
 
 
-async def scorer(request: Request) -> BatchingScorer:
-    found: Service[HasScorer] = await service(request)
-    return found.require().scorer
+async def retriever(parts: Annotated[Any, Depends(ready)]) -> Retriever:
+    return ObservedRetriever(parts.retriever)
 
 
-async def retriever(request: Request) -> Retriever:
-    found: Service[HasIndexes] = await service(request)
-    return ObservedRetriever(found.require().retriever)
-
-
-async def forwarder(request: Request) -> Forwarder:
-    found: Service[HasForwarder] = await service(request)
-    return found.require(probed=False).retriever
+async def forwarder(parts: Annotated[Any, Depends(built)]) -> Forwarder:
+    found: Forwarder = parts.retriever
+    return found
 
 
 AccessOf = Annotated[Access, Depends(access)]
-ServiceOf = Annotated[Service[Any], Depends(service)]
+ServiceOf = Annotated[Service, Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
 BuiltOf = Annotated[HasSelector, Depends(built)]
-SelectingOf = Annotated[HasSelector, Depends(selecting)]
-IndexesOf = Annotated[HasIndexes, Depends(indexes)]
+SelectingOf = Annotated[HasSelector, Depends(ready)]
+IndexesOf = Annotated[HasIndexes, Depends(built)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
 RetrieverOf = Annotated[Retriever, Depends(retriever)]
 ForwarderOf = Annotated[Forwarder, Depends(forwarder)]
