@@ -84,7 +84,7 @@ class MilvusCatalog(Catalog):
         self._schema_seconds = schema_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _InUse] = {}
 
     def check(self) -> None:
         self._connection.call("list_collections")
@@ -166,7 +166,7 @@ class MilvusCatalog(Catalog):
                 else:
                     cache = None if self._make_cache is None else self._make_cache(info.dimension)
                 same = StoreIndex(name, info, MilvusIndex(info, collection, self._structures, cache), "Milvus")
-            self._open[name] = _Open(same, self._clock() + self._schema_seconds)
+            self._open[name] = _InUse(same, self._clock() + self._schema_seconds)
             return same
 
     def _describe(self, name: str) -> tuple[MilvusCollection, IndexConfiguration]:
@@ -222,7 +222,7 @@ class MilvusCatalog(Catalog):
         self._connection.call("create_index", collection.name, wanted, sync=False)  # nothing to index yet
 
 
-class _Open(NamedTuple):
+class _InUse(NamedTuple):
     """An index in use, and when to describe it again."""
 
     opened: StoreIndex

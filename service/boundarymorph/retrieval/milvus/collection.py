@@ -33,7 +33,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FoundRows:
     """n documents in Milvus's order, and one row per document with the other requested fields."""
 
     ids: list[str]
@@ -77,7 +77,7 @@ class MilvusCollection:
 
     def search(
         self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str = "", **parameters: Any
-    ) -> Rows:
+    ) -> FoundRows:
         """Return the nearest to a (d,) query. parameters: search parameters of the kind of index.
 
         More than SEARCH_LIMIT are fetched in pages or, if they are most of the collection, as all of it, unordered.
@@ -86,7 +86,7 @@ class MilvusCollection:
             return self._search([self._as_stored(query)], self._vector, depth, fields, filter, params=parameters)
         there = self.count(filter)
         if there <= SEARCH_LIMIT:
-            return self.search(query, there, fields, filter, **parameters) if there else Rows([], [])
+            return self.search(query, there, fields, filter, **parameters) if there else FoundRows([], [])
         if there <= 2 * depth:
             return self._everything(fields, filter)
         return self._pages(query, depth, fields, filter, parameters)
@@ -172,7 +172,7 @@ class MilvusCollection:
 
     def _search(
         self, data: Sequence[object], field: str, depth: int, fields: Sequence[str], filter: str, **search_params: Any
-    ) -> Rows:
+    ) -> FoundRows:
         (hits,) = self._loaded(
             "search",
             data=data,
@@ -187,8 +187,8 @@ class MilvusCollection:
 
     def _pages(
         self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str, parameters: Mapping[str, Any]
-    ) -> Rows:
-        found = Rows([], [])
+    ) -> FoundRows:
+        found = FoundRows([], [])
         metric = self._call("describe_index", index_name=self._call("list_indexes", field_name=self._vector)[0])
         for page in self._connection.pages(
             "search_iterator",
@@ -207,7 +207,7 @@ class MilvusCollection:
             found.rows.extend(more.rows)
         return found
 
-    def _everything(self, fields: Sequence[str], filter: str) -> Rows:
+    def _everything(self, fields: Sequence[str], filter: str) -> FoundRows:
         rows = [
             row
             for page in self._connection.pages(
@@ -220,14 +220,14 @@ class MilvusCollection:
             )
             for row in page
         ]
-        return Rows([str(row[self._id]) for row in rows], rows)
+        return FoundRows([str(row[self._id]) for row in rows], rows)
 
     def _page_size(self, fields: Sequence[str]) -> int:
         return min(SEARCH_LIMIT, ANSWER_BYTES // (4 * self.dimension)) if self._vector in fields else SEARCH_LIMIT
 
-    def _found(self, hits: Iterable[Any]) -> Rows:
+    def _found(self, hits: Iterable[Any]) -> FoundRows:
         hits = list(hits)
-        return Rows([str(hit.id) for hit in hits], [hit["entity"] for hit in hits])
+        return FoundRows([str(hit.id) for hit in hits], [hit["entity"] for hit in hits])
 
     def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(

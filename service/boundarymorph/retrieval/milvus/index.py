@@ -18,8 +18,8 @@ from boundarymorph.retrieval.milvus.collection import (
     ANSWER_BYTES,
     SEARCH_LIMIT,
     TEXTS_AT_A_TIME,
+    FoundRows,
     MilvusCollection,
-    Rows,
 )
 from boundarymorph.retrieval.milvus.structures import Structures
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
@@ -131,7 +131,7 @@ class MilvusIndex:
         fetched = dict(self._collection.vectors(ids))
         return Found(list(fetched), self._collection.matrix(list(fetched.values())).astype(np.float16))
 
-    def _found(self, unit: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str) -> Rows:
+    def _found(self, unit: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str) -> FoundRows:
         kind = self._info.kind
         parameters = self._structures.searching(kind, min(depth, SEARCH_LIMIT))
         found = self._collection.search(unit, depth, fields, filter, **parameters)
@@ -178,7 +178,7 @@ class MilvusIndex:
         return present, halves
 
 
-def _portions(found: Rows) -> Iterator[list[str]]:
+def _portions(found: FoundRows) -> Iterator[list[str]]:
     """Yield the ids in groups whose texts have a bounded total size."""
     portion: list[str] = []
     size = 0
