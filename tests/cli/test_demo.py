@@ -31,7 +31,7 @@ def test_the_corpus() -> None:
     assert not any(id.startswith(("test.", "idlelib.", "site-packages", "lib2to3.", "__")) for id in by_id)
 
 
-def test_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def few() -> Iterator[Document]:
         for number in range(40):
             yield Document(f"pack.f{number}", f"Return a time zone, {number} hours from UTC.", f"pack.f{number}")

@@ -107,7 +107,7 @@ class TestPace:
         pace.observe(90, 0)
         assert pace.documents_per_second == 1
 
-    def test_all_is_done(self, clock: Clock) -> None:
+    def test_no_time_is_left_once_all_is_read(self, clock: Clock) -> None:
         pace = UploadSpeed(100, clock)
         clock.now += 1
         pace.observe(1, 150)

@@ -113,7 +113,7 @@ def test_no_rates_are_made_up_for_several_workers(monkeypatch: pytest.MonkeyPatc
     assert "the last 2 s" in frame and "0.0 /s" in frame
 
 
-def test_nobody_there() -> None:
+def test_a_service_that_is_away_is_unreachable() -> None:
     result = CliRunner().invoke(app, ["top", "--once", "--url", "http://127.0.0.1:9"])
     assert isinstance(result.exception, top.Unreachable)
 

@@ -160,7 +160,7 @@ class DocumentStoreContract:
         store.delete(["4"])
         assert matching(reader, even) == ["0", "1"] == matching(reopen(), even)
 
-    def test_nothing_to_do(self, store: DocumentStore) -> None:
+    def test_empty_calls_change_and_return_nothing(self, store: DocumentStore) -> None:
         store.upsert([], np.empty((0, 8)), [])
         assert store.delete([]) == 0
         assert store.documents([]) == {}

@@ -49,7 +49,7 @@ class EmbeddingCacheContract:
         for space in (Space("other", 32), Space(SPACE.encoder, 16)):
             assert await cache.read(space, TEXTS[:1]) == [None]
 
-    async def test_nothing_to_do(self, cache: EmbeddingCache) -> None:
+    async def test_empty_calls_write_and_return_nothing(self, cache: EmbeddingCache) -> None:
         await cache.write(SPACE, {})
         assert await cache.read(SPACE, []) == []
 

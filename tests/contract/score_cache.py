@@ -35,7 +35,7 @@ class ScoreCacheContract:
             assert await cache.read(model, query, TEXTS) == [None, None, None]
             assert await cache.recall(model, query) == {}
 
-    async def test_nothing_to_do(self, cache: ScoreCache) -> None:
+    async def test_empty_calls_write_and_return_nothing(self, cache: ScoreCache) -> None:
         await cache.write(MODEL, QUERY, {})
         assert await cache.read(MODEL, QUERY, []) == []
         assert await cache.recall(MODEL, QUERY) == {}

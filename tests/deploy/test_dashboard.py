@@ -29,7 +29,7 @@ def test_units_fit_what_is_asked(panel: dict[str, object]) -> None:
     assert (unit in ("reqps", "cps")) <= ("rate(" in text)
 
 
-def test_it_is_drawn(tmp_path: Path) -> None:
+def test_a_picture_of_the_dashboard_has_its_size(tmp_path: Path) -> None:
     chosen = [panel for panel in PANELS if panel["title"] in ("Requests a second", "Circuit to Redis", "Requests")]
     at = np.arange(0.0, 10.0)
     found = {panel["title"]: [Line("a", at, at), Line("b", at[3:], at[3:])] for panel in chosen}

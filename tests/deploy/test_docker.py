@@ -79,7 +79,7 @@ class TestHashes:
             assert set(map(locked.plain, entries)) <= locked.constrained()
             assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries.values())
 
-    def test_whatever_is_listed_has_them(self) -> None:
+    def test_every_listed_package_has_hashes(self) -> None:
         there: set[str] = set()
         for name in locked.AFTER:  # in the order in which they are installed
             there |= names(list(locked.locked((locked.LOCKED / f"{name}.txt").read_text())))

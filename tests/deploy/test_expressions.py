@@ -58,7 +58,7 @@ def test_it_parses_and_its_labels_are_there(expression: str) -> None:
         assert {label.strip() for label in grouped.split(",")} <= known
 
 
-def test_what_is_wrong_is_noticed() -> None:
+def test_a_malformed_expression_is_an_error() -> None:
     for wrong, reason in (("sum(rate(x[5m])", "unclosed"), ("rate(x)", "expected type matrix")):
         with pytest.raises(ValueError, match=reason):
             promql_parser.parse(wrong)

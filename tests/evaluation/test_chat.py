@@ -65,7 +65,7 @@ def chatting(answer: Answer, **options: Any) -> Iterator[tuple[Chat, list[dict[s
             chat.close()
 
 
-def test_what_is_sent() -> None:
+def test_a_prompt_is_sent_as_a_chat_completion() -> None:
     with chatting(lambda _: said("yes"), api_key="secret", tokens=9) as (chat, seen):
         assert chat("Is it?") == "yes"
     (request,) = seen

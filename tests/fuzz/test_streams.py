@@ -221,7 +221,9 @@ class TestFrames:
 
 class TestGrowth:
     @pytest.mark.parametrize("kind", ["blocks", "uploads", "hung up"])
-    async def test_nothing_stays(self, url: str, client: httpx.AsyncClient, kind: str) -> None:
+    async def test_memory_does_not_grow_with_damaged_requests(
+        self, url: str, client: httpx.AsyncClient, kind: str
+    ) -> None:
         chance = random.Random(1)
         heavy = TestBlocks().body(block(np.ones((50, 4))), 50)
         heavy["pool"]["documents"] = [document | {"text": "t" * 400} for document in texts(50)]

@@ -194,7 +194,9 @@ def test_pairs_and_texts_are_what_they_would_be(name: str, written: list[str], q
 @pytest.mark.parametrize(
     "template", [QWEN3, ZERANK, Template("one", "{query}: {document}", "yes")], ids=lambda t: t.name
 )
-def test_so_are_prompts(template: Template, written: list[str], query: str, room: int) -> None:
+def test_a_prompt_of_a_cut_text_is_that_of_the_whole(
+    template: Template, written: list[str], query: str, room: int
+) -> None:
     tokenizer = tiny_chat()
     prompt = ChatPrompt(tokenizer, template, max_length=fixed(template) + room)
     read = prompt.tokenize(query, written)

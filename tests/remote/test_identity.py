@@ -183,7 +183,7 @@ class TestEncoders:
             ("vllm", card("alias"), card("alias")),
         ],
     )
-    def test_what_differs_or_tells_too_little(self, scheme: str, one: Any, two: Any) -> None:
+    def test_models_that_differ_or_say_too_little_have_different_names(self, scheme: str, one: Any, two: Any) -> None:
         assert name(parse_encoder(f"{scheme}://a:80"), one) != name(parse_encoder(f"{scheme}://b:80"), two)
 
     async def test_an_index_notices_another_model_under_the_same_alias(self) -> None:

@@ -70,7 +70,9 @@ def assert_same(one: LocalIndex, other: LocalIndex) -> None:
     )
 
 
-def test_all_of_it_comes_back(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
+def test_a_restored_index_equals_the_original(
+    catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path
+) -> None:
     info = catalog.restore("b", copy)
     assert (info.name, info.count, info.kind, info.created) == ("b", COUNT + 19, "ivf", index.info.created)
     restored = catalog.get("b")
@@ -154,7 +156,7 @@ def test_any_damage_is_named_and_nothing_appears(catalog: LocalCatalog, copy: Pa
     catalog.restore("b", copy)
 
 
-def test_one_of_a_later_format(catalog: LocalCatalog, copy: Path) -> None:
+def test_a_snapshot_of_a_later_format_is_refused(catalog: LocalCatalog, copy: Path) -> None:
     (copy / "manifest.json").unlink()
     manifests.seal(copy, {"format": backups.FORMAT + 1, "name": "a"})
     with pytest.raises(CorruptIndex, match=r"manifest\.json has format 2; this program reads format 1"):
@@ -162,14 +164,14 @@ def test_one_of_a_later_format(catalog: LocalCatalog, copy: Path) -> None:
     assert not catalog.exists("b")
 
 
-def test_what_is_no_copy(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_snapshot_is_refused(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     for source in (tmp_path / "nowhere", index.path.parent, index.path):
         with pytest.raises(InvalidInput, match="not a snapshot of an index"):
             catalog.restore("b", source)
     assert not catalog.exists("b")
 
 
-def test_what_was_trained_is_no_copy(catalog: LocalCatalog, index: LocalIndex) -> None:
+def test_a_trained_structure_is_not_a_snapshot(catalog: LocalCatalog, index: LocalIndex) -> None:
     assert index.compact()
     (manifest,) = index.path.parent.glob("*.ivf/*/manifest.json")
     with pytest.raises(InvalidInput, match="not a snapshot of an index"):

@@ -40,7 +40,7 @@ def test_a_token_gets_the_same_bits_in_any_company() -> None:
 
 
 @torch.inference_mode()
-def test_nothing_stays_nothing() -> None:
+def test_zeros_stay_zeros() -> None:
     assert torch.equal(Int8Linear(layer(bias=False))(torch.zeros(3, 64)), torch.zeros(3, 24))
 
 
