@@ -20,6 +20,8 @@ Element = TypeVar("Element")
 Array = Annotated[list[Element], Field(fail_fast=True)]
 """A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
 MOST_FIELDS = 100  # of a request's object: more than any has
+NO_ENCODER = "none"
+HIGHEST, DEEPEST = 100.0, 1_000_000
 
 
 class Message(BaseModel):
@@ -46,9 +48,6 @@ Id = Annotated[
     Field(min_length=1, max_length=512),
     BeforeValidator(_decimal, json_schema_input_type=Annotated[str, Field(min_length=1, max_length=512)] | int),
 ]
-
-
-NO_ENCODER = "none"
 
 
 class LanguageModelUsage(BaseModel):
@@ -310,9 +309,6 @@ class Problem(BaseModel):
     detail: str = Field(description="what is wrong and what to do about it")
     instance: str | None = Field(None, description="the path of the request")
     errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and why")
-
-
-HIGHEST, DEEPEST = 100.0, 1_000_000
 
 
 class Judgment(Message):

@@ -9,6 +9,8 @@ from boundarymorph.selection.features import signals, standardised
 from boundarymorph.selection.pool import COMPLETE, Pool
 
 SIMILARITY, WORDS = "similarity", "bm25"
+INTERCEPT_RIDGE = 0.01
+QUERY_RIDGE = 1.0  # of the levels that queries may have of their own
 
 
 def signals_of(pool: Pool) -> dict[str, NDArray[np.float64]]:
@@ -36,10 +38,6 @@ def clip_of(scores: NDArray[np.float64]) -> float:
     distances = np.minimum(scores, 1.0 - scores)
     seen = distances[distances > 0]
     return float(np.clip(seen.min() / 2 if seen.size else 0.25, 1e-7, 0.25))
-
-
-INTERCEPT_RIDGE = 0.01
-QUERY_RIDGE = 1.0  # of the levels that queries may have of their own
 
 
 def sigmoid(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:

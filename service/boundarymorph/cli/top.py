@@ -24,6 +24,11 @@ from boundarymorph.cli.common import console
 from boundarymorph.errors import BoundaryMorphError
 
 Labels = frozenset[tuple[str, str]]
+SECONDS = 10.0  # timeout of a scrape
+REQUESTS, STAGES = "boundarymorph_http_request_duration_seconds", "boundarymorph_select_stage_duration_seconds"
+CIRCUIT = {0: "closed", 1: "on trial", 2: "open"}
+PROBED = {"/livez", "/readyz", "/metrics"}  # routes whose error statuses are not failures
+WIDTH = 76  # of a panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +109,6 @@ class Span:
                 return low if math.isinf(bound) else low + (bound - low) * (wanted - below) / (sums[bound] - below)
             low, below = bound, sums[bound]
         return math.nan
-
-
-SECONDS = 10.0  # timeout of a scrape
-REQUESTS, STAGES = "boundarymorph_http_request_duration_seconds", "boundarymorph_select_stage_duration_seconds"
-CIRCUIT = {0: "closed", 1: "on trial", 2: "open"}
-PROBED = {"/livez", "/readyz", "/metrics"}  # routes whose error statuses are not failures
-WIDTH = 76  # of a panel
 
 
 class Unreachable(BoundaryMorphError):

@@ -1,4 +1,4 @@
-"""Everything that a report says of one table: the experiment, and the analyses that follow from it."""
+"""Everything that a report says of one table, and the main table: the quality of each method by table, B and k."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from boundarymorph.evaluation.methods import Contestant
 from boundarymorph.evaluation.run import Outcome, experiment
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import DEFAULT
+
+METRIC_TITLES = {"ce_ncg": "CE-nCG", "ncg": "nCG"}
+AVERAGE = "mean of tables"
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,6 @@ def _counter(stage: str, total: int, watch: Callable[[str, int, int], None]) -> 
 
     watch(stage, 0, total)
     return advance
-
-
-METRIC_TITLES = {"ce_ncg": "CE-nCG", "ncg": "nCG"}
-AVERAGE = "mean of tables"
 
 
 @dataclass(frozen=True)

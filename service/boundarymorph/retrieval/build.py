@@ -1,4 +1,4 @@
-"""Building the encoder, the indexes and the clients of remote retrievers that the settings ask for.
+"""Building the encoder, the indexes, the stores and the clients of remote retrievers that the settings ask for.
 
 Parts that a process does not need are not imported.
 """
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.stores.table import Store
 
 _log = logging.getLogger(__name__)
+STORES = {  # URL scheme: module and class, and the extra with its client
+    "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
+    "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
+    "qdrant": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+    "qdrants": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+    **dict.fromkeys(
+        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"),
+        ("boundarymorph.retrieval.stores.elasticsearch:ElasticsearchStore", ""),
+    ),
+    "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
+}
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
@@ -198,19 +209,6 @@ def _by_kind(parameters: MilvusParameters) -> Mapping[str, Mapping[str, int | fl
 
 def _secret(value: SecretStr | None) -> str | None:
     return None if value is None else value.get_secret_value()
-
-
-STORES = {  # URL scheme: module and class, and the extra with its client
-    "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
-    "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
-    "qdrant": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
-    "qdrants": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
-    **dict.fromkeys(
-        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"),
-        ("boundarymorph.retrieval.stores.elasticsearch:ElasticsearchStore", ""),
-    ),
-    "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
-}
 
 
 def build_stores(settings: Settings, base: Catalog) -> Catalog:

@@ -10,6 +10,9 @@ from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics, timing, tracing
 
+SHOWN = 20  # documents in a span
+CHARACTERS = 1_000  # of a text in a span
+
 
 class Observer:
     """Observes one selection: each stage is a span and is timed by the watch, which may already be running."""
@@ -50,10 +53,6 @@ class Quiet(Observer):
 
     def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
         pass
-
-
-SHOWN = 20  # documents in a span
-CHARACTERS = 1_000  # of a text in a span
 
 
 def attributes(result: SelectionResult, task: SelectionTask, model: str | None, *, texts: bool) -> dict[str, Any]:

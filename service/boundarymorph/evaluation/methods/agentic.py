@@ -48,6 +48,8 @@ These documents were found:
 Grade each of them from 0 (no use) to 10 (exactly what is needed), and write down what is new and useful in them, one \
 short sentence each. Reply with one JSON object and nothing around it, grades first, keyed by the number in brackets:
 {{"grades": {{"1": 7, "2": 0}}, "notes": ["..."]}}"""
+ATTEMPTS = 4
+BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,6 @@ def contestants(
         )
         for count in hops
     ]
-
-
-ATTEMPTS = 4
-BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
 class ChatFailed(BoundaryMorphError):

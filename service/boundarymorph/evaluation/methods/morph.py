@@ -27,6 +27,10 @@ from boundarymorph.selection.rounds import growing
 
 BETAS = (0.0, 0.5, 1.0, 2.0)
 OURS = "a configuration of this product; see selection/methods.py"
+KERNEL = "the paper's method with another covariance"
+_PAPER = SelectionConfig()
+Order: TypeAlias = Literal["scores", "ranked", "bm25"]
+ROUND = 5  # as the service has it where a request does not say
 
 
 def drive(session: SelectionSession, problem: SelectionProblem, batch: int | None = 1) -> None:
@@ -122,8 +126,6 @@ def in_rounds(contestant: Contestant, batch: int | None) -> Contestant:
     )
 
 
-KERNEL = "the paper's method with another covariance"
-_PAPER = SelectionConfig()
 CONTESTANTS = (
     *_product(),
     Contestant("independent", "Independent", (Independent(),), "the paper's boundary rule, each document on its own"),
@@ -139,10 +141,6 @@ CONTESTANTS = (
     Contestant("boundarymorph-rbf", "MORPH, RBF", (Morph(replace(_PAPER, kernel="rbf")),), KERNEL),
     Contestant("boundarymorph-matern52", "MORPH, Matern-5/2", (Morph(replace(_PAPER, kernel="matern52")),), KERNEL),
 )
-
-
-Order: TypeAlias = Literal["scores", "ranked", "bm25"]
-ROUND = 5  # as the service has it where a request does not say
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where a model runs, in which precision, and with which batch size."""
+"""Where a model runs, in which precision, with which batch size, and what PyTorch's errors there mean."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from boundarymorph.inference.models import available_cores
 from boundarymorph.settings import ModelSettings
 
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
+_WORKERS_OF_A_GPU = 2
+Result = TypeVar("Result")
+_FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
 class LoadOptions(TypedDict, total=False):
@@ -65,11 +71,6 @@ class Placement(NamedTuple):
             _chosen_batch_tokens(options.get("batch_tokens"), device),
             _chosen_workers(options.get("threads"), device),
         )
-
-
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
-_WORKERS_OF_A_GPU = 2
 
 
 def chosen_device(device: str) -> torch.device:
@@ -126,12 +127,6 @@ def release(device: torch.device) -> None:
     """Release unused memory of the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-Result = TypeVar("Result")
-
-_FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-_LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
 def on_device(work: Callable[[], Result]) -> Result:

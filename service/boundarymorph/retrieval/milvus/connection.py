@@ -17,6 +17,11 @@ from pymilvus.exceptions import ErrorCode, MilvusException
 
 from boundarymorph.errors import InvalidConfiguration, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 
+NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
+CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
+REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -46,12 +51,6 @@ class Server:
     def full_text(self) -> bool:
         """Whether it computes BM25. milvus-lite's scores are negative and change with the filter."""
         return not self.lite and self.version >= (2, 5)
-
-
-NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
-CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
-REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-_URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 
 
 class NotLoaded(RetrieverUnavailable):

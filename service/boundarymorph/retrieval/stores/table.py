@@ -1,4 +1,5 @@
-"""The contract of a store. One that implements it gets ranking, words, filters and warnings from `StoreIndex`."""
+"""The contract of a store, and what stores share. One that implements it gets ranking, words, filters and warnings from
+`StoreIndex`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,10 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Condition
 from boundarymorph.retrieval.stores.bounds import Bounds, Language, bounds
 from boundarymorph.settings import Attached
+
+_IDS = ("id", "_id", "langchain_id", "uuid", "pk", "doc_id")
+_TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passage", "_node_content")
+_METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
 class Found(NamedTuple):
@@ -145,11 +150,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close connections."""
-
-
-_IDS = ("id", "_id", "langchain_id", "uuid", "pk", "doc_id")
-_TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passage", "_node_content")
-_METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
 def guessed(table: str, columns: Mapping[str, str]) -> Attached | None:

@@ -19,6 +19,23 @@ from boundarymorph.settings import JudgeSettings
 
 _GRADES = {str(grade): grade for grade in range(BEST + 1)}
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
+Way = Literal["logprobs", "json", "digit"]
+WAYS: tuple[Way, ...] = get_args(Way)
+TOKEN_BYTES = 256  # of a token in an answer, with its log-probability
+TEMPLATE_TOKENS = 200  # most that a chat template adds to two messages
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "grade",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"grade": {"type": "integer", "enum": list(range(BEST + 1))}},
+            "required": ["grade"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 
 def expected_grade(completion: Completion) -> float | None:
@@ -67,25 +84,6 @@ def _likeliest_grades(token: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
 
 def _grade(token: object) -> int | None:
     return _GRADES.get(token.strip()) if isinstance(token, str) else None
-
-
-Way = Literal["logprobs", "json", "digit"]
-WAYS: tuple[Way, ...] = get_args(Way)
-TOKEN_BYTES = 256  # of a token in an answer, with its log-probability
-TEMPLATE_TOKENS = 200  # most that a chat template adds to two messages
-SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "grade",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {"grade": {"type": "integer", "enum": list(range(BEST + 1))}},
-            "required": ["grade"],
-            "additionalProperties": False,
-        },
-    },
-}
 
 
 class Ungraded(Unusable):

@@ -57,6 +57,9 @@ from boundarymorph.scoring.transformer.prompts import (
     template_of_name,
 )
 
+__all__ = ["Precision", "TransformerCrossEncoder"]
+_OWN_PROMPT = "chat"
+
 
 class RerankerRepository(Repository):
     """A repository of a reranker. Raises InvalidConfiguration if it contains another kind of model."""
@@ -77,11 +80,6 @@ class RerankerRepository(Repository):
     def reranker(self, dtype: torch.dtype) -> PreTrainedModel:
         """Load the model with its weights, on the CPU, ready to run."""
         return self.open(AutoModelForCausalLM if self.generates else AutoModelForSequenceClassification, dtype=dtype)
-
-
-__all__ = ["Precision", "TransformerCrossEncoder"]
-
-_OWN_PROMPT = "chat"
 
 
 class TransformerCrossEncoder:

@@ -17,6 +17,9 @@ from boundarymorph.scoring.scorer import Pair
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _LEAST_ROOM = 4
+ReadJson = Callable[[str], Any]
+_FIELDS = {"system": "{instruction}", "query": "{query}", "document": "{document}"}
+_SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suffix", "tokenize", "return_dict"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +241,6 @@ def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str
 
 def _array(*pieces: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(list(chain.from_iterable(pieces)), dtype=np.int64)
-
-
-ReadJson = Callable[[str], Any]
-
-_FIELDS = {"system": "{instruction}", "query": "{query}", "document": "{document}"}
-_SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suffix", "tokenize", "return_dict"}
 
 
 class ChatTokenizer(Protocol):
