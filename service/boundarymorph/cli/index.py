@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -20,7 +19,6 @@ from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import Catalog, IndexInfo
-    from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.ingestion import IngestReport
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
@@ -73,10 +71,10 @@ def build_index(
         if (kind, words, dimension) != (None, True, None):
             raise typer.BadParameter("an index without an encoder takes no --kind, --no-words and --dimension")
         kind, dimension = WORDS, 0
-    build = _Build(name, source, strict, kind, words, settings)
+    filling = _filled(settings, name, source, dimension, strict=strict, kind=kind, words=words)
     start = time.monotonic()
     with sources.interruptible():
-        report = asyncio.run(build.with_encoder() if dimension is None else build.without_encoder(dimension))
+        report = asyncio.run(filling)
     terminal.print_ingestion(console, name, report, time.monotonic() - start)
     if report.skipped and not (report.added or report.updated or report.unchanged):
         fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
@@ -210,54 +208,38 @@ def _encoder_of(info: IndexInfo) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-@dataclass(frozen=True)
-class _Build:
-    """The options of `index build`."""
+async def _filled(
+    settings: Settings, name: str, source: Path, dimension: int | None, *, strict: bool, kind: str | None, words: bool
+) -> IngestReport:
+    """Fill an index from a source. dimension: of its documents' own vectors, None for vectors of the encoder."""
+    from boundarymorph.cli import terminal
+    from boundarymorph.retrieval.build import build_encoder
+    from boundarymorph.retrieval.ingestion import ingest
+    from boundarymorph.retrieval.local.index import LocalIndex
+    from boundarymorph.retrieval.uploads import parse_ndjson
 
-    name: str
-    source: Path
-    strict: bool
-    kind: str | None
-    words: bool
-    settings: Settings
-
-    async def with_encoder(self) -> IngestReport:
-        from boundarymorph.retrieval.build import build_encoder
-
-        with _indexes(self.settings) as catalog:
-            encoder = build_encoder(self.settings)
-            try:
-                await encoder.check()
-                return await self._fill(catalog, encoder, encoder.dimension)
-            finally:
-                await encoder.close()
-
-    async def without_encoder(self, dimension: int) -> IngestReport:
-        with _indexes(self.settings) as catalog:
-            return await self._fill(catalog, None, dimension)
-
-    async def _fill(self, catalog: Catalog, encoder: Encoder | None, dimension: int) -> IngestReport:
-        from boundarymorph.cli import terminal
-        from boundarymorph.retrieval.ingestion import ingest
-        from boundarymorph.retrieval.local.index import LocalIndex
-        from boundarymorph.retrieval.uploads import parse_ndjson
-
-        made_by = None if encoder is None else encoder.name
-        existed = catalog.exists(self.name)
-        live = catalog.create(self.name, encoder=made_by, dimension=dimension, kind=self.kind, lexical=self.words)
+    async with AsyncExitStack() as stack:
+        catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None
+        if dimension is None:
+            encoder = build_encoder(settings)
+            stack.push_async_callback(encoder.close)
+            await encoder.check()
+            made_by, dimension = encoder.name, encoder.dimension
+        existed = catalog.exists(name)
+        live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=words)
         try:
-            with sources.opened(self.source) as (stream, length):
-                chunks = sources.chunks(stream, self.source)
-                entries = parse_ndjson(chunks, dimension, max_line_bytes=self.settings.limits.line_bytes)
-                with terminal.ingestion(console, self.name, length) as show:
-                    report = await ingest(live, encoder, entries, strict=self.strict, on_progress=show)
+            with sources.opened(source) as (stream, length):
+                chunks = sources.chunks(stream, source)
+                entries = parse_ndjson(chunks, dimension, max_line_bytes=settings.limits.line_bytes)
+                with terminal.ingestion(console, name, length) as show:
+                    report = await ingest(live, encoder, entries, strict=strict, on_progress=show)
             if isinstance(live, LocalIndex):
                 await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
         finally:
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():
-                    catalog.delete(self.name)
-        return report
+                    catalog.delete(name)
+    return report
 
 
 @contextmanager
