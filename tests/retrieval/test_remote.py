@@ -36,6 +36,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.directions import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
@@ -45,6 +46,7 @@ from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
+from tests.retrieval.test_directions import DIMENSION, topical
 from tests.retrieval.test_frame import same
 
 UP_TO = PATIENCE
@@ -122,6 +124,20 @@ async def test_the_same_pool_bit_for_bit(
     there = await retriever.retrieve("many", Search("", depth, embedding))
     same(here.pool, there.pool)
     assert list(there.warnings) == list(here.warnings)
+
+
+@pytest.mark.parametrize("directions", [False, True])
+async def test_vectors_in_the_directions_of_their_index(
+    data: Path, retriever: RemoteRetriever, local: IndexRetriever, directions: bool
+) -> None:
+    catalog = LocalCatalog(data / "indexes")
+    documents = [Document(str(number), f"tram {number}") for number in range(FEWEST)]
+    catalog.create("wide", encoder=None, dimension=DIMENSION).upsert(documents, topical(FEWEST))
+    catalog.close()
+    search = Search("tram", 100, topical(1)[0], directions=directions)
+    here, there = [await one.retrieve("wide", search) for one in (local, retriever)]
+    same(here.pool, there.pool)
+    assert there.pool.embeddings.shape == (100, COUNT if directions else DIMENSION)
 
 
 @pytest.mark.parametrize("query", ["a violin at dawn", "zebra"])

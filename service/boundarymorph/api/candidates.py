@@ -23,6 +23,7 @@ from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
+FEW_CALLS = 100  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among the first
 
 
@@ -43,6 +44,12 @@ def _read_ahead(request: SelectRequest, settings: Settings) -> int:
     return (request.k or settings.k) if request.return_documents else 0
 
 
+def _directions(request: SelectRequest, settings: Settings) -> bool:
+    """Whether a selection is as good with the vectors' main directions."""
+    few = budget_of(request, settings) <= FEW_CALLS and not (request.queries or request.diversity)
+    return few and (request.method or settings.method) == methods.DEFAULT
+
+
 def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Callable[[Retriever], Candidates]:
     """Return what makes the candidates of one query. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
     limits = settings.limits
@@ -51,7 +58,15 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         depth = settings.depth if request.depth is None else request.depth
         bound("depth", depth, limits.pool, "candidates")
         depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
-        search = Search(query, depth, vector, request.filter, request.hybrid, documents=_read_ahead(request, settings))
+        search = Search(
+            query,
+            depth,
+            vector,
+            request.filter,
+            request.hybrid,
+            documents=_read_ahead(request, settings),
+            directions=_directions(request, settings),
+        )
         return partial(IndexedCandidates, index=request.index, search=search)
     assert request.pool is not None
     pool = request.pool

@@ -36,6 +36,7 @@ class Retrieve(Message):
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
     documents: int = Field(0, ge=0, description="how many of the first come with the pool, as far as they are not long")
+    directions: bool = Field(False, description="whether the vectors' main directions are enough")
     query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
 
 
@@ -84,7 +85,9 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     bodies.bound("documents", wanted.documents, limits.pool, "documents")
     bodies.bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
-    search = Search(wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid, wanted.documents)
+    search = Search(
+        wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid, wanted.documents, wanted.directions
+    )
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
     return Response(await access.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 

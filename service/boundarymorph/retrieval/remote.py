@@ -104,6 +104,7 @@ class RemoteRetriever:
             "filter": search.filter,
             "hybrid": search.hybrid,
             "documents": search.documents,
+            "directions": search.directions,
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)

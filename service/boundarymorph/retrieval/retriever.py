@@ -28,6 +28,8 @@ class Search:
     embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
     filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
     documents: how many of the first candidates to return with the pool, as far as they are not long.
+    directions: whether the vectors' main directions are enough, if the index has learned them and has words. Scores are
+    those of the whole vectors.
     """
 
     query: str
@@ -36,6 +38,7 @@ class Search:
     filter: Mapping[str, Any] | None = None
     hybrid: bool = False
     documents: int = 0
+    directions: bool = False
 
     @cached_property
     def condition(self) -> Filter | None:

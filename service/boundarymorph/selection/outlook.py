@@ -58,10 +58,11 @@ def gains_of_a_set(
     the score tells about other documents is not counted. shares, scores: (m, N) probabilities and scores of each
     document's outcomes; scored: (N,) mask.
     """
-    mean = (shares * scores).sum(axis=0)
+    mean = np.einsum("mn,mn->n", shares, scores)
     margin, inside = capacity.margin(mean)
-    above = scores - (mean - margin + cutoff(margin, inside))
-    worth = (shares * np.maximum(np.where(inside, -above, above), 0.0)).sum(axis=0)
+    across = scores - (mean - margin + cutoff(margin, inside))
+    across *= np.where(inside, -1.0, 1.0)
+    worth = np.einsum("mn,mn->n", shares, np.maximum(across, 0.0, out=across))
     worth[scored] = 0.0
     chosen = float(mean[inside].sum())
     return _sums(worth) * ((1.0 - loss) / chosen if chosen > 0 else 0.0)

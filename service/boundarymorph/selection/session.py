@@ -170,8 +170,7 @@ class SelectionSession(Session):
         if self._doubtful is not None:
             return 1.0 - expected_f1(self._doubtful.mean[self._contested])
         shares, scores = self.outcomes()
-        left = slice(None) if len(self._left) == len(self.pool) else self._left
-        best = self._limited.best(shares[:, left], scores[:, left])
+        best = self._limited.best(shares[:, self._present], scores[:, self._present])
         inside = self._best_of(self._likely)
         chosen = float((shares[:, inside] * scores[:, inside]).sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
@@ -187,9 +186,8 @@ class SelectionSession(Session):
         if self._doubtful is not None:
             return gains_of_doubt(self._doubtful.mean[self._contested])
         shares, scores = self.outcomes()
-        return gains_of_a_set(
-            shares[:, self._left], scores[:, self._left], self.belief.scored[self._left], self._limited, loss
-        )
+        left = self._present
+        return gains_of_a_set(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
 
     def _recall(self) -> Recall | None:
         """The expected recall of documents that reach `min_relevance`."""
@@ -239,6 +237,11 @@ class SelectionSession(Session):
         capacity = self._limited.among(np.isin(self._left, documents), np.zeros(len(self._left), dtype=np.bool_))
         inside = capacity.margin(belief.mean)[1]
         return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
+
+    @property
+    def _present(self) -> slice | NDArray[np.intp]:
+        """`_left` as an index of arrays, which copies nothing if no document was given up."""
+        return slice(None) if len(self._left) == len(self.pool) else self._left
 
     @property
     def _likely(self) -> NDArray[np.intp]:

@@ -38,11 +38,11 @@ class FlatView:
         check_search(query, depth, self.matrix.shape[1])
         rows = self.rows if within is None else self.rows.among(within)
         found = scan(self.matrix, rows, query, depth, self._scores)
-        return rows.ranked(query, depth, found, self.matrix[found])
+        return rows.ranked(query, depth, found, self.matrix, found)
 
     def ranked(self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64]) -> Neighbours:
         """Return the best `depth` of these ascending rows, by their exact scores."""
-        return self.rows.ranked(query, depth, rows, self.matrix[rows])
+        return self.rows.ranked(query, depth, rows, self.matrix, rows)
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
         """See `VectorView.others`."""

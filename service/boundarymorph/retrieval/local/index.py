@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import EmptyIndex
+from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
 from boundarymorph.retrieval.catalog import IndexConfiguration, StructureInfo
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
@@ -123,6 +123,8 @@ class LocalIndex:
                 pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
                 if terms is None:
                     said.append(WORDS_WITHOUT_STEMS.format(name=self.name))
+                elif search.directions and (directions := self._store.directions()):
+                    pool = directions.project(pool)
         return Retrieved(pool, (*self._warnings, *said))
 
     def check(self, document: Document) -> None:
@@ -138,6 +140,7 @@ class LocalIndex:
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         self._store.upsert(documents, embeddings, digests)
+        self._learn()
 
     def delete(self, ids: Sequence[str]) -> int:
         """See `Index.delete`."""
@@ -252,6 +255,7 @@ class LocalIndex:
 
         Each page of the store is read in its own transaction, so that a long load does not block emptying the log.
         """
+        self._learn()
         if self._trains and (trained := self._trainer.files.newest()) is not None:
             return trained, trained.sequence
         if self._make_vectors is not None:
@@ -275,6 +279,11 @@ class LocalIndex:
         if forgotten:
             vectors.remove(vectors.view().others(self._store.living()[0]))
         return sequence
+
+    def _learn(self) -> None:
+        """Learn the directions if that is due. A store that cannot be written keeps those it has."""
+        with suppress(StorageFull, StorageUnavailable):
+            self._store.learn_directions()
 
     def _fill(self, index: IvfIndex) -> None:
         index.sequence = self._caught_up(index, 0)

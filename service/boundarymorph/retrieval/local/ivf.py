@@ -202,7 +202,7 @@ class IvfView:
         check_search(query, depth, int(self.file.index.d))
         rows = self.rows if within is None else self.rows.among(within)
         found, vectors = self.file.nearest(rows, query, depth, exactly=within is not None)
-        return rows.ranked(query, depth, found, vectors)
+        return rows.ranked(query, depth, found, vectors, np.arange(len(found)))
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
         """See `VectorView.others`."""

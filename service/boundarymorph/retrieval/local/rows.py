@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.local.vector_index import Neighbours
 from boundarymorph.retrieval.vectors import exact_scores
 
+_BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -47,13 +48,21 @@ class Rows:
         return [self.ids[row] for row in rows]
 
     def ranked(
-        self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64], vectors: NDArray[np.float32]
+        self,
+        query: NDArray[np.float32],
+        depth: int,
+        rows: NDArray[np.int64],
+        matrix: NDArray[np.float32],
+        places: NDArray[np.int64],
     ) -> Neighbours:
-        """Return the best `depth` of m ascending rows with (m, d) vectors, by their exact scores."""
-        scores = exact_scores(vectors, query)
+        """Return the best `depth` of m ascending rows, by their exact scores. Their vectors are those of the matrix at
+        (m,) places."""
+        blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
+        scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
         best = np.argsort(-scores, kind="stable")[:depth]
         chosen = rows[best]
-        return Neighbours([self.ids[row] for row in chosen], vectors[best], scores[best], self.sequences[chosen])
+        ids = [self.ids[row] for row in chosen.tolist()]
+        return Neighbours(ids, matrix[places[best]], scores[best], self.sequences[chosen])
 
 
 class RowBook:

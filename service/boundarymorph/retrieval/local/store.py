@@ -18,7 +18,8 @@ from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
-from boundarymorph.retrieval.local import metadata_index, schema
+from boundarymorph.retrieval.local import directions, metadata_index, schema
+from boundarymorph.retrieval.local.directions import Directions
 from boundarymorph.retrieval.local.lookup import LIVING, embeddings_of, ids_of, last_sequence, purged, select
 from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
@@ -76,6 +77,7 @@ class DocumentStore(SqliteFile):
         self._page = page
         self._words = LexicalReader()
         self._matched = MatchingReader(most_bytes=filter_bytes)
+        self._directions: tuple[int, Directions] | None = None
         schema.migrate(self)
         with self.transaction() as connection:
             self.info = schema.configuration(connection, words_version(connection) is not None)
@@ -219,6 +221,30 @@ class DocumentStore(SqliteFile):
             sequences, _ = self.living()
             chosen = np.random.default_rng(seed).permutation(sequences)[:count]
             return self._vectors(embeddings_of(connection, chosen.tolist()))
+
+    def directions(self) -> Directions | None:
+        """Return the main directions of the vectors, as learned last; None if they were not."""
+        with self.transaction() as connection:
+            at, known = directions.learned_at(connection), self._directions
+            if at is None:
+                return None
+            if known is None or known[0] != at:
+                known = self._directions = at, directions.read(connection, self.info.dimension)
+        return known[1]
+
+    def learn_directions(self) -> None:
+        """Learn the main directions of the vectors if that is due, and worth it for their dimension and number."""
+        if self.info.dimension < 2 * directions.COUNT:
+            return
+        with self.transaction() as connection:
+            if not directions.due(connection):
+                return
+        sample = self.sample(directions.SAMPLE, seed=0)
+        if len(sample) >= directions.FEWEST // 2:
+            learned = Directions.of(sample)
+            with self.write() as connection:
+                if directions.due(connection):  # no other process was faster
+                    directions.write(connection, learned)
 
     def last_sequence(self) -> int:
         """Return the number of the latest write or deletion; 0 for none."""

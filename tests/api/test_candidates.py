@@ -1,0 +1,36 @@
+"""What a request's search asks of an index."""
+
+from typing import Any
+
+import pytest
+
+from boundarymorph.api.candidates import FEW_CALLS, candidates_of
+from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.retrieval.candidates import IndexedCandidates
+from boundarymorph.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("asked", "enough"),
+    [
+        ({"budget": FEW_CALLS}, True),
+        ({"budget": 0}, True),
+        ({"budget": FEW_CALLS + 1}, False),
+        ({"budget": "auto"}, False),
+        ({"budget": 20, "method": "trend"}, True),
+        ({"budget": 20, "method": "boundarymorph"}, False),
+        ({"budget": 20, "diversity": 0.5}, False),
+    ],
+)
+def test_the_main_directions_are_enough_for_few_calls_of_the_default(asked: dict[str, Any], enough: bool) -> None:
+    request = SelectRequest.model_validate({"query": "tram", "index": "notes", "k": 10} | asked)
+    candidates = candidates_of(request, "tram", Settings())(None)  # type: ignore[arg-type]
+    assert isinstance(candidates, IndexedCandidates)
+    assert candidates.search.directions is enough
+
+
+def test_several_queries_compare_whole_vectors() -> None:
+    request = SelectRequest.model_validate({"queries": ["tram", "bus"], "index": "notes", "k": 10, "budget": 20})
+    candidates = candidates_of(request, "tram", Settings())(None)  # type: ignore[arg-type]
+    assert isinstance(candidates, IndexedCandidates)
+    assert not candidates.search.directions

@@ -1,0 +1,161 @@
+"""The main directions of an index's vectors: learned by the store, shared by its processes, used by searches."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.errors import StorageFull
+from boundarymorph.retrieval import frame
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local import directions
+from boundarymorph.retrieval.local.directions import COUNT, FEWEST, Directions
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.selection.pool import Pool
+
+DIMENSION = 160
+WORDS = ["river", "bridge", "water", "stone", "tower"]
+
+
+def topical(count: int, seed: int = 0, dimension: int = DIMENSION, topics: int = 20) -> NDArray[np.float32]:
+    """(n, d) unit rows near a few topics, as encoders make them."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((topics, dimension))
+    rows = centres[rng.integers(topics, size=count)] + 0.3 * rng.standard_normal((count, dimension))
+    units: NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return units
+
+
+def put(index: LocalIndex, numbers: Sequence[int], seed: int = 0) -> None:
+    documents = [Document(str(number), f"the {WORDS[number % 5]} of town {number}") for number in numbers]
+    index.upsert(documents, topical(len(documents), seed, index.info.dimension))
+
+
+def opened(path: Path, dimension: int = DIMENSION, *, kind: str = "flat", lexical: bool = True) -> LocalIndex:
+    if not path.exists():
+        DocumentStore.create(path, encoder=None, dimension=dimension, kind=kind, lexical=lexical).close()
+    return LocalIndex("index", DocumentStore(path))
+
+
+def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, depth: int = 300) -> Retrieved:
+    query = topical(1, seed=7, dimension=index.info.dimension)[0]
+    return index.retrieve(Search("the river", depth, query, hybrid=hybrid, directions=directions))
+
+
+@pytest.mark.parametrize(("count", "dimension"), [(700, 160), (100, 160), (300, 1_000)])
+def test_they_span_what_the_singular_vectors_span(count: int, dimension: int) -> None:
+    vectors = topical(count, dimension=dimension)
+    basis = Directions.of(vectors).basis
+    assert basis.shape == (dimension, COUNT)
+    assert np.allclose(basis.T @ basis, np.eye(COUNT), atol=1e-4)
+    _, lengths, _ = np.linalg.svd(vectors.astype(np.float64))
+    most = np.square(lengths[:COUNT]).sum()
+    assert 0.99 * most < np.square(vectors @ basis).sum() < 1.0001 * most
+
+
+def test_vectors_within_them_keep_their_cosines_and_travel_as_float16() -> None:
+    vectors = topical(500)
+    learned = Directions.of(vectors)
+    inside = vectors @ learned.basis @ learned.basis.T
+    inside /= np.linalg.norm(inside, axis=1, keepdims=True)
+    pool = Pool.of([str(number) for number in range(500)], inside, inside[3])
+    projected = learned.project(pool)
+    assert projected.embeddings.shape == (500, COUNT)
+    assert np.allclose(projected.embeddings @ projected.embeddings.T, pool.embeddings @ pool.embeddings.T, atol=2e-3)
+    assert np.array_equal(projected.scores, pool.scores)
+    encoded = frame.encode_pool(Retrieved(projected))
+    assert len(encoded) < 500 * (2 * COUNT + 30) + 2_000
+    assert np.array_equal(frame.decode_pool(encoded).pool.embeddings, projected.embeddings)
+
+
+def test_a_vector_without_any_of_them_still_has_unit_length() -> None:
+    learned = Directions(np.eye(DIMENSION, COUNT, dtype=np.float32))
+    row = np.eye(DIMENSION, dtype=np.float32)[[0, DIMENSION - 1]]
+    projected = learned.project(Pool(["a", "b"], row, row[1], np.array([0.0, 0.0])))
+    assert np.allclose(np.linalg.norm(projected.embeddings, axis=1), 1)
+    assert np.allclose(np.linalg.norm(projected.query), 1)
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_a_pool_differs_in_its_vectors_alone(tmp_path: Path, kind: str, hybrid: bool) -> None:
+    index = opened(tmp_path / "index.sqlite3", kind=kind)
+    put(index, range(1_500))
+    whole, reduced = (found(index, directions=wanted, hybrid=hybrid).pool for wanted in (False, True))
+    assert whole.embeddings.shape == (300, DIMENSION)
+    assert reduced.embeddings.shape == (300, COUNT)
+    assert reduced.ids == whole.ids
+    assert np.array_equal(reduced.scores, whole.scores)
+    assert reduced.terms is not None and whole.terms is not None and np.array_equal(reduced.terms, whole.terms)
+    assert all(np.array_equal(reduced.features[name], whole.features[name]) for name in whole.features)
+    cosines = [(vectors @ vectors.T).ravel() for vectors in (whole.embeddings[::6], reduced.embeddings[::6])]
+    assert np.corrcoef(np.stack(cosines))[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("writes", "dimension", "lexical", "reduced"),
+    [
+        (FEWEST - 1, DIMENSION, True, False),
+        (FEWEST, DIMENSION, True, True),
+        (FEWEST, 2 * COUNT, True, True),
+        (FEWEST, 2 * COUNT - 1, True, False),
+        (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them
+    ],
+)
+def test_they_are_for_many_documents_of_many_dimensions_with_words(
+    tmp_path: Path, writes: int, dimension: int, lexical: bool, reduced: bool
+) -> None:
+    index = opened(tmp_path / "index.sqlite3", dimension, lexical=lexical)
+    put(index, range(writes))
+    assert found(index).pool.embeddings.shape[1] == (COUNT if reduced else dimension)
+
+
+def test_they_are_learned_again_after_as_many_writes_and_known_to_every_process(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite3"
+    first, second = opened(path), opened(path)
+    put(first, range(FEWEST))
+    before = second._store.directions()
+    assert before is not None
+    put(second, range(FEWEST, 2 * FEWEST - 1), seed=1)
+    assert second._store.directions() is before
+    put(second, [2 * FEWEST], seed=2)
+    after = first._store.directions()
+    assert after is not None and not np.array_equal(after.basis, before.basis)
+    assert np.array_equal(found(first).pool.embeddings, found(second).pool.embeddings)
+    assert np.array_equal(found(opened(path)).pool.embeddings, found(second).pool.embeddings)
+
+
+def test_an_index_of_an_earlier_release_learns_them_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite3"
+    index = opened(path)
+    put(index, range(FEWEST))
+    index.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM meta WHERE key LIKE 'directions%'")
+    assert found(opened(path)).pool.embeddings.shape[1] == COUNT
+
+
+def test_few_documents_written_often_teach_nothing(tmp_path: Path) -> None:
+    index = opened(tmp_path / "index.sqlite3")
+    for seed in range(12):
+        put(index, range(100), seed=seed)
+    assert found(index).pool.embeddings.shape[1] == DIMENSION
+
+
+def test_a_store_that_cannot_keep_them_is_written_and_searched_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(connection: sqlite3.Connection, learned: Directions) -> None:
+        raise StorageFull("the disk is full")
+
+    monkeypatch.setattr(directions, "write", full)
+    index = opened(tmp_path / "index.sqlite3")
+    put(index, range(FEWEST))
+    assert found(index).pool.embeddings.shape[1] == DIMENSION
+    assert index.count() == FEWEST
