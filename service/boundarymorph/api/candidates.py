@@ -23,7 +23,7 @@ from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
-FEW_CALLS = 100  # up to which the main directions of vectors are enough (docs/evaluation.md)
+FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among the first
 
 

@@ -60,12 +60,27 @@ class FlatIndex:
     together.
     """
 
-    def __init__(self, dimension: int, capacity: int = 0) -> None:
-        """capacity: documents to make room for, before the matrix must be copied to a larger one."""
+    def __init__(
+        self,
+        dimension: int,
+        capacity: int = 0,
+        *,
+        matrix: NDArray[np.float32] | None = None,
+        book: RowBook | None = None,
+        sequence: int = 0,
+    ) -> None:
+        """capacity: documents to make room for, before the matrix must be copied to a larger one.
+
+        matrix: used instead of a new one, with the rows of the book; sequence: the store's last change in a matrix that
+        is, or is to be, in a file.
+        """
         self._dimension = dimension
-        self._book = RowBook()
+        self._book = book or RowBook()
         self._writing = threading.Lock()
-        self._view = self._over(np.empty((capacity, dimension), np.float32))
+        self._view = self._over(np.empty((capacity, dimension), np.float32) if matrix is None else matrix)
+        self.sequence = sequence
+        self.changed = 0
+        """Documents written or removed since the matrix was in a file, or since the beginning."""
 
     def __len__(self) -> int:
         return len(self._view)
@@ -80,18 +95,34 @@ class FlatIndex:
             matrix[count : count + len(ids)] = vectors
             self._book.add(ids, sequences)
             self._publish(matrix)
+            self.changed += len(ids)
 
     def remove(self, ids: Sequence[str]) -> None:
         with self._writing:
             self._book.drop(ids)
             self._publish(self._view.matrix)
+            self.changed += len(ids)
 
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
         return self._view.search(query, depth, within=within)
 
+    def saved(self) -> NDArray[np.int64]:
+        """See `Structure.saved`."""
+        rows = self._view.rows
+        return rows.sequences[: rows.count][rows.alive]
+
     def view(self) -> FlatView:
         """The current state of the index."""
         return self._view
+
+    def as_of(self, sequence: int) -> FlatIndex:
+        """Return the current state of this index, which is that of the store after this change, to be kept in a file.
+
+        It shares the rows, so it must not be changed.
+        """
+        book = RowBook()
+        book.now = self._view.rows
+        return FlatIndex(self._dimension, matrix=self._view.matrix, book=book, sequence=sequence)
 
     def _publish(self, matrix: NDArray[np.float32]) -> None:
         """Make a new state visible to searches, without its dead rows once they are as many as the living."""

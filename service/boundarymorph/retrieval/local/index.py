@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +23,11 @@ from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.backups import BackupInfo
 from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.ivf import IvfIndex
+from boundarymorph.retrieval.local.ivf_structure import IvfFormat, described, trained_index
+from boundarymorph.retrieval.local.mapped import FlatFormat
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy, trained_until
+from boundarymorph.retrieval.local.structures import StructureFiles
+from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
 from boundarymorph.retrieval.local.vector_index import Neighbours, VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
@@ -64,7 +69,7 @@ class LocalIndex:
         self._catching_up = threading.Lock()
         self._sequence = 0
         self._vectors: VectorIndex | None = None
-        self._trainer = Trainer(store, self._fill, self._adopt, policy or TrainingPolicy(), clock)
+        self._trainer = self._trained_by(policy or TrainingPolicy(), clock)
 
     @property
     def path(self) -> Path:
@@ -76,7 +81,8 @@ class LocalIndex:
 
     def structure(self) -> StructureInfo | None:
         """Return a description of the structure trained last, with its recall; None if there is none."""
-        return self._trainer.files.info()
+        manifest = self._trainer.files.manifest() if self.info.kind == "ivf" else None
+        return None if manifest is None else described(manifest)
 
     def check_file(self) -> None:
         """Raise an error if the index cannot be read from its disk."""
@@ -178,14 +184,14 @@ class LocalIndex:
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Remove deleted documents from the words, empty the store's log, and train an index of kind ivf again.
+        """Remove deleted documents from the words, empty the store's log, and make the structure of the vectors again.
 
         Returns False if another process is training it. Raises StorageFull or StorageUnavailable.
         """
         self._store.compact()
         self.refresh()
         self._trainer.wait()
-        if not self._trains:
+        if self._make_vectors is not None or (self.info.kind == "flat" and not self._structured_at):
             return True
         with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
             return self._trainer.train(after=self._store.last_sequence() - 1)
@@ -226,7 +232,7 @@ class LocalIndex:
                 # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(vectors, self._sequence)
                 view = vectors.view()
-            if self._trains:
+            if self._make_vectors is None and isinstance(vectors, IvfIndex | FlatIndex):
                 self._trainer.consider(vectors)
             yield view
 
@@ -246,9 +252,14 @@ class LocalIndex:
         found = vectors.search(unit, depth, within=within)
         return Pool(found.ids, found.vectors, unit, found.scores), found
 
-    @property
-    def _trains(self) -> bool:
-        return self.info.kind == "ivf" and self._make_vectors is None
+    def _trained_by(self, policy: TrainingPolicy, clock: Callable[[], float]) -> Trainer[Any]:
+        """Return what makes the structure of this kind of index."""
+        store = self._store
+        if self.info.kind == "ivf":
+            make = partial(trained_index, store, self._fill)
+            return Trainer(store, StructureFiles(store, IvfFormat()), make, self._adopt, policy, clock)
+        mapped = StructureFiles(store, FlatFormat(self.info.dimension))
+        return Trainer(store, mapped, self._as_now, self._adopt, policy, clock)
 
     def _begin(self) -> tuple[VectorIndex, int]:
         """Load the vectors; return them with the sequence number of the store's last change in them.
@@ -256,8 +267,8 @@ class LocalIndex:
         Each page of the store is read in its own transaction, so that a long load does not block emptying the log.
         """
         self._learn()
-        if self._trains and (trained := self._trainer.files.newest()) is not None:
-            return trained, trained.sequence
+        if self._make_vectors is None and (structure := self._trainer.files.newest()) is not None:
+            return structure, structure.sequence
         if self._make_vectors is not None:
             vectors = self._make_vectors(self.info.dimension)
         else:
@@ -288,10 +299,22 @@ class LocalIndex:
     def _fill(self, index: IvfIndex) -> None:
         index.sequence = self._caught_up(index, 0)
 
-    def _adopt(self, index: IvfIndex) -> None:
+    @property
+    def _structured_at(self) -> int:
+        """The store's last change in the structure that the vectors have in files; 0 if they have none."""
+        return self._vectors.sequence if isinstance(self._vectors, IvfIndex | FlatIndex) else 0
+
+    def _as_now(self, checkpoint: Callable[[], None]) -> FlatIndex | None:
+        """Return the present vectors of an index that is searched exhaustively; None if there are none."""
+        with self._catching_up:
+            vectors = self._loaded()
+            self._sequence = self._caught_up(vectors, self._sequence)
+            return vectors.as_of(self._sequence) if isinstance(vectors, FlatIndex) and len(vectors) else None
+
+    def _adopt(self, index: IvfIndex | FlatIndex) -> None:
         """Switch to another structure. It catches up mostly before the switch, while the old one serves searches."""
         sequence = self._caught_up(index, index.sequence)
         with self._catching_up:
-            if self._vectors is not None and trained_until(self._vectors) < index.sequence:
+            if self._vectors is not None and self._structured_at < index.sequence:
                 self._sequence = self._caught_up(index, sequence)
                 self._vectors = index

@@ -245,6 +245,10 @@ class IvfIndex:
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
         return self.view().search(query, depth, within=within)
 
+    def saved(self) -> NDArray[np.int64]:
+        """See `Structure.saved`."""
+        return self._book.now.sequences[: self._book.now.count]
+
     def view(self) -> IvfView:
         """The current state of the index."""
         return IvfView(self._book.now, self.file)
