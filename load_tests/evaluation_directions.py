@@ -14,7 +14,7 @@ import numpy as np
 
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
-from boundarymorph.evaluation.tables import Table
+from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.local.directions import SAMPLE, Directions
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import DEFAULT, METHODS
@@ -30,7 +30,7 @@ def main() -> None:
     print(markdown(list(compared(given.tables, given.every))))
 
 
-def compared(found: list[Table], every: int) -> Iterator[Row]:
+def compared(found: list[ScoreTable], every: int) -> Iterator[Row]:
     """One row a table."""
     for table in found:
         rows = range(0, len(table), every)
