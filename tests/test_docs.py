@@ -1,11 +1,15 @@
-"""Links between the pages of the documentation lead to something."""
+"""The pages of the documentation name what exists: pages, headings, make targets, commands and their options."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from boundarymorph.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,3 +40,49 @@ def test_links(page: Path) -> None:
 def test_every_page_has_a_place_on_the_site() -> None:
     placed = (ROOT / "mkdocs.yml").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in placed] == []
+
+
+CODE = re.compile(r"(?ms)^[ ]*```[^\n]*\n(.*?)^[ ]*```|`([^`\n]+)`")
+
+
+def code_of(page: Path) -> str:
+    """The blocks and spans of code on a page, a command a line."""
+    parts = "\n".join(block or span for block, span in CODE.findall(page.read_text()))
+    return re.sub(r"\\\n\s*", " ", parts)
+
+
+def commands_of(page: Path, program: str) -> list[list[str]]:
+    """The words after a program of each line of code that begins with it, without what is not its own."""
+    lines = re.findall(rf"(?m)^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*{program}((?: .*)?)$", code_of(page))
+    return [re.split(r" (?:#|\||&&|>|<|&$)|;", line)[0].split() for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets(page: Path) -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    named = {word for words in commands_of(page, "make") for word in words[:1] if re.fullmatch("[a-z-]+", word)}
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options(page: Path) -> None:
+    unknown = []
+    for words in commands_of(page, "boundarymorph"):
+        command: Any = get_command(app)
+        for place, word in enumerate(words):
+            if hasattr(command, "commands") and not any(before.startswith("-") for before in words[: place + 1]):
+                if word not in command.commands:
+                    unknown.append(" ".join(words))
+                    break
+                command = command.commands[word]
+            elif word.startswith("-"):
+                known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+                if word.partition("=")[0] not in known | {"--help"}:
+                    unknown.append(f"{word} of {' '.join(words)}")
+    assert not unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_scripts(page: Path) -> None:
+    modules = re.findall(r"python -m ((?:load_tests|tests)[\w.]+)", code_of(page))
+    assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists()] == []
