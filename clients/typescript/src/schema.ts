@@ -2981,7 +2981,7 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Diversity
-             * @description how much the set goes by what its documents have not in common, beside relevance
+             * @description weight of diversity against relevance: 0 chooses by relevance alone
              * @default 0
              */
             diversity?: number;

@@ -217,7 +217,7 @@ class SelectRequest(Message):
         "each of its values. An object: as many as it says",
     )
     diversity: float = Field(
-        0, ge=0, le=1, description="how much the set goes by what its documents have not in common, beside relevance"
+        0, ge=0, le=1, description="weight of diversity against relevance: 0 chooses by relevance alone"
     )
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,

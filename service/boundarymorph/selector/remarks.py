@@ -57,7 +57,7 @@ def no_call(stop_reason: StopReason | None, reused: int, returned: int) -> str:
     """Describe why no call was made although some were allowed. returned: the number of documents in the answer."""
     match stop_reason:
         case StopReason.BUDGET:
-            why = f"{reused} scores known from earlier requests took the place of the budget"
+            why = f"{reused} scores were known from earlier requests, and each replaced a call"
         case StopReason.POOL_EXHAUSTED:
             why = "all scores were known already"
         case StopReason.SETTLED:

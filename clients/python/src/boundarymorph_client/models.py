@@ -80,8 +80,8 @@ class SelectOptions(TypedDict, total=False):
         which relevance is a probability; False for none, by default that of the key or of the index.
     instruction: what counts as relevant, in words, for a scorer that takes an instruction.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
-        values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, how much
-        the set goes by what its documents have not in common.
+        values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
+        weight against relevance.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
         round, or "auto": rounds that grow.
