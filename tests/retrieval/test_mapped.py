@@ -1,8 +1,10 @@
 """The file of vectors that all processes of an index of kind flat map: when it is written, read and replaced."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -186,3 +188,20 @@ def test_searches_go_on_while_files_are_written_and_replaced(open_index: Open) -
     same(index, rows)
     same(other, rows)
     assert mapped(index)
+
+
+def test_a_disk_without_room_for_two_files_gets_none(
+    open_index: Open, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = 4 * DIMENSION * 250
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2 * size - 1))
+    index = open_index()
+    rows = dict(zip(names(200), put(index, names(200)), strict=True))
+    index.settle()
+    assert not mapped(index) and not list(path.with_suffix(".flat").glob("*/*"))
+    assert f"needs {size:,} bytes" in caplog.text
+    same(index, rows)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2 * size))
+    other = open_index()
+    other.settle()
+    assert mapped(other)

@@ -179,19 +179,19 @@ def test_while_another_trains_it_goes_on(open_index: Open) -> None:
 
 def test_attempts_keep_their_distance(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
-    index = open_index(TrainingPolicy(least=100, pause=5), clock=lambda: now[0])
+    index = open_index(TrainingPolicy(least=100, pause=5, longest=26), clock=lambda: now[0])
     path.with_suffix(".ivf").write_text("in the way")
     put(index, names(300))
-    for expected in (1, 1, 2):
+    for seconds, expected in [(0, 1), (9, 1), (1, 2), (19, 2), (1, 3), (25, 3), (1, 4), (26, 5)]:  # 10, 20, then 26
+        now[0] += seconds
         index.settle()
         warnings = [record for record in caplog.records if "could not make a structure" in record.message]
         assert len(warnings) == expected
-        now[0] += 3
     with pytest.raises(StorageUnavailable, match="'index'"):
         index.compact()
     assert len(index.search(unit(1, DIMENSION)[0], 10**6)) == 300
     path.with_suffix(".ivf").unlink()
-    now[0] += 5
+    now[0] += 26
     index.refresh()
     until(lambda: trained(index) == 300)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,10 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.rows import RowBook
 
 _FILE = "vectors.f4"
+ROOM = 2  # sizes of the file that must be free, so that it does not take the last place from the documents
 _BLOCK = 4_096  # rows written at a time
 
 
@@ -33,10 +36,13 @@ class FlatFormat:
         view = index.view()
         living = np.flatnonzero(view.rows.alive)
         capacity = len(living) * 5 // 4
+        size = 4 * self._dimension * capacity
+        if shutil.disk_usage(folder).free < ROOM * size:
+            raise StorageFull(f"{folder} needs {size:,} bytes for a file of vectors, and as much free beside it")
         with (folder / _FILE).open("wb") as file:
             for start in range(0, len(living), _BLOCK):
                 view.matrix[living[start : start + _BLOCK]].astype("<f4", copy=False).tofile(file)
-            file.truncate(4 * self._dimension * capacity)
+            file.truncate(size)
         return {"capacity": capacity}, {}
 
     def load(

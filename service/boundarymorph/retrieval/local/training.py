@@ -21,12 +21,14 @@ class TrainingPolicy:
     """When the structure of an index is made: clusters for kind ivf, a file of the vectors for kind flat.
 
     least: number of documents below which there is none, and number of changes below which it is not made again;
-    share: of its documents, that may change before it is; pause: seconds between attempts.
+    share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
+    that failed in a row, up to longest.
     """
 
     least: int = 20_000
     share: float = 0.2
     pause: float = 5.0
+    longest: float = 600.0
 
     def due(self, vectors: Structure) -> bool:
         if vectors.sequence:
@@ -61,6 +63,7 @@ class Trainer(Generic[Kept]):
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._not_before = clock()
+        self._failures = 0
         self._closed = False
 
     def consider(self, vectors: Structure) -> None:
@@ -106,13 +109,16 @@ class Trainer(Generic[Kept]):
         self.wait()
 
     def _attempt(self, after: int) -> None:
+        policy = self._policy
         try:
             self.train(after)
+            self._failures = 0
         except (OSError, BoundaryMorphError) as error:
             if not self._closed and self._store.path.exists():
                 _log.warning("could not make a structure of %s: %s", self._store.path, error)
+            self._failures += 1
         finally:
-            self._not_before = self._clock() + self._policy.pause
+            self._not_before = self._clock() + min(policy.pause * 2.0 ** min(self._failures, 20), policy.longest)
 
     def _checkpoint(self) -> None:
         if self._closed:
