@@ -430,6 +430,133 @@ def test_a_stale_answer(opened: Open) -> None:
         assert page.inner_text("#headline") == before and not page.locator("#cancel").is_visible()
 
 
+def test_several_queries(opened: Open, demonstrated: Service) -> None:
+    """The address holds them, and the page leaves out what is about one query."""
+    also = ["read and write archives", "days of a month"]
+    with opened("/playground?k=12&budget=20") as page:
+        ask(page)
+        page.fill("[name=also]", "\n".join(also) + "\n\n")
+        page.click("#go")
+        expect(page.locator("#outcome")).to_contain_text(f"“{also[0]}”")
+        wanted = {"query": None, "queries": [QUERY, *also], "index": demo.INDEX, "budget": 20, "k": 12, "reuse": False}
+        answer = demonstrated.select(**wanted)
+        assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(answer)
+        for place, query in enumerate([QUERY, *also]):
+            count = sum(document["query"] == place for document in answer["documents"])
+            assert f"“{query}” {count}" in page.inner_text("#outcome")
+        for hidden in ("#ranking", "#map", "#comparison", "#judging"):
+            assert not page.locator(hidden).is_visible()
+        page.locator("#set summary").first.click()
+        leading = [QUERY, *also][answer["documents"][0]["query"]]
+        assert f"It answers “{leading}”" in page.locator("#set .why").first.inner_text()
+        page.evaluate("document.querySelector('#all-calls').open = true")
+        asked = page.locator("#all-calls td:nth-child(6)").all_inner_texts()
+        assert len(asked) == 20 and set(asked) == {QUERY, *also}
+        assert serious(page) == []
+        page.click("#tab-Python")
+        assert also[0] in page.inner_text("#code")
+        compile(page.inner_text("#code"), "snippet", "exec")
+
+        page.reload()
+        expect(page.locator("#outcome")).to_contain_text(f"“{also[0]}”")
+        page.evaluate("document.querySelector('.more').open = true")
+        page.fill("[name=also]", "")
+        page.click("#go")
+        compared(page)
+        assert page.locator("#map").is_visible() and page.locator("#comparison").is_visible()
+
+
+def test_queries_that_are_the_same(opened: Open) -> None:
+    with opened(refusals=True) as page:
+        ask(page, budget=20, k=12)
+        page.fill("[name=also]", QUERY)
+        page.click("#go")
+        expect(page.locator("#problem")).to_contain_text("two of the 'queries' are the same")
+        assert serious(page) == []
+
+
+def test_the_best_passage_of_long_texts(opened: Open, demonstrated: Service) -> None:
+    """A document whose answer comes late is found, and plain reranking reads the beginning alone."""
+    filler = "The committee met on Tuesday and talked about the parking of bicycles. " * 60
+    answer = "Regular exercise shortens the time that people need to fall asleep."
+    pool = [{"id": f"a#{number}", "text": f"Minutes of {number}. {filler}"} for number in range(4)]
+    pool[2]["text"] += answer
+    query = "does exercise help people sleep better?"
+    with opened() as page:
+        page.check("[value=pool]")
+        page.evaluate("document.querySelector('.more').open = true")
+        for name, value in {"query": query, "budget": 14, "k": 2, "documents": orjson.dumps(pool).decode()}.items():
+            page.fill(f"[name={name}]", str(value))
+        assert not page.locator("[name=hybrid]").is_visible()
+        page.check("[name=long_texts]")
+        page.click("#go")
+        compared(page)
+        wanted = {"query": query, "pool": pool, "ranked": True, "budget": 14, "k": 2, "reuse": False}
+        expected = demonstrated.select(**wanted, long_texts="best_of")
+        assert page.locator("#set > li").count() == 2 and expected["documents"][0]["id"] == "a#2"
+        page.locator("#set summary").first.click()
+        expect(page.locator("#set .id").first).to_have_text("a#2")
+        assert expected["documents"][0]["passage"].strip()[:100] in page.locator("#set .why").first.inner_text()
+        page.evaluate("document.querySelector('#all-calls').open = true")
+        assert any(", passage 3" in title for title in page.locator("#all-calls td:nth-child(2)").all_inner_texts())
+        found = re.match(
+            r"([\d.]+) relevance; plain reranking finds ([\d.]+) with the same 4 calls", page.inner_text("#headline")
+        )
+        assert found and float(found[1]) >= float(found[2])
+        assert picture(page, "ranking") != picture(page, "map")
+        assert serious(page) == []
+
+
+WRONG = {
+    "queries and auto": ({"also": "sleep"}, "auto"),
+    "queries and distinct": ({"also": "sleep", "distinct": "text"}, "distinct"),
+    "queries and passages": ({"also": "sleep"}, "long_texts"),
+    "passages and distinct": ({"distinct": "text"}, "distinct"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_options_that_do_not_go_together(opened: Open, name: str) -> None:
+    """The browser says so beside the one to change, and nothing is sent."""
+    fields, wrong = WRONG[name]
+    with opened() as page:
+        compared(page)
+        page.evaluate("document.querySelector('.more').open = true")
+        if "passages" in name:
+            page.check("[value=pool]")
+            page.click("#example")
+            page.check("[name=long_texts]")
+        elif wrong == "auto":
+            page.check("[name=auto]")
+        for field, value in fields.items():
+            page.fill(f"[name={field}]", value)
+        page.evaluate("document.querySelector('.more').open = false")
+        page.route("**/select", lambda route: pytest.fail("it was sent"))
+        page.click("#go")
+        told = page.locator(f"[name={wrong}]")
+        expect(told).to_be_focused()
+        assert told.is_visible()
+        others = "further queries" if "queries" in name else "the best passage of long texts"
+        assert f"does not go with {others}" in told.evaluate("field => field.validationMessage")
+        page.unroute("**/select")
+        page.fill("[name=also]", "")
+        page.fill("[name=distinct]", "")
+        page.click("#go")
+        expect(page.locator("#status")).to_contain_text("calls")
+        compared(page)
+
+
+def test_a_field_that_is_not_shown_is_not_in_the_way(opened: Open) -> None:
+    with opened() as page:
+        ask(page, depth=500)
+        page.fill("[name=depth]", "999999")
+        page.check("[value=pool]")
+        page.click("#example")
+        page.click("#go")
+        compared(page)
+        assert page.locator("#set > li").count() == 5
+
+
 def test_an_option_that_is_not_valid_is_shown(opened: Open) -> None:
     with opened() as page:
         ask(page, batch_size=5)

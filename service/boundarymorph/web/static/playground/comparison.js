@@ -4,13 +4,16 @@
 import { decimal, element, find, plural } from "./dom.js";
 import { row, tag } from "./documents.js";
 
-// Returns the request for plain reranking: scores of the first B of the pool, and the rest of its first k.
-export async function rerankPlainly(service, request, pool, signal) {
+// The documents of the candidates, each once, in retrieval order. Of a document in passages, its first one counts.
+export const documentsOf = (pool, texts) => [...new Set(pool.ids.map((id) => texts.owner(id)))];
+
+// Scores of the first B documents as plain reranking makes them, and the rest of the first k. ids: in retrieval order.
+export async function rerankPlainly(service, request, ids, signal) {
   const { query, index, reuse } = request;
-  const count = pool.ids.length;
+  const count = ids.length;
   const [first, returned] = [Math.min(request.budget, count), Math.min(request.k, count)];
   const byId = new Map((request.pool ?? []).map((document) => [document.id, document]));
-  const head = (depth) => (index === undefined ? { ranked: true, pool: pool.ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth });
+  const head = (depth) => (index === undefined ? { ranked: true, pool: ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth });
   const ask = async (depth, budget) =>
     depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, return_documents: true }, signal)).documents : [];
   const [scored, unseen] = await Promise.all([ask(first, first), ask(returned > first ? returned : 0, 0)]);
@@ -23,12 +26,18 @@ function bare({ id, text, title }) {
 
 export class Comparison {
   #ids;
+  #owners; // of the candidates
 
   // scored: the documents of the answer to `plainRequest`; none if the budget is 0.
-  constructor(answer, scored) {
-    const { ids, relevance } = answer.pool;
-    this.believed = new Map(ids.map((id, position) => [id, relevance[position]]));
-    for (const document of scored) if (document.cross_encoder_score !== null) this.believed.set(document.id, document.cross_encoder_score);
+  constructor(answer, scored, texts) {
+    const { relevance } = answer.pool;
+    const ids = documentsOf(answer.pool, texts);
+    this.#owners = answer.pool.ids.map((id) => texts.owner(id));
+    this.believed = new Map();
+    this.#owners.forEach((id, position) => this.believed.set(id, Math.max(this.believed.get(id) ?? 0, relevance[position] ?? 0)));
+    for (const { id, cross_encoder_score: score } of scored) {
+      if (score !== null) this.believed.set(id, this.#owners.length > ids.length ? Math.max(this.believed.get(id), score) : score);
+    }
     const reranked = scored.map(({ id }) => id);
     const seen = new Set(reranked);
     this.plain = [...reranked, ...ids.filter((id) => !seen.has(id))].slice(0, answer.documents.length);
@@ -54,7 +63,7 @@ export class Comparison {
 
   // Of the documents at these positions.
   sumAt(positions) {
-    return this.sum([...positions].map((position) => this.#ids[position]));
+    return this.sum([...new Set([...positions].map((position) => this.#owners[position]))]);
   }
 
   // Of what plain reranking returns for so many calls.

@@ -3,17 +3,20 @@
 import { decimal, element, find, number } from "./dom.js";
 
 const FIRST = 100; // documents of the set that are listed at first
+const PASSAGE = 300; // characters of a passage that are quoted
 
-// The set, and why each document is in it.
-export function showSet(answer, frame, texts) {
+// The set, and why each document is in it. queries: of the request, if there are several.
+export function showSet(answer, frame, texts, queries) {
   const rows = (documents) => documents.map((document) => {
     const scored = document.source === "cross_encoder";
-    const call = frame.asked.get(document.retrieval_rank - 1);
+    const call = frame.callOf(document);
+    const answers = queries && `It answers “${queries[document.query]}”. `;
+    const passage = document.passage ? ` By this passage: “${document.passage.trim().slice(0, PASSAGE)}…”` : "";
     const facts = [
       tag(scored ? "scored" : `inferred ± ${decimal(document.std)}`, scored ? "scored" : "inferred"),
       element("span", { className: "from" }, `from rank ${number(document.retrieval_rank)}`),
     ];
-    return row(document.id, document.relevance, facts, reason(document, call, texts), texts);
+    return row(document.id, document.relevance, facts, (answers ?? "") + reason(document, call, texts) + passage, texts);
   });
   const [first, others] = [answer.documents.slice(0, FIRST), answer.documents.slice(FIRST)];
   find("set").replaceChildren(...rows(first));
@@ -26,11 +29,12 @@ export function showSet(answer, frame, texts) {
 }
 
 // All calls as a table, also for screen readers.
-export function showCalls(frame, texts) {
-  const head = ["round", "document", "retrieval rank", "score", "why"];
+export function showCalls(frame, texts, queries) {
+  const asked = (call) => (queries ? [queries[call.query]] : []);
+  const head = ["round", "document", "retrieval rank", "score", "why", ...(queries ? ["query"] : [])];
   const rows = frame.rounds.flatMap((calls, round) =>
     calls.map((call) =>
-      element("tr", {}, ...[round + 1, texts.title(call.id), number(call.retrieval_rank), decimal(call.score, 3), why(call, texts)].map((cell) => element("td", {}, String(cell)))),
+      element("tr", {}, ...[round + 1, texts.title(call.id), number(call.retrieval_rank), decimal(call.score, 3), why(call, texts), ...asked(call)].map((cell) => element("td", {}, String(cell)))),
     ),
   );
   const table = element(

@@ -31,7 +31,7 @@ export class Judging {
   // Judgements are of indexes; for other answers nothing is offered.
   offer(request, answer, texts) {
     this.#about = { request, answer, texts };
-    find("judging").hidden = request.index === undefined || !answer.pool_size;
+    find("judging").hidden = request.index === undefined || !answer.pool?.ids.length;
     find("judge").hidden = false;
     find("judged").hidden = true;
     find("judging-said").textContent = "";

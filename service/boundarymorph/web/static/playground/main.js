@@ -1,6 +1,6 @@
 // The page: sends requests and shows the answers.
 
-import { Comparison, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
+import { Comparison, documentsOf, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
 import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
@@ -44,14 +44,14 @@ async function ask() {
     const begun = performance.now();
     say("Looking for candidates");
     let [live, answered] = [false, false];
-    for await (const { name, data } of service.select({ ...request, explain: "pool" }, asking.signal)) {
+    for await (const { name, data } of service.select({ ...request, explain: request.queries ? true : "pool" }, asking.signal)) {
       if (asking.signal.aborted) return;
       if (name === "selection") {
         answered = true;
         await show(request, data, unfolding, asking.signal);
       } else {
-        unfolding.add(data);
-        if (performance.now() - begun > PATIENCE) {
+        if (!request.queries) unfolding.add(data);
+        if (!request.queries && performance.now() - begun > PATIENCE) {
           if (!live) beginLive(unfolding.frames[0]);
           live = true;
           ranking.show(unfolding.frames.at(-1));
@@ -91,6 +91,7 @@ function cancel() {
 function beginLive(prior) {
   shown = null;
   find("answer").classList.add("live");
+  find("answer").classList.remove("several");
   find("answer").hidden = false;
   drawLegend();
   ranking.begin(prior, 0);
@@ -103,13 +104,14 @@ async function show(request, answer, unfolding, signal) {
   const last = frames.at(-1);
   const known = request.pool ?? answer.documents;
   const read = request.index === undefined ? null : (id) => service.read(`indexes/${request.index}/documents/${encodeURIComponent(id)}`);
-  shown = { answer, frames, texts: new Texts(known, read) };
+  shown = { request, answer, frames, texts: new Texts(known, read) };
   find("answer").hidden = false;
   find("answer").classList.remove("live");
-  showSummary(answer);
+  find("answer").classList.toggle("several", Boolean(request.queries));
+  showSummary(answer, request.queries);
   draw();
-  showSet(answer, last, shown.texts);
-  showCalls(last, shown.texts);
+  showSet(answer, last, shown.texts, request.queries);
+  showCalls(last, shown.texts, request.queries);
   snippets.show(request, Boolean(service.key));
   judging.offer(request, answer, shown.texts);
   hideCurve();
@@ -120,6 +122,7 @@ async function show(request, answer, unfolding, signal) {
   say(find("headline").textContent, false);
   const comparing = () => compare(request, answer, shown.texts, signal);
   form.paid = Boolean(answer.usage.language_model);
+  if (request.queries) return;
   if (form.paid) offerComparison(plainCalls(answer), comparing);
   else await comparing();
 }
@@ -129,9 +132,11 @@ function plainCalls({ usage, pool_size: count }) {
   return Math.min(usage.cross_encoder_calls + usage.cached_scores, count);
 }
 
+// What there is to see of one query: of several, the service explains the calls alone.
 function draw() {
+  if (shown.request.queries) return;
   drawLegend();
-  ranking.begin(shown.frames[0], plainCalls(shown.answer));
+  ranking.begin(shown.frames[0], shown.request.long_texts ? 0 : plainCalls(shown.answer)); // whose candidates are passages
   map.begin(shown.answer.pool.map);
   replay.begin(shown.frames);
 }
@@ -140,10 +145,11 @@ async function compare(request, answer, texts, signal) {
   if (!answer.pool_size) return showNoComparison("There are no candidates to rerank.");
   showNoComparison("Reranking …");
   try {
-    const calls = plainCalls(answer);
-    const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, answer.pool, signal);
+    const ids = documentsOf(answer.pool, texts);
+    const calls = Math.min(plainCalls(answer), ids.length);
+    const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, ids, signal);
     texts.add([...scored, ...unseen]);
-    const comparison = new Comparison(answer, scored);
+    const comparison = new Comparison(answer, scored, texts);
     showOutcome(comparison.sum(comparison.ours), comparison.sum(comparison.plain), calls);
     showComparison(comparison, texts);
     showCurve(shown.frames, comparison);

@@ -17,6 +17,7 @@ export class RequestForm {
     // A field that is not valid cannot be shown, and nothing is sent, while its section is closed.
     this.#form.addEventListener("invalid", (event) => (event.target.closest("details") ?? {}).open = true, true);
     for (const range of this.#form.querySelectorAll("[data-of]")) this.#couple(range, onAsk);
+    this.#form.addEventListener("input", () => this.#combine());
     for (const radio of this.#form.querySelectorAll("[name=source]")) radio.addEventListener("change", () => this.#showSource());
     find("example").addEventListener("click", () => this.#useExample());
     find("documents").addEventListener("input", () => this.#offerExample());
@@ -31,7 +32,9 @@ export class RequestForm {
 
   // Fills in what the address holds, and returns whether it holds a query.
   restore() {
-    return restore(this.#form);
+    const queried = restore(this.#form);
+    this.#combine();
+    return queried;
   }
 
   set query(words) {
@@ -45,7 +48,8 @@ export class RequestForm {
   // Throws an Error that says what is wrong with the documents.
   request() {
     const fields = this.#form.elements;
-    const request = { query: fields.query.value };
+    const also = linesOf(fields.also.value);
+    const request = also.length ? { queries: [fields.query.value, ...also] } : { query: fields.query.value };
     if (this.usesIndex) request.index = fields.index.value;
     else Object.assign(request, { pool: documentsOf(fields.documents.value), ranked: fields.ranked.checked });
     if (!this.usesIndex && request.pool.every((document) => document.score !== undefined)) delete request.ranked;
@@ -58,6 +62,7 @@ export class RequestForm {
     if (fields.auto.checked) request.budget = "auto";
     if (this.usesIndex && fields.filter.value.trim()) request.filter = filterOf(fields.filter.value);
     if (this.usesIndex && fields.hybrid.checked) request.hybrid = true;
+    if (!this.usesIndex && fields.long_texts.checked) request.long_texts = "best_of";
     for (const name of ["distinct", "calibration"]) if (fields[name].value.trim()) request[name] = fields[name].value.trim();
     request.reuse = false; // otherwise a second request would find its scores known, and show no calls
     request.return_documents = true;
@@ -107,6 +112,22 @@ export class RequestForm {
   #showSource() {
     find("from-index").hidden = !this.usesIndex;
     find("from-pool").hidden = this.usesIndex;
+    for (const label of this.#form.querySelectorAll("[data-source]")) {
+      label.hidden = label.dataset.source !== this.#form.elements.source.value;
+      label.querySelector("input").disabled = label.hidden; // so that what it holds cannot be invalid
+    }
+    this.#combine();
+  }
+
+  // Options that do not go together are not valid: the browser says so beside the one to change.
+  #combine() {
+    const { also, auto, distinct, long_texts: passages } = this.#form.elements;
+    const several = linesOf(also.value).length > 0;
+    const best = !passages.disabled && passages.checked;
+    const clash = (field, given, others) => field.setCustomValidity(given && others ? `This does not go with ${others}. Leave one of them out.` : "");
+    clash(auto, auto.checked, several && "further queries");
+    clash(passages, best, several && "further queries");
+    clash(distinct, distinct.value.trim(), several ? "further queries" : best && "the best passage of long texts");
   }
 
   #useExample() {
@@ -130,7 +151,7 @@ export class RequestForm {
 export function documentsOf(pasted) {
   const text = pasted.trim();
   if (!text) throw new Error("Paste some documents first: one a line, or as JSON.");
-  const lines = text.split("\n").filter((line) => line.trim());
+  const lines = linesOf(text);
   let documents = lines;
   if (/^\[\s*["{]/.test(text)) documents = parsed(text, "The documents begin like a JSON array, but are none");
   else if (/^\{\s*"/.test(text)) documents = lines.map((line, i) => parsed(line, `Line ${i + 1} is not a JSON object`));
@@ -140,6 +161,10 @@ export function documentsOf(pasted) {
     const { _id, ...rest } = given; // _id as in BEIR
     return { ...rest, id: String(given.id ?? _id ?? position + 1) };
   });
+}
+
+function linesOf(text) {
+  return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
 function filterOf(text) {

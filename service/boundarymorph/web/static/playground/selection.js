@@ -10,6 +10,14 @@ export class Frame {
     this.latest = new Set((rounds.at(-1) ?? []).map((call) => call.retrieval_rank - 1));
   }
 
+  // The call for a document of the set; of several queries, for the one that it answers best. Undefined if there was none.
+  callOf({ retrieval_rank: rank, query }) {
+    const call = this.asked.get(rank - 1);
+    if (!call || (query ?? null) === null || call.query === query) return call;
+    const round = this.rounds.findIndex((calls) => calls.some((one) => one.retrieval_rank === rank && one.query === query));
+    return round < 0 ? undefined : { ...this.rounds[round].find((one) => one.retrieval_rank === rank && one.query === query), round: round + 1 };
+  }
+
   isScored(position) {
     return this.std[position] === 0;
   }
@@ -42,7 +50,7 @@ export class Unfolding {
   // Adds the answer, which is the last frame.
   end({ documents, rounds, pool }) {
     const ranks = documents.map(({ retrieval_rank: rank }) => rank);
-    const last = new Frame({ ...pool, ranks, rounds: rounds.map(({ calls }) => calls) });
+    const last = new Frame({ relevance: [], std: [], ...pool, ranks, rounds: rounds.map(({ calls }) => calls) });
     this.frames = [...this.frames.slice(0, rounds.length), last];
   }
 }

@@ -61,7 +61,7 @@ function curl({ request, withKey, url }) {
 }
 
 function python({ request, withKey, url }) {
-  const { query, ...options } = request;
+  const { query, queries, ...options } = request;
   const lines = Object.entries(options).map(([name, value]) => `        ${name}=${pythonValue(value)},`);
   const imports = withKey ? "import os\n\n" : "";
   const key = withKey ? `, api_key=os.environ["BOUNDARYMORPH_API_KEY"]` : "";
@@ -69,7 +69,7 @@ function python({ request, withKey, url }) {
 
 with Client(${pythonValue(url)}${key}) as client:
     selection = client.select(
-        ${pythonValue(query)},
+        ${pythonValue(query ?? queries)},
 ${lines.join("\n")}
     )
 for document in selection.documents:
@@ -85,11 +85,11 @@ function pythonValue(value) {
 }
 
 function typescript({ request, withKey, url }) {
-  const { query, ...options } = request;
+  const { query, queries, ...options } = request;
   const key = withKey ? ", apiKey: process.env.BOUNDARYMORPH_API_KEY" : "";
   return `import { Client } from "boundarymorph-client";
 
 const client = new Client({ baseUrl: ${JSON.stringify(url)}${key} });
-const selection = await client.select(${JSON.stringify(query)}, ${JSON.stringify(options, null, 2)});
+const selection = await client.select(${JSON.stringify(query ?? queries)}, ${JSON.stringify(options, null, 2)});
 for (const { rank, id, relevance, source } of selection.documents) console.log(rank, id, relevance, source);`;
 }

@@ -23,7 +23,8 @@ const STOPPED = {
   scorer_failed: "the scorer failed",
 };
 
-export function showSummary(answer) {
+// queries: of the request, if there are several.
+export function showSummary(answer, queries) {
   const { documents, usage } = answer;
   const scored = documents.filter(({ source }) => source === "cross_encoder").length;
   const deep = documents.filter(({ retrieval_rank: rank }) => rank > documents.length);
@@ -33,7 +34,8 @@ export function showSummary(answer) {
   find("outcome").textContent =
     `${number(scored)} scored, ${number(documents.length - scored)} inferred` +
     (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
-    `. About ${percent(answer.expected_loss)} of the best set's relevance may be missed.`;
+    `. About ${percent(answer.expected_loss)} of the best set's relevance may be missed.` +
+    (queries ? ` They answer best: ${queries.map((query, i) => `“${query}” ${number(documents.filter((one) => one.query === i).length)}`).join(", ")}.` : "");
   const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
   const calls = usage.cross_encoder_calls + usage.cached_scores;
   const cached = usage.cached_scores ? ` (${number(usage.cached_scores)} from the cache)` : "";
