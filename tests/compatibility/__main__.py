@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,9 @@ from tests.compatibility.servers import servers
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "build" / "compatibility"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
-FEATURES = Path(__file__).with_name("features.md")  # the end of the page, written by hand
+TEMPLATE = Path(__file__).with_name("page.md")  # what is written by hand, with a place for the checks
 RESULTS = "results.json"  # in the folder of an environment, of its latest run
 CHECK_SECONDS = 900.0  # of all checks of one environment
-
-HEAD = """# Compatibility
-
-`make compatibility` writes this page: it installs each client from the package registry into its own environment and
-runs it against real services with the embedded cross-encoder, over HTTP, with an API key. Scores are compared with the
-service's answers to plain HTTP. Errors come from services that refuse more than 50 documents, whose scorer is down, or
-whose scorer is too slow for any deadline; each must reach the caller as the client's own exception for it. Open WebUI,
-Dify and RAGFlow are applications: `tests/compatibility/clients/applications.py` reproduces their requests, and how they
-read the answers, with `requests`. `make test` runs the checks of Cohere's SDK.
-
-"""
 
 
 @dataclass(frozen=True)
@@ -101,17 +91,17 @@ def run(environment: Environment, python: Path, running: Servers) -> list[dict[s
     return [what | {"problem": done.stderr}]
 
 
-def page(results: Sequence[dict[str, Any]]) -> str:
-    """The results as Markdown."""
+def page(results: Sequence[dict[str, Any]], day: str) -> str:
+    """The results as Markdown, a row for each client."""
     passed = sum(result["problem"] is None for result in results)
-    day = datetime.now(UTC).date().isoformat()
     lines = [f"{passed} of {len(results)} checks passed on {day}, with Python {platform.python_version()}.", ""]
-    lines += ["| client | version | endpoint | what was run | result |", "|---|---|---|---|---|"]
-    for result in results:
-        outcome = "passed" if result["problem"] is None else "**failed**"
-        row = (result["package"], result["version"], f"`{result['endpoint']}`", result["what"], outcome)
-        lines.append(f"| {' | '.join(row)} |")
-    return HEAD + "\n".join(lines) + "\n\n" + FEATURES.read_text()
+    lines += ["| client | endpoints | what was run |", "|---|---|---|"]
+    for client, checks in groupby(results, lambda result: f"{result['package']} {result['version']}".strip()):
+        ran = list(checks)
+        endpoints = dict.fromkeys(f"`{check['endpoint']}`" for check in ran)
+        tried = dict.fromkeys(check["what"] + ("" if check["problem"] is None else " **failed**") for check in ran)
+        lines.append(f"| {client} | {', '.join(endpoints)} | {'; '.join(tried)} |")
+    return TEMPLATE.read_text().replace("{checks}", "\n".join(lines))
 
 
 def main() -> int:
@@ -133,7 +123,8 @@ def main() -> int:
                 outcome = "passed" if result["problem"] is None else f"FAILED\n{result['problem']}"
                 print(f"{result['package']} {result['version']}  {result['endpoint']}  {result['what']}: {outcome}")
     latest = [FOLDER / environment.name / RESULTS for environment in ENVIRONMENTS]
-    PAGE.write_text(page([result for path in latest if path.is_file() for result in json.loads(path.read_text())]))
+    results = [result for path in latest if path.is_file() for result in json.loads(path.read_text())]
+    PAGE.write_text(page(results, datetime.now(UTC).date().isoformat()))
     print(f"written to {PAGE.relative_to(REPOSITORY)}")
     return int(failed)
 

@@ -69,7 +69,7 @@ def budget(path: str, servers: Servers) -> None:
     )
 
 
-@of_both("errors: no documents, wrong types, too many documents, a wrong key, scorer away, deadline")
+@of_both("errors")
 def refusals(path: str, servers: Servers) -> None:
     def call(url: str | None = None, key: str | None = None, documents: Any = DOCUMENTS, **options: Any) -> Any:
         return lambda: client(path, servers, url, key).rerank(
