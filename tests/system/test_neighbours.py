@@ -1,6 +1,6 @@
 """One key takes all that it can get of something bounded; another key's small request is answered as if it were alone.
 
-docs/running.md#shares lists what is bounded, and the test of each.
+docs/running.md#shares lists what is bounded.
 """
 
 from __future__ import annotations
