@@ -20,7 +20,7 @@ from boundarymorph.selection import (
     TrendConfig,
     UpperConfidenceBound,
 )
-from boundarymorph.selection.process import GaussianProcess
+from boundarymorph.selection.process import GaussianProcesses
 from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from tests.selection.pools import FAMILIES, clustered, play
 
@@ -267,13 +267,13 @@ def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_looking_ahead_begins_where_it_pays_and_foresees_picks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pick that needs a row is always among the rows prepared for it, and most later ones were prepared before."""
     passes: list[tuple[int, bool]] = []
-    prepare = GaussianProcess.prepare
+    prepare = GaussianProcesses.prepare
 
-    def watched(process: GaussianProcess, documents: Sequence[int]) -> None:
+    def watched(process: GaussianProcesses, documents: Sequence[int]) -> None:
         prepare(process, documents)
         passes.append((len(process.observed), process.ready(documents[0])))
 
-    monkeypatch.setattr(GaussianProcess, "prepare", watched)
+    monkeypatch.setattr(GaussianProcesses, "prepare", watched)
     pool, scores = clustered(400, 16, 4)
     session = SelectionSession(pool, budget=160, k=50, config=config)
     play(session, scores)

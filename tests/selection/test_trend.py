@@ -224,16 +224,16 @@ def test_when_a_scorer_has_levels(scores: tuple[float, ...], levels: tuple[float
 def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     pool, _ = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
-    process, scores = posterior._processes[0], np.array([1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
+    processes, scores = posterior._processes, np.array([1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
     for known, held in (
         (1, [0.75]),
         (4, [0.75, 0.25, 0.5, 0.25]),
         (5, [0.99, 0.01, 0.5, 0.01, 0.02]),
         (6, [1 - 1e-7, 1e-7, 0.5, 1e-7, 0.02, 1e-7]),
     ):
-        new = range(len(process.observed), known)
+        new = range(len(processes.observed), known)
         posterior.observe(new, scores[new].tolist())
-        np.testing.assert_allclose(process.targets + LEVEL, logit(held))
+        np.testing.assert_allclose(processes.targets + LEVEL, logit(held))
     np.testing.assert_array_equal(posterior.beliefs.belief().mean[:6], scores)
 
 

@@ -16,14 +16,14 @@ from boundarymorph.selection.pool import Pool
 
 
 class Covariance(Protocol):
-    """A positive definite function on N documents. Callers may change the arrays that they get."""
+    """g positive definite functions on N documents. Callers may change the rows that they get."""
 
     @property
     def diagonal(self) -> NDArray[np.float64]:
-        """(N,) prior variances."""
+        """(g, N) prior variances."""
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
-        """(m, N) covariances of m documents with all."""
+        """(g, m, N) covariances of m documents with all."""
 
 
 class StationaryCovariance:
@@ -32,10 +32,10 @@ class StationaryCovariance:
     def __init__(self, distances: CosineDistances, kernel: Kernel) -> None:
         self._distances = distances
         self._kernel = kernel
-        self.diagonal = np.broadcast_to(np.float64(1.0), distances.count)
+        self.diagonal = np.broadcast_to(np.float64(1.0), (1, distances.count))
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
-        return self._kernel(self._distances.from_documents(documents))
+        return self._kernel(self._distances.from_documents(documents))[None]
 
     def query_row(self) -> NDArray[np.float64]:
         """(N,) covariances of the query with all documents."""
@@ -105,18 +105,20 @@ class SharedRows:
         return narrowed
 
 
-class SharedCovariance:
-    """A stationary field of variance 1, plus a reweighted query of prior variance `weight`."""
+class WeightedCovariances:
+    """Stationary fields of variance 1, plus a reweighted query of g prior variances, the `weights`."""
 
-    def __init__(self, shared: SharedRows, weight: float) -> None:
+    def __init__(self, shared: SharedRows, weights: NDArray[np.float64]) -> None:
         self._shared = shared
-        self._weight = weight
-        self.diagonal = 1.0 + weight * shared.reweighted_diagonal
+        self._weights = weights
+        self.diagonal = 1.0 + np.multiply.outer(weights, shared.reweighted_diagonal)
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
         stationary, reweighted = self._shared.rows(documents)
-        if self._weight == 0:
-            return stationary.copy()
-        covariances = reweighted * reweighted.dtype.type(self._weight)
+        covariances: NDArray[np.floating] = np.multiply.outer(self._weights.astype(reweighted.dtype), reweighted)
         covariances += stationary
         return covariances
+
+    def among(self, documents: NDArray[np.intp]) -> WeightedCovariances:
+        """The same functions on a subset of the documents."""
+        return WeightedCovariances(self._shared.among(documents), self._weights)

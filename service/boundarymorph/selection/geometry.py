@@ -13,6 +13,7 @@ from boundarymorph.selection.pool import Pool
 
 DEFAULT_PAIRS = 5_000
 BLOCK = 96  # rows of embeddings of which something is computed at a time, so that they stay in the cache
+NUMBERS = BLOCK * 384  # numbers of rows that are gathered at a time, likewise
 PRODUCTS = 400_000  # multiplications at a time: OpenBLAS multiplies small matrices without copying them first
 Number = TypeVar("Number", bound=np.floating)
 
@@ -86,12 +87,13 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
     if pairs is None or pairs >= count * (count - 1) // 2:
         return 1.0 - _exact_median_cosine(embeddings)
     rng = np.random.default_rng(seed)
+    block = max(NUMBERS // max(embeddings.shape[1], 1), 1)
     cosines: list[NDArray[np.floating]] = []
     while pairs > 0:
         shuffled = rng.permutation(count)
         first, second = shuffled[: count // 2][:pairs], shuffled[count // 2 :]
-        for start in range(0, len(first), BLOCK):
-            one, other = (embeddings[side[start : min(start + BLOCK, len(first))]] for side in (first, second))
+        for start in range(0, len(first), block):
+            one, other = (embeddings[side[start : min(start + block, len(first))]] for side in (first, second))
             cosines.append(np.einsum("nd,nd->n", one, other))
         pairs -= count // 2
     return 1.0 - float(np.median(np.concatenate(cosines)))

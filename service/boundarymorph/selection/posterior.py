@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcess, Rehearsal
+from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcesses, Rehearsal
 from boundarymorph.selection.scale import NODE_WEIGHTS, NODES, normal_share
 
 NOISE = 1e-4
@@ -179,7 +179,7 @@ class ResidualPosterior:
         self._anchored = query_prior is not None
         query_row = covariance.query_row() if self._anchored else None
         level = np.ones((1, len(prior)))
-        self._process = GaussianProcess(covariance, level, size + self._anchored, noise, query_row=query_row)
+        self._process = GaussianProcesses(covariance, level, size + self._anchored, noise, query_row=query_row)
         self._scores: dict[int, float] = {}
         if query_prior is not None:
             self._process.observe([QUERY], [QUERY_RELEVANCE - query_prior])
@@ -193,9 +193,8 @@ class ResidualPosterior:
     def beliefs(self) -> Residuals:
         process, scores = self._process, np.array(list(self._scores.values()))
         observed = np.array(list(self._scores), dtype=np.intp)
-        return Residuals(
-            self._prior, process.explained, process.residuals[0], process.variance, process.targets, observed, scores
-        )
+        (explained,), ((unexplained,),), (variance,) = process.explained, process.residuals, process.variance
+        return Residuals(self._prior, explained, unexplained, variance, process.targets, observed, scores)
 
     def ready(self, document: int) -> bool:
         return self._process.ready(document)
@@ -206,5 +205,5 @@ class ResidualPosterior:
     def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
         covariance = self._covariance.among(documents)
         directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
-        rehearsal = Rehearsal([self._process], [covariance], documents, directions, members, np.ones((1, 1)))
+        rehearsal = Rehearsal(self._process, covariance, documents, directions, members, np.ones((1, 1)))
         return ResidualFantasy(self.beliefs.among(documents), rehearsal)

@@ -1,4 +1,4 @@
-"""A Gaussian process over a pool with a trend in given columns, conditioned one round at a time, exactly.
+"""Gaussian processes over a pool with a trend in given columns, conditioned one round at a time, exactly.
 
 With the Cholesky factor L of K(A, A) + noise I over the observed documents A, the rows of V = L^-1 K(A, C) never change
 once written. A round of new observations X appends
@@ -25,12 +25,13 @@ QUERY = -1  # stands for the query among the observed documents
 LARGEST_ROUND = 32  # observations entered at once
 
 
-class GaussianProcess:
-    """A process after t of at most `size` observations. Memory: size x N numbers of `dtype` and a few vectors.
+class GaussianProcesses:
+    """g processes of different covariances after the same t of at most `size` observations. Memory: g x size x N numbers
+    of `dtype` and a few vectors.
 
-    observed: the documents, in order, QUERY for the query. explained: (N,) V' z. residuals: (p, N) H - V' G.
-    variance: (N,) posterior variance for known coefficients, positive up to rounding.
-    noise: variance of an observation. If the factorisation is not positive definite, the noise is raised, first to
+    observed: the documents, in order, QUERY for the query. explained: (g, N) V' z. residuals: (g, p, N) H - V' G.
+    variance: (g, N) posterior variances for known coefficients, positive up to rounding.
+    noise: variance of an observation. If a factorisation is not positive definite, the noise is raised, first to
     1e-2, and all observations are entered again (paper app. C.3).
     """
 
@@ -56,10 +57,11 @@ class GaussianProcess:
         self._columns = columns
         self._query_row = query_row
         self._ahead_limit = max(size // 8, 1)
-        self._rows = np.empty((size, columns.shape[1]), dtype)  # V
-        self._factor = np.zeros((size, size))  # L
+        count = len(covariance.diagonal)
+        self._rows = np.empty((count, size, columns.shape[1]), dtype)  # V
+        self._factors = np.zeros((count, size, size))  # L
         self._known = np.empty((size, 1 + len(columns)))  # y and H(A)
-        self._whitened = np.empty_like(self._known)  # z and G
+        self._whitened = np.empty((count, *self._known.shape))  # z and G
         self.noise = noise
         self._start()
 
@@ -70,23 +72,28 @@ class GaussianProcess:
 
     @property
     def whitened_targets(self) -> NDArray[np.float64]:
-        """(t,) z"""
-        return self._whitened[: len(self.observed), 0]
+        """(g, t) z"""
+        return self._whitened[:, : len(self.observed), 0]
 
     @property
     def whitened_columns(self) -> NDArray[np.float64]:
-        """(t, p) G"""
-        return self._whitened[: len(self.observed), 1:]
+        """(g, t, p) G"""
+        return self._whitened[:, : len(self.observed), 1:]
 
     @property
-    def log_determinant(self) -> float:
-        """log det L"""
-        return float(np.log(self.pivots).sum())
+    def log_determinants(self) -> NDArray[np.float64]:
+        """(g,) log det L"""
+        determinants: NDArray[np.float64] = np.log(self.pivots).sum(axis=1)
+        return determinants
 
     @property
     def pivots(self) -> NDArray[np.float64]:
-        """(t,) the diagonal of L: the standard deviation of each observation conditional on those before it."""
-        return self._factor.diagonal()[: len(self.observed)]
+        """(g, t) the diagonals of L: the standard deviation of each observation conditional on those before it."""
+        return self._factors.diagonal(axis1=1, axis2=2)[:, : len(self.observed)]
+
+    def rows(self, documents: NDArray[np.intp]) -> NDArray[np.floating]:
+        """(g, t, n) V of these documents."""
+        return self._rows[:, : len(self.observed), documents]
 
     def observe(self, documents: Sequence[int], targets: Sequence[float] | NDArray[np.float64]) -> None:
         """Condition on documents, each observed once. QUERY may only be the first, and alone."""
@@ -108,60 +115,60 @@ class GaussianProcess:
         rows = self._given(documents, 0, self._covariance.rows(documents))
         while len(self._ahead) + len(documents) > self._ahead_limit:
             del self._ahead[next(iter(self._ahead))]
-        for document, row in zip(documents, rows, strict=True):
-            self._ahead[document] = (len(self.observed), row.copy())
+        for place, document in enumerate(documents):
+            self._ahead[document] = (len(self.observed), rows[:, place, None].copy())
 
     def retarget(self, targets: NDArray[np.float64]) -> None:
         """Replace all t targets, in order of observation, in O(tN)."""
         t = len(self.observed)
         self._known[:t, 0] = targets
-        self._whitened[:t, 0] = np.linalg.solve(self._factor[:t, :t], targets)
-        self.explained = self._whitened[:t, 0].astype(self._rows.dtype) @ self._rows[:t]
+        self._whitened[:, :t, 0] = np.linalg.solve(self._factors[:, :t, :t], targets[:, None])[..., 0]
+        self.explained = np.matmul(self._whitened[:, None, :t, 0].astype(self._rows.dtype), self._rows[:, :t])[:, 0]
 
     def _start(self) -> None:
         self.observed, self._ahead = [], {}
-        self.explained = np.zeros(self._rows.shape[1])
-        self.residuals = self._columns.copy()
         self.variance = self._covariance.diagonal.copy()
+        self.explained = np.zeros_like(self.variance)
+        self.residuals = np.tile(self._columns, (len(self.variance), 1, 1))
 
     def _observe(self, documents: list[int], targets: NDArray[np.float64]) -> None:
         t, end = len(self.observed), len(self.observed) + len(documents)
         rows = self._rows_of(documents)
-        shared, own, columns = np.empty((1, 0)), np.ones((1, 1)), np.ones((1, len(self._columns)))
+        shared, own, columns = np.empty((1, 1, 0)), np.ones((1, 1, 1)), np.ones((1, len(self._columns)))
         if documents != [QUERY]:
-            shared = self._rows[:t, documents].T.astype(np.float64)
-            own, columns = rows[:, documents].astype(np.float64), self._columns[:, documents].T
-        factor = _cholesky(own + self.noise * np.eye(len(own)))
-        if factor.diagonal().min() ** 2 < self.noise / 2:  # never less than the noise in exact arithmetic
+            shared = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
+            own, columns = rows[:, :, documents].astype(np.float64), self._columns[:, documents].T
+        factors = _cholesky(own + self.noise * np.eye(len(documents)))
+        if factors.diagonal(axis1=1, axis2=2).min() ** 2 < self.noise / 2:  # never less than the noise in exact arithmetic
             self._escalate()
             self._observe(documents, targets)
             return
-        inverse = np.linalg.inv(factor)
-        new = np.matmul(inverse.astype(rows.dtype), rows, out=self._rows[t:end])
-        self._factor[t:end, :t], self._factor[t:end, t:end] = shared, factor
+        inverses = np.linalg.inv(factors)
+        new = np.matmul(inverses.astype(rows.dtype), rows, out=self._rows[:, t:end])
+        self._factors[:, t:end, :t], self._factors[:, t:end, t:end] = shared, factors
         self._known[t:end, 0], self._known[t:end, 1:] = targets, columns
-        whitened = inverse @ (self._known[t:end] - shared @ self._whitened[:t])
-        self._whitened[t:end] = whitened
-        sums = whitened.T.astype(rows.dtype) @ new
-        self.explained += sums[0]
-        self.residuals -= sums[1:]
-        self.variance -= np.einsum("mn,mn->n", new, new)
+        whitened = inverses @ (self._known[t:end] - shared @ self._whitened[:, :t])
+        self._whitened[:, t:end] = whitened
+        sums = whitened.swapaxes(1, 2).astype(rows.dtype) @ new
+        self.explained += sums[:, 0]
+        self.residuals -= sums[:, 1:]
+        self.variance -= np.einsum("gmn,gmn->gn", new, new)
         self.observed += documents
 
     def _rows_of(self, documents: list[int]) -> NDArray[np.floating]:
-        """(m, N) covariances of documents with all, conditional on all observations."""
+        """(g, m, N) covariances of documents with all, conditional on all observations."""
         if documents == [QUERY]:
             assert self._query_row is not None
-            return self._query_row[None]
+            return self._query_row[None, None]
         if len(documents) == 1 and documents[0] in self._ahead:
             since, row = self._ahead.pop(documents[0])
-            return self._given(documents, since, row[None])
+            return self._given(documents, since, row)
         return self._given(documents, 0, self._covariance.rows(documents))
 
     def _given(self, documents: list[int], since: int, rows: NDArray[np.floating]) -> NDArray[np.floating]:
         """Update covariances, which are conditional on the first `since` observations, in place."""
-        t = len(self.observed)
-        rows -= self._rows[since:t, documents].T @ self._rows[since:t]
+        earlier = self._rows[:, since : len(self.observed)]
+        rows -= earlier[:, :, documents].swapaxes(1, 2) @ earlier
         return rows
 
     def _escalate(self) -> None:
@@ -181,28 +188,28 @@ class Rehearsal:
 
     def __init__(
         self,
-        processes: Sequence[GaussianProcess],
-        covariances: Sequence[Covariance],
+        processes: GaussianProcesses,
+        covariance: Covariance,
         documents: NDArray[np.intp],
         directions: NDArray[np.float64],
         members: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """covariances: of the n documents; directions: (g, p, n), whose inner products are the covariances of the
+        """covariance: of the n documents; directions: (g, p, n), whose inner products are the covariances of the
         trends; members: (q, p), 1 for the columns of each member; scales: (g, q) squared amplitudes."""
-        self._covariances = covariances
-        self._rows = np.stack([process._rows[: len(process.observed), documents] for process in processes])
+        self._covariance = covariance
+        self._rows = processes.rows(documents)
         self._directions = directions
         self._members = members
         self._scales = scales[:, :, None]
-        self._noise = np.concatenate([process.noise * own for process, own in zip(processes, scales, strict=True)])
+        self._noise = processes.noise * scales.ravel()
         self._earlier: list[NDArray[np.float64]] = []
 
     def condition(self, document: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Condition on a document. Returns the (g q, n) new row of each member's V and its (g q, 1) pivot. A target
         that differs from its mean by r adds rows * r / pivots to the means; the variances fall by the squares of the
         rows."""
-        field = np.stack([covariance.rows([document]) for covariance in self._covariances])
+        field = self._covariance.rows([document])
         field -= self._rows[:, None, :, document] @ self._rows
         members = (self._members * self._directions[:, None, :, document]) @ self._directions
         members += field
@@ -216,9 +223,9 @@ class Rehearsal:
         return rows, pivots
 
 
-def _cholesky(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lower factor (m, m); zeros where there is none."""
+def _cholesky(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lower factors (g, m, m); zeros if one of them does not exist."""
     try:
-        return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+        return np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
-        return np.zeros_like(matrix)
+        return np.zeros_like(matrices)

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.covariance import SharedCovariance, SharedRows
+from boundarymorph.selection.covariance import SharedRows, WeightedCovariances
 from boundarymorph.selection.features import lexical, rank_and_similarity, signals
 from boundarymorph.selection.kernels import Kernel
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcess, Rehearsal
+from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcesses, Rehearsal
 from boundarymorph.selection.scale import Scale
 
 NOISE = 0.2
@@ -169,11 +169,10 @@ class TrendPosterior:
         self._expected[1 : 1 + len(always)] = SLOPE / SLOPE_DEVIATION
         if weight > 0:
             self._expected[1 + len(always) : 1 + len(always) + len(by_words)] = SLOPE_BY_WORDS / np.sqrt(weight)
-        self._shared, self._weights = SharedRows(pool, kernel), (0.0, weight)
-        self._processes = [
-            GaussianProcess(covariance, columns, max(size, 1), noise, dtype=pool.embeddings.dtype)
-            for covariance in self._covariances(self._shared)
-        ]
+        self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array([0.0, weight]))
+        self._processes = GaussianProcesses(
+            self._covariances, columns, max(size, 1), noise, dtype=pool.embeddings.dtype
+        )
         sizes = {1 + len(always), 1 + len(always) + len(by_words), len(columns)}
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
@@ -185,10 +184,9 @@ class TrendPosterior:
         scale = Scale.of(self._scores.values())
         changed, self._scale = scale.clip != self._scale.clip, scale
         values = scale.log_odds(np.array(list(self._scores.values()))) - LEVEL
-        for process in self._processes:
-            process.observe(documents, values[len(values) - len(documents) :])
-            if changed:
-                process.retarget(values)
+        self._processes.observe(documents, values[len(values) - len(documents) :])
+        if changed:
+            self._processes.retarget(values)
         self._mixture = self._mixed()
 
     @property
@@ -196,55 +194,44 @@ class TrendPosterior:
         return self._mixture
 
     def ready(self, document: int) -> bool:
-        return self._processes[0].ready(document)
+        return self._processes.ready(document)
 
     def prepare(self, documents: Sequence[int]) -> None:
-        for process in self._processes:
-            process.prepare(documents)
+        self._processes.prepare(documents)
 
     def among(self, documents: NDArray[np.intp]) -> TrendFantasy:
-        covariances = self._covariances(self._shared.among(documents))
-        directions = np.stack([fitted.directions[:, documents] for fitted in self._fitted])
-        scales = np.stack([fitted.scales for fitted in self._fitted])
-        rehearsal = Rehearsal(self._processes, covariances, documents, directions, self._members, scales)
+        fitted = self._fitted
+        directions = fitted.directions[:, :, documents]
+        covariances = self._covariances.among(documents)
+        rehearsal = Rehearsal(self._processes, covariances, documents, directions, self._members, fitted.scales)
         return TrendFantasy(self._mixture.among(documents), self._mixture.belief().mean[documents], rehearsal)
 
-    def _covariances(self, shared: SharedRows) -> list[SharedCovariance]:
-        return [SharedCovariance(shared, weight) for weight in self._weights]
-
     def _mixed(self) -> Mixture:
-        self._fitted = [Fitted.of(process, self._members, self._expected) for process in self._processes]
-        likelihoods = np.concatenate([fitted.log_likelihoods for fitted in self._fitted])
-        weights = np.exp(likelihoods - likelihoods.max())
+        self._fitted = fitted = Fitted.of(self._processes, self._members, self._expected)
+        weights = np.exp(fitted.log_likelihoods - fitted.log_likelihoods.max()).ravel()
         weights /= weights.sum()
-        means = np.concatenate([fitted.means for fitted in self._fitted])
+        means = fitted.means
         means += LEVEL
-        variances = np.concatenate([fitted.variances for fitted in self._fitted])
-        own = np.concatenate([fitted.own for fitted in self._fitted])
-        noise = np.concatenate([fitted.process.noise * fitted.scales for fitted in self._fitted])[:, None]
+        noise = self._processes.noise * fitted.scales.reshape(-1, 1)
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         scale = self._scale
         if scale.levels:
-            foreseen, deviations = (
-                np.concatenate(parts)
-                for parts in zip(*((fitted.foreseen, fitted.deviations) for fitted in self._fitted), strict=True)
-            )
-            scale = scale.cut(scores, weights, foreseen + LEVEL, deviations)
+            scale = scale.cut(scores, weights, _flat(fitted.foreseen) + LEVEL, _flat(fitted.deviations))
+        means, variances, own = _flat(means), _flat(fitted.variances), _flat(fitted.own)
         return Mixture(weights, means, variances, own, own.mean(axis=1, keepdims=True), noise, observed, scores, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """The members that share a process, fitted to its observations: by least squares in their leading columns under
+    """Members of g processes, fitted to their observations: q of each, by least squares in their leading columns under
     the priors of the columns, at the mode of the amplitude.
 
-    directions: (p, N), whose inner products are the posterior covariances of the trend of all columns. scales: (q,)
-    squared amplitudes. log_likelihoods: (q,) at these amplitudes, with the coefficients integrated out. means,
-    variances: (q, N) with the uncertainty of the coefficients; own: (q, N) variances without it. foreseen, deviations:
-    (q, t) predictive mean and standard deviation of each target conditional on those before it.
+    directions: (g, p, N), whose inner products are the posterior covariances of the trend of all columns. scales:
+    (g, q) squared amplitudes. log_likelihoods: (g, q) at these amplitudes, with the coefficients integrated out. means,
+    variances: (g, q, N) with the uncertainty of the coefficients; own: (g, q, N) variances without it. foreseen,
+    deviations: (g, q, t) predictive mean and standard deviation of each target conditional on those before it.
     """
 
-    process: GaussianProcess
     directions: NDArray[np.float64]
     scales: NDArray[np.float64]
     log_likelihoods: NDArray[np.float64]
@@ -255,7 +242,7 @@ class Fitted:
     deviations: NDArray[np.float64]
 
     @classmethod
-    def of(cls, process: GaussianProcess, members: NDArray[np.float64], expected: NDArray[np.float64]) -> Fitted:
+    def of(cls, processes: GaussianProcesses, members: NDArray[np.float64], expected: NDArray[np.float64]) -> Fitted:
         """members: (q, p), 1 for the leading columns that each has; expected: (p,) coefficients before any score, in
         units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
         posterior precision, a member depends on the leading entries only.
@@ -265,29 +252,39 @@ class Fitted:
         2 n log a + (z'z - u'u) / a^2 - 2 u'v / a + e'e - v'v. With the prior of a, it is least where
         n a^2 + (u'v) a = z'z - u'u, each with what the prior adds to it.
         """
-        columns, targets = process.whitened_columns, process.whitened_targets
-        inverse = np.linalg.inv(np.linalg.cholesky(columns.T @ columns + np.eye(len(expected))))
-        from_scores, from_prior = members * (inverse @ (columns.T @ targets)), members * (inverse @ expected)
-        directions = inverse @ process.residuals
+        columns, targets = processes.whitened_columns, processes.whitened_targets[:, :, None]
+        transposed = columns.swapaxes(1, 2)
+        inverse = np.linalg.inv(np.linalg.cholesky(transposed @ columns + np.eye(len(expected))))
+        from_scores = members * (inverse @ (transposed @ targets)).swapaxes(1, 2)
+        from_prior = members * (inverse @ expected)[:, None]
+        directions = inverse @ processes.residuals
 
-        free = len(targets) + PRIOR_SCORES
-        squares = np.maximum(targets @ targets - np.square(from_scores).sum(axis=1), 0.0) + PRIOR_SCORES * PRIOR_SCALE
-        cross = (from_scores * from_prior).sum(axis=1)
+        free = len(processes.targets) + PRIOR_SCORES
+        lengths = np.square(targets).sum(axis=1)
+        squares = np.maximum(lengths - np.square(from_scores).sum(axis=2), 0.0) + PRIOR_SCORES * PRIOR_SCALE
+        cross = (from_scores * from_prior).sum(axis=2)
         amplitudes = (np.sqrt(np.square(cross) + 4.0 * free * squares) - cross) / (2.0 * free)
         scales = np.square(amplitudes)
-        loads = from_scores + amplitudes[:, None] * from_prior
-        left = members @ np.square(expected) - np.square(from_prior).sum(axis=1)
+        loads = from_scores + amplitudes[:, :, None] * from_prior
+        left = members @ np.square(expected) - np.square(from_prior).sum(axis=2)
         fit = squares / scales / 2.0 - cross / amplitudes + left / 2.0
-        volumes = -(members @ np.log(inverse.diagonal()))
-        likelihoods = -free * np.log(amplitudes) - fit - process.log_determinant - volumes
+        volumes = -np.log(inverse.diagonal(axis1=1, axis2=2)) @ members.T
+        likelihoods = -free * np.log(amplitudes) - fit - processes.log_determinants[:, None] - volumes
 
         means = loads @ directions
-        means += process.explained
-        own = np.outer(scales, np.maximum(process.variance, MINIMUM_VARIANCE))
+        means += processes.explained[:, None]
+        own = scales[:, :, None] * np.maximum(processes.variance, MINIMUM_VARIANCE)[:, None]
         variances = members @ np.square(directions)
-        variances *= scales[:, None]
+        variances *= scales[:, :, None]
         variances += own
-        surprises = targets - loads @ inverse @ columns.T
-        foreseen = process.targets - process.pivots * surprises
-        deviations = np.outer(amplitudes, process.pivots)
-        return cls(process, directions, scales, likelihoods, means, variances, own, foreseen, deviations)
+        pivots = processes.pivots[:, None]
+        surprises = targets.swapaxes(1, 2) - loads @ inverse @ transposed
+        foreseen = processes.targets - pivots * surprises
+        return cls(
+            directions, scales, likelihoods, means, variances, own, foreseen, amplitudes[:, :, None] * pivots
+        )
+
+
+def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(g q, n) from (g, q, n)."""
+    return values.reshape(-1, values.shape[-1])
