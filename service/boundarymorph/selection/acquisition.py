@@ -148,7 +148,8 @@ def _largest(values: NDArray[np.float64], n: int) -> list[int]:
     n = min(n, len(values))
     best = np.sort(np.argpartition(-values, n - 1)[:n])
     best = best[np.argsort(-values[best], kind="stable")]
-    return [int(document) for document in best if values[document] > -np.inf]
+    likely: list[int] = best[values[best] > -np.inf].tolist()
+    return likely
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,13 +196,13 @@ class SelectionSession(Session):
         shares, scores = self._posterior.beliefs.outcomes()
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
-        return Recall.of(reaching[self._left], np.isin(self._left, self.selection().documents))
+        return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left
         super().give_up(documents)
         if len(self._left) < len(before):
-            stay = np.isin(before, self._left)
+            stay = self._mask(self._left)[before]
             self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
             self._doubt()
 
@@ -213,7 +213,7 @@ class SelectionSession(Session):
         if self._diversity:
             chosen = self._diverse(documents, len(chosen))
         if self._distinct is not None:
-            inside, worth = np.isin(documents, chosen), self.belief.mean[documents]
+            inside, worth = self._mask(chosen)[documents], self.belief.mean[documents]
             chosen = documents[self._distinct.with_others(inside, worth, self._groups[documents])]
         return self._ranked(chosen)
 
@@ -234,7 +234,7 @@ class SelectionSession(Session):
             return documents
         belief = self.belief if self._counted is None else self._reported
         belief = belief.of(documents)
-        capacity = self._limited.among(np.isin(self._left, documents), np.zeros(len(self._left), dtype=np.bool_))
+        capacity = self._limited.among(self._mask(documents)[self._left], np.zeros(len(self._left), dtype=np.bool_))
         inside = capacity.margin(belief.mean)[1]
         return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
@@ -303,7 +303,7 @@ class SelectionSession(Session):
         other."""
         places = {choice.document: choice for choice in reversed(choices)}
         named = np.array([choice.document for choice in choices], dtype=np.intp)
-        named = named[np.isin(named, self._unscored)]
+        named = named[self._mask(self._unscored)[named]]
         if self.texts is not None:
             named = first_of_each(named, self.texts)
         if named.size:
@@ -330,7 +330,7 @@ class SelectionSession(Session):
 
     def _doubt(self) -> None:
         """Update the probabilities of reaching `min_relevance`, if that is the boundary."""
-        fits = self._reaching is not None and self._limited.holds(np.isin(self._left, self._likely))
+        fits = self._reaching is not None and self._limited.holds(self._mask(self._likely)[self._left])
         self._doubtful = self._reaching if fits else None
 
     def _view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
@@ -352,7 +352,7 @@ class SelectionSession(Session):
         if not isinstance(limited, GroupedCapacity):
             return self._left
         best = self._left[limited.eligible(self.belief.mean[self._left])]
-        return best if np.isin(self._unscored, best).any() else self._left
+        return best if self._mask(best)[self._unscored].any() else self._left
 
     @property
     def _groups(self) -> NDArray[np.intp]:
