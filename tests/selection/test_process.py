@@ -107,11 +107,11 @@ def test_variance_never_grows_and_stays_in_bounds(family: str) -> None:
     for seed in range(5):
         pool, scores = FAMILIES[family](80, 8, seed)
         gp = process(pool, 3.0, 40, 1e-4)
-        before = gp.variance.copy()
+        before = gp.variance[0].copy()
         np.testing.assert_array_equal(before, 1)
         for document in np.random.default_rng(seed).permutation(80)[:40].tolist():
             gp.observe([document], [scores[document]])
-            after = gp.variance.copy()
+            after = gp.variance[0].copy()
             assert (after <= before).all() and (after > 0).all()
             assert after[document] <= 1e-4
             before = after
@@ -128,31 +128,34 @@ def test_new_targets_are_as_if_observed_from_the_start() -> None:
 
 
 def test_against_the_textbook_with_columns() -> None:
-    """In float32 V the sums stay good to what its rounding allows."""
+    """Of two covariances at once. In float32 V the sums stay good to what its rounding allows."""
     pool, scores = clustered(40, 8, 1)
     columns = np.stack([np.ones(40), np.random.default_rng(0).normal(size=40)])
     for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-5)):
-        prior = covariance(pool, 3.0)
-        whole = prior.rows(range(40))
-        gp = GaussianProcesses(_Rounded(prior, dtype), columns, 15, 0.05, dtype=dtype)
-        gp.observe(range(15), scores[:15])
-        inverse = np.linalg.inv(whole[:15, :15] + 0.05 * np.eye(15))
-        np.testing.assert_allclose(gp.explained, whole[:, :15] @ inverse @ scores[:15], atol=tolerance)
-        left = columns - columns[:, :15] @ inverse @ whole[:15]
-        np.testing.assert_allclose(gp.residuals, left, atol=tolerance)
-        left_over = np.diag(whole) - np.einsum("nt,ts,ns->n", whole[:, :15], inverse, whole[:, :15])
-        np.testing.assert_allclose(gp.variance, left_over, atol=tolerance)
-        assert 2 * gp.log_determinants[0] == pytest.approx(-np.linalg.slogdet(inverse)[1], abs=tolerance)
+        priors = [covariance(pool, kappa) for kappa in (3.0, 0.5)]
+        gp = GaussianProcesses(_SideBySide(priors, dtype), columns, 15, 0.05, dtype=dtype)
+        for start in range(0, 15, 5):
+            gp.observe(range(start, start + 5), scores[start : start + 5])
+        for place, prior in enumerate(priors):
+            (whole,) = prior.rows(range(40))
+            inverse = np.linalg.inv(whole[:15, :15] + 0.05 * np.eye(15))
+            np.testing.assert_allclose(gp.explained[place], whole[:, :15] @ inverse @ scores[:15], atol=tolerance)
+            left = columns - columns[:, :15] @ inverse @ whole[:15]
+            np.testing.assert_allclose(gp.residuals[place], left, atol=tolerance)
+            left_over = np.diag(whole) - np.einsum("nt,ts,ns->n", whole[:, :15], inverse, whole[:, :15])
+            np.testing.assert_allclose(gp.variance[place], left_over, atol=tolerance)
+            determinant = 2 * gp.log_determinants[place]
+            assert determinant == pytest.approx(-np.linalg.slogdet(inverse)[1], abs=tolerance)
 
 
-class _Rounded(StationaryCovariance):
-    def __init__(self, covariance: StationaryCovariance, dtype: type) -> None:
-        self._whole = covariance
+class _SideBySide:
+    def __init__(self, covariances: Sequence[StationaryCovariance], dtype: type) -> None:
+        self._covariances = covariances
         self._dtype = dtype
-        self.diagonal = covariance.diagonal
+        self.diagonal = np.concatenate([covariance.diagonal for covariance in covariances])
 
     def rows(self, documents: Sequence[int]) -> Any:
-        return self._whole.rows(documents).astype(self._dtype)
+        return np.concatenate([covariance.rows(documents) for covariance in self._covariances]).astype(self._dtype)
 
 
 def test_duplicates_of_a_scored_document_take_its_score() -> None:

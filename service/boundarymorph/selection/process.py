@@ -26,8 +26,8 @@ LARGEST_ROUND = 32  # observations entered at once
 
 
 class GaussianProcesses:
-    """g processes of different covariances after the same t of at most `size` observations. Memory: g x size x N numbers
-    of `dtype` and a few vectors.
+    """g processes of different covariances after the same t of at most `size` observations. Memory: g x size x N
+    numbers of `dtype` and a few vectors.
 
     observed: the documents, in order, QUERY for the query. explained: (g, N) V' z. residuals: (g, p, N) H - V' G.
     variance: (g, N) posterior variances for known coefficients, positive up to rounding.
@@ -139,7 +139,9 @@ class GaussianProcesses:
             shared = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
             own, columns = rows[:, :, documents].astype(np.float64), self._columns[:, documents].T
         factors = _cholesky(own + self.noise * np.eye(len(documents)))
-        if factors.diagonal(axis1=1, axis2=2).min() ** 2 < self.noise / 2:  # never less than the noise in exact arithmetic
+        if (
+            factors.diagonal(axis1=1, axis2=2).min() ** 2 < self.noise / 2
+        ):  # never less than the noise in exact arithmetic
             self._escalate()
             self._observe(documents, targets)
             return

@@ -280,9 +280,7 @@ class Fitted:
         pivots = processes.pivots[:, None]
         surprises = targets.swapaxes(1, 2) - loads @ inverse @ transposed
         foreseen = processes.targets - pivots * surprises
-        return cls(
-            directions, scales, likelihoods, means, variances, own, foreseen, amplitudes[:, :, None] * pivots
-        )
+        return cls(directions, scales, likelihoods, means, variances, own, foreseen, amplitudes[:, :, None] * pivots)
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
