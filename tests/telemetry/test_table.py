@@ -43,5 +43,6 @@ def test_each_metric_is_documented_and_each_documented_one_is_there() -> None:
 def test_units_are_in_the_names() -> None:
     for name in registered():
         assert re.search(
-            r"_(seconds|total|ratio|tokens|pairs|texts|calls|rounds|state|up|bytes|running|waiting|nats)$", name
+            r"_(seconds|total|ratio|tokens|pairs|texts|calls|rounds|state|up|bytes|running|waiting|nats|indexes|documents)$",
+            name,
         ), f"{name} has no unit"

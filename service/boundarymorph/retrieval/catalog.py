@@ -19,6 +19,7 @@ from boundarymorph.retrieval.retriever import Retrieved, Search
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _log = logging.getLogger(__name__)
 WORDS = "words"  # the kind of an index without vectors
+UNREADABLE = "unreadable"  # in place of a kind that cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,19 @@ class IndexInfo:
     kind: str = "flat"
     structure: StructureInfo | None = None
     metric: str = "cosine"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTotals:
+    """The indexes of one kind on this machine's disk. bytes: size of their files."""
+
+    indexes: int = 0
+    documents: int = 0
+    bytes: int = 0
+
+    def plus(self, documents: int, bytes: int) -> IndexTotals:
+        """Return the totals with one more index."""
+        return IndexTotals(self.indexes + 1, self.documents + documents, self.bytes + bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +229,13 @@ class Catalog(Protocol):
 
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """Return summaries of all indexes by name. For one that cannot be read, a warning is logged too."""
+
+    def totals(self) -> Mapping[str, IndexTotals]:
+        """Return the totals of the indexes on this machine's disk by their kind, or `UNREADABLE`; of no others.
+
+        Not for several threads at once.
+        """
+        return {}
 
     def delete(self, name: str) -> None:
         """Remove an index with its documents. Raises InvalidIndexName or UnknownIndex."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from threadpoolctl import threadpool_limits
 
 from boundarymorph.caching.build import Caches, build_caches
+from boundarymorph.errors import StorageUnavailable
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer, LoadingScorer
@@ -18,6 +22,7 @@ from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
+from boundarymorph.telemetry import metrics
 
 # At run time each is imported where it is built: a process with a remote retriever loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model")
 PROBE = "probe"
 LOCAL_THREADS = 16  # that search local indexes: searches that wait at the same time run together
+MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 
 
@@ -46,7 +52,7 @@ class Retrieval:
     async def check(self) -> None:
         """Warm up the encoder, and check that the indexes can be reached. Raises what they raise."""
         await self.encoder.check()
-        await asyncio.to_thread(self.catalog.check)
+        await self.probes.get("indexes", probe_of_indexes(self.catalog))(math.inf)
 
     async def close(self) -> None:
         """Release threads and files, users before what they use."""
@@ -224,12 +230,28 @@ def probe_of_scorer(scorer: Scorer) -> Probe:
     return lambda deadline: scorer.score(PROBE, [PROBE], deadline=deadline)
 
 
-def probe_of_indexes(catalog: Catalog) -> Probe:
-    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it."""
+def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
+    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it.
+
+    It also has them measured for the metrics in another thread, for which nobody waits.
+    """
     check: asyncio.Task[None] | None = None
+    measuring: asyncio.Task[None] | None = None
+    due = -math.inf
+
+    def measure() -> None:
+        nonlocal due
+        begun = clock()
+        with suppress(StorageUnavailable):  # the check says so
+            measured = catalog.totals()
+            due = clock() + MEASURING_PAUSE * (clock() - begun)
+            for kind, totals in measured.items():
+                metrics.observe_indexes(kind, totals.indexes, totals.documents, totals.bytes)
 
     async def probe(deadline: float) -> None:
-        nonlocal check
+        nonlocal check, measuring
+        if (measuring is None or measuring.done()) and clock() >= due:
+            measuring = asyncio.create_task(asyncio.to_thread(measure))
         check = current = check or asyncio.create_task(asyncio.to_thread(catalog.check))
         try:
             await asyncio.shield(current)

@@ -114,6 +114,24 @@ work_refused = Counter(
 )
 truncated_pairs = Counter("boundarymorph_truncated_pairs_total", "Scored pairs cut to fit the cross-encoder.")
 ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by outcome.", ["outcome"])
+indexes = Gauge(
+    "boundarymorph_indexes",
+    "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.",
+    ["kind"],
+    multiprocess_mode="livemax",
+)
+index_documents = Gauge(
+    "boundarymorph_index_documents",
+    "Documents of the indexes on this machine's disk.",
+    ["kind"],
+    multiprocess_mode="livemax",
+)
+index_bytes = Gauge(
+    "boundarymorph_index_bytes",
+    "Size of the files of the indexes on this machine's disk.",
+    ["kind"],
+    multiprocess_mode="livemax",
+)
 
 cache_lookups = Counter(
     "boundarymorph_cache_lookups_total",
@@ -271,6 +289,13 @@ def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None
 def observe_replica(role: str, endpoint: str, works: bool) -> None:
     """Record whether one of the servers of a role works."""
     replica_up.labels(role, endpoint).set(works)
+
+
+def observe_indexes(kind: str, count: int, documents: int, size: int) -> None:
+    """Record the indexes of a kind on this machine's disk. size: in bytes."""
+    indexes.labels(kind).set(count)
+    index_documents.labels(kind).set(documents)
+    index_bytes.labels(kind).set(size)
 
 
 def count_lookups(cache: Cache, **outcomes: int) -> None:

@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,10 @@ from boundarymorph.errors import (
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.catalog import (
     NAME,
+    UNREADABLE,
     WORDS,
     IndexInfo,
+    IndexTotals,
     UnreadableIndex,
     check_name,
     check_same,
@@ -38,6 +40,7 @@ from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.matching import FILTER_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.totals import Totals, files_of
 from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.retrieval.local.words_index import WordsIndex
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
@@ -89,6 +92,7 @@ class LocalCatalog:
         self._lock = threading.Lock()
         self._most_open = most_open
         self._open: OrderedDict[str, _Open] = OrderedDict()  # the least recently used first
+        self._totals = Totals(self.describe)
         directory.mkdir(parents=True, exist_ok=True)
         self._tidy()
 
@@ -154,7 +158,7 @@ class LocalCatalog:
                 info.dimension,
                 info.encoder,
                 info.created,
-                _size(index.path.parent),
+                sum(size for size, _ in files_of(index.path.parent).values()),
                 info.kind,
                 index.structure(),
             )
@@ -162,6 +166,11 @@ class LocalCatalog:
     def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
         return listed(self._names(), self.describe)
+
+    def totals(self) -> Mapping[str, IndexTotals]:
+        """See `Catalog.totals`. Raises StorageUnavailable if the directory cannot be read."""
+        found = self._totals.of([self._folder(name) for name in self._names()])
+        return dict.fromkeys((*KINDS, UNREADABLE), IndexTotals()) | found
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`."""
@@ -341,12 +350,3 @@ def _locked(directory: Path, kind: int) -> Iterator[None]:
 
 def _taken(name: str) -> IndexConflict:
     return IndexConflict(f"the index {name!r} already exists; choose another name, or replace it (--replace)")
-
-
-def _size(folder: Path) -> int:
-    """Return the bytes of all files in a folder; files that disappear meanwhile do not count."""
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            size += path.stat().st_size
-    return size

@@ -15,6 +15,7 @@ from boundarymorph.retrieval.catalog import (
     Index,
     IndexConfiguration,
     IndexInfo,
+    IndexTotals,
     UnreadableIndex,
     check_name,
     check_same,
@@ -159,6 +160,9 @@ class Catalogs(Catalog):
                 info if info.name in catalog.described else replace(info, name=f"{store}/{info.name}") for info in found
             ]
         return sorted(shown, key=lambda info: info.name)
+
+    def totals(self) -> Mapping[str, IndexTotals]:
+        return self._base.totals()
 
     def delete(self, name: str) -> None:
         catalog, inner = self._of(name)

@@ -1,0 +1,93 @@
+"""What /metrics says about the indexes on a machine's disk, over HTTP."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.api.service import texts
+from tests.patience import until
+from tests.system.service import Service, retriever, scorer, service
+
+SAMPLE = re.compile(r'^boundarymorph_(indexes|index_documents|index_bytes)\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
+INDEXES, DOCUMENTS, BYTES = "indexes", "index_documents", "index_bytes"
+KINDS = {"flat", "ivf", "words", "unreadable"}
+
+
+def measured(running: Service) -> dict[str, dict[str, float]]:
+    """Values by metric and kind of index, from whichever worker answers."""
+    found: dict[str, dict[str, float]] = {INDEXES: {}, DOCUMENTS: {}, BYTES: {}}
+    exposed = running.client.get("/metrics", headers={"connection": "close"}).text
+    for metric, kind, value in SAMPLE.findall(exposed):
+        found[metric][kind] = float(value)
+    return found
+
+
+def becomes(running: Service, indexes: dict[str, int], documents: dict[str, int]) -> None:
+    """Every worker says so after a moment, with the bytes of GET /indexes, and 0 of any other kind."""
+    zero = dict.fromkeys(KINDS, 0)
+
+    def wanted() -> dict[str, dict[str, int]]:
+        sizes = dict(zero)
+        for index in running.client.get("/indexes").json()["indexes"]:
+            sizes[index["kind"]] += index["bytes"]
+        return {INDEXES: zero | indexes, DOCUMENTS: zero | documents, BYTES: sizes}
+
+    until(lambda: all(measured(running) == wanted() for _ in range(4)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_uploads_deletions_and_a_restart(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "boundarymorph.toml").write_text(f"ready_interval_seconds = 0.05\nworkers = {workers}")
+    with retriever(tmp_path / "data") as running:
+        client = running.client
+        becomes(running, {}, {})
+        for name, configuration in (("a", {}), ("b", {}), ("w", {"encoder": "none"})):
+            assert client.put(f"/indexes/{name}", json=configuration).is_success
+        assert client.post("/indexes/a/documents", json=texts(30)).is_success
+        assert client.post("/indexes/b/documents", json=texts(12)).is_success
+        assert client.post("/indexes/w/documents", json=texts(5)).is_success
+        becomes(running, {"flat": 2, "words": 1}, {"flat": 42, "words": 5})
+        assert client.post("/indexes/a/documents", json=texts(31)).is_success  # one is new
+        assert client.delete("/indexes/b/documents/d3").is_success
+        becomes(running, {"flat": 2, "words": 1}, {"flat": 42, "words": 5})
+        assert client.delete("/indexes/a/documents/d3").is_success
+        becomes(running, {"flat": 2, "words": 1}, {"flat": 41, "words": 5})
+        assert client.delete("/indexes/b").is_success
+        becomes(running, {"flat": 1, "words": 1}, {"flat": 30, "words": 5})
+        assert running.stop() == 0
+    with retriever(tmp_path / "data") as running:
+        becomes(running, {"flat": 1, "words": 1}, {"flat": 30, "words": 5})
+
+
+def test_an_index_that_cannot_be_read_and_one_of_the_same_name_again(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05")
+    with service(tmp_path / "data") as running:
+        for name in ("good", "bad"):
+            assert running.client.put(f"/indexes/{name}").is_success
+            assert running.client.post(f"/indexes/{name}/documents", json=texts(7)).is_success
+        becomes(running, {"flat": 2}, {"flat": 14})
+        assert running.stop() == 0
+    (file,) = (tmp_path / "data/indexes/bad").glob("*.sqlite3")
+    file.write_bytes(b"nonsense" * 500)
+    with service(tmp_path / "data") as running:
+        until(lambda: measured(running)[INDEXES] == {"flat": 1, "ivf": 0, "words": 0, "unreadable": 1})
+        found = measured(running)
+        assert found[DOCUMENTS]["flat"] == 7 and found[DOCUMENTS]["unreadable"] == 0
+        assert found[BYTES]["unreadable"] >= 4_000
+        assert running.client.delete("/indexes/bad").is_success
+        assert running.client.put("/indexes/bad").is_success
+        assert running.client.post("/indexes/bad/documents", json=texts(3)).is_success
+        becomes(running, {"flat": 2}, {"flat": 10})
+
+
+def test_a_gateway_and_a_scorer_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05")
+    nothing: dict[str, dict[str, float]] = {INDEXES: {}, DOCUMENTS: {}, BYTES: {}}
+    with (
+        scorer(tmp_path / "scorer.log") as scores,
+        retriever(tmp_path / "data") as pools,
+        service(tmp_path / "front", "--scorer-url", scores.url, "--retriever-url", pools.url) as gateway,
+    ):
+        becomes(pools, {}, {})
+        assert measured(gateway) == measured(scores) == nothing
