@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from boundarymorph.inference.transformer import packing
-from boundarymorph.inference.transformer.packing import Layout, Row, packed_attention
+from boundarymorph.inference.transformer.forward import PackedBody
+from boundarymorph.inference.transformer.packing import Row, packed_attention
+from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.scoring.scorer import Pair
 
 HEADS, GROUPS, WIDTH = 4, 2, 8
-CPU = torch.device("cpu")
 
 
 def pairs_of(*queries_and_ids: tuple[str, list[int]]) -> list[Pair]:
@@ -126,10 +127,12 @@ class TestAttention:
         query, key, value = states[0], states[1][:, :GROUPS], states[2][:, :GROUPS]
         if at_once:
             monkeypatch.setattr(packing, "varlen_attn", kernel)
-            monkeypatch.setattr(packing, "_has_kernel", lambda states: True)
+            monkeypatch.setattr(packing, "has_kernel", lambda device, dtype: True)
         module: Any = SimpleNamespace(is_causal=causal)
+        body = PackedBody(module, "first", Transfers(torch.device("cpu")), 0)
+        layout = body.inputs(row, body.transfers.send(body.arrays(row))).layout
         attended, weights = packed_attention(
-            module, query, key, value, None, layout=Layout.of(row, CPU), scaling=0.3, sliding_window=window, dropout=0.0
+            module, query, key, value, None, layout=layout, scaling=0.3, sliding_window=window, dropout=0.0
         )
         assert weights is None
         assert attended.shape == (1, len(row.ids), HEADS, WIDTH)

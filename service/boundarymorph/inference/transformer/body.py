@@ -23,6 +23,7 @@ from boundarymorph.inference.transformer.device import Placement, on_device, rel
 from boundarymorph.inference.transformer.forward import PackedBody, PaddedBody, Pooling
 from boundarymorph.inference.transformer.int8 import quantize
 from boundarymorph.inference.transformer.repository import Repository
+from boundarymorph.inference.transformer.transfers import Transfers
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
 _INPUT = "sentence_embedding"
@@ -66,12 +67,12 @@ class Body:
     """width: of its output; packed: whether batches are run without padding."""
 
     def __init__(
-        self, forward: PackedBody | PaddedBody, dense: nn.Sequential, device: torch.device, width: int
+        self, forward: PackedBody | PaddedBody, dense: nn.Sequential, transfers: Transfers, width: int
     ) -> None:
         self.width = width
         self.packed = isinstance(forward, PackedBody)
-        self.device_type = device.type
-        self._device = device
+        self.device_type = transfers.device.type
+        self._transfers = transfers
         self._forward: PackedBody | PaddedBody | None = forward
         self._dense = dense
 
@@ -86,13 +87,13 @@ class Body:
     def _run(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
         if self._forward is None:
             raise RuntimeError("this body is closed")
-        states: NDArray[np.float32] = self._dense(self._forward(items)).cpu().numpy()
-        return states
+        states, dense = self._forward.prepare(items), self._dense
+        return self._transfers.run(lambda: dense(states()))
 
     def close(self) -> None:
         """Release the memory."""
         self._forward, self._dense = None, nn.Sequential()
-        release(self._device)
+        release(self._transfers.device)
 
 
 def open_body(
@@ -128,10 +129,11 @@ def _open(
         quantize(model)
     model.to(device=device)  # type: ignore[call-arg]
     cached = caches(model)
+    transfers = Transfers(device)
     forward: PackedBody | PaddedBody
     if packed:
-        forward = PackedBody(model, pooling, device, first_position(model.config), cached)
+        forward = PackedBody(model, pooling, transfers, first_position(model.config), cached)
     else:
-        forward = PaddedBody(model, pooling, device, padding_token(repository), cached)
+        forward = PaddedBody(model, pooling, transfers, padding_token(repository), cached)
     layers, width = open_dense(repository, dense, int(model.config.hidden_size))
-    return Body(forward, layers.to(device), device, width)
+    return Body(forward, layers.to(device), transfers, width)

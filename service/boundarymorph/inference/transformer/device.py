@@ -103,7 +103,7 @@ def weight_type(precision: Precision, device: torch.device) -> torch.dtype:
 def _chosen_workers(threads: int | None, device: torch.device) -> int:
     """Return how many batches are computed at a time: on a CPU one per thread, by default one thread per core.
 
-    On a GPU one worker packs a batch while the other computes.
+    On a GPU the second batch is made and launched while the first computes.
 
     Raises InvalidConfiguration if threads is less than 1.
     """

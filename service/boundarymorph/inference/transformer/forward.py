@@ -12,9 +12,22 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from boundarymorph.inference.batching.model import TokenSequence
-from boundarymorph.inference.transformer.packing import Layout, pack
+from boundarymorph.inference.transformer.packing import Layout, Row, pack
+from boundarymorph.inference.transformer.transfers import Integers, Launch, Transfers
 
 Pooling = Literal["first", "last", "mean"]
+_NONE: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """A row on the device. ids, positions: (1, T); pooled: (n,) tokens of the row, or sequences for their means."""
+
+    ids: Any
+    positions: Any
+    type_ids: Any
+    pooled: torch.Tensor
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,34 +36,60 @@ class PackedBody:
 
     body: PreTrainedModel
     pooling: Pooling
-    device: torch.device
+    transfers: Transfers
     first_position: int
     cached: bool = False  # whether the model keeps its keys and values by default
 
-    def __call__(self, items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> torch.Tensor:
-        """Return (n, d) pooled states in float32, on the device. groups: see `pack`."""
+    def prepare(self, items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> Launch:
+        """Send a batch to the device; returns what starts its computation. groups: see `pack`."""
         row = pack(items, groups)
-        layout = Layout.of(row, self.device)
-        features: dict[str, Any] = {
-            "input_ids": self._tokens(row.ids),
-            "position_ids": self._tokens(row.positions + self.first_position),
-        }
-        if row.type_ids is not None:
-            features["token_type_ids"] = self._tokens(row.type_ids)
+        inputs = self.inputs(row, self.transfers.send(self.arrays(row)))
+        return lambda: self.compute(inputs)
+
+    def arrays(self, row: Row) -> list[Integers]:
+        """Return what the device must know about a row."""
+        key_borders, key_tokens = row.keys()
+        pooled = row.sequences
+        if self.pooling != "mean":
+            pooled = [row.borders[i] if self.pooling == "first" else row.borders[i + 1] - 1 for i in row.sequences]
+        return [
+            row.ids,
+            row.positions + self.first_position,
+            _NONE if row.type_ids is None else row.type_ids,
+            pooled,
+            row.borders,
+            key_borders,
+            np.concatenate([_NONE, *key_tokens]),
+        ]
+
+    def inputs(self, row: Row, sent: Sequence[torch.Tensor]) -> Inputs:
+        """Return a row of which the arrays have been sent."""
+        ids, positions, type_ids, pooled, query_borders, key_borders, key_tokens = sent
+        lengths = np.diff(row.borders)
+        layout = Layout(
+            borders=row.borders,
+            prefixes=row.prefixes,
+            query_borders=query_borders,
+            key_borders=key_borders,
+            key_tokens=key_tokens if len(key_tokens) else None,
+            longest_query=int(lengths.max()),
+            longest_key=int((lengths + [len(prefix) for prefix in row.prefixes]).max()),
+        )
+        return Inputs(ids[None], positions[None], type_ids[None] if len(type_ids) else None, pooled, layout)
+
+    def compute(self, inputs: Inputs) -> torch.Tensor:
+        """Return (n, d) pooled states in float32, on the device."""
+        features: dict[str, Any] = {"input_ids": inputs.ids, "position_ids": inputs.positions}
+        if inputs.type_ids is not None:
+            features["token_type_ids"] = inputs.type_ids
         if self.cached:
             features["use_cache"] = False
-        states = self.body(**features, layout=layout).last_hidden_state[0]
-        return self._pooled(states, row.borders, row.sequences)
-
-    def _tokens(self, values: NDArray[np.int64]) -> Any:
-        return torch.from_numpy(values)[None].to(self.device, non_blocking=True)
-
-    def _pooled(self, states: torch.Tensor, borders: list[int], sequences: list[int]) -> torch.Tensor:
+        states = self.body(**features, layout=inputs.layout).last_hidden_state[0]
         if self.pooling == "mean":
-            means = [states[borders[i] : borders[i + 1]].float().mean(dim=0) for i in sequences]
-            return torch.stack(means)
-        tokens = [borders[i] if self.pooling == "first" else borders[i + 1] - 1 for i in sequences]
-        return states[torch.tensor(tokens).to(self.device, non_blocking=True)].float()
+            lengths = inputs.layout.query_borders.diff()
+            states = torch.segment_reduce(states.float(), "mean", lengths=lengths, unsafe=True)
+        pooled: torch.Tensor = states[inputs.pooled].float()
+        return pooled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,17 +98,18 @@ class PaddedBody:
 
     body: PreTrainedModel
     pooling: Pooling
-    device: torch.device
+    transfers: Transfers
     padding: int
     cached: bool = False
 
-    def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
-        """Return (n, d) pooled states in float32, on the device."""
-        features: dict[str, Any] = {
-            name: tensor.to(self.device) for name, tensor in padded(items, self.padding, left=False).items()
-        }
+    def prepare(self, items: Sequence[TokenSequence]) -> Launch:
+        """Send a batch to the device; returns what starts its computation."""
+        features = send_padded(self.transfers, padded(items, self.padding, left=False))
         if self.cached:
             features["use_cache"] = False
+        return lambda: self._compute(features)
+
+    def _compute(self, features: dict[str, Any]) -> torch.Tensor:
         mask = features["attention_mask"]
         states = self.body(**features).last_hidden_state
         if self.pooling == "mean":
@@ -77,11 +117,11 @@ class PaddedBody:
             means: torch.Tensor = (weights @ states.float())[:, 0]
             return means
         tokens = mask.sum(dim=1) - 1 if self.pooling == "last" else torch.zeros_like(mask[:, 0])
-        pooled: torch.Tensor = states[torch.arange(len(items), device=self.device), tokens].float()
+        pooled: torch.Tensor = states[torch.arange(len(mask), device=mask.device), tokens].float()
         return pooled
 
 
-def padded(items: Sequence[TokenSequence], padding: int, *, left: bool) -> dict[str, torch.Tensor]:
+def padded(items: Sequence[TokenSequence], padding: int, *, left: bool) -> dict[str, NDArray[np.int64]]:
     """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them."""
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
@@ -94,4 +134,9 @@ def padded(items: Sequence[TokenSequence], padding: int, *, left: bool) -> dict[
     features = {"input_ids": ids, "attention_mask": mask}
     if any(item.type_ids is not None for item in items):
         features["token_type_ids"] = types
-    return {name: torch.from_numpy(values) for name, values in features.items()}
+    return features
+
+
+def send_padded(transfers: Transfers, features: dict[str, NDArray[np.int64]]) -> dict[str, Any]:
+    """Send features in int64, as a model with code of its own may insist on it."""
+    return dict(zip(features, transfers.send(list(features.values()), torch.int64), strict=True))

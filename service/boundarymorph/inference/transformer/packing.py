@@ -40,6 +40,30 @@ class Row:
     prefixes: list[range]
     sequences: list[int]
 
+    def keys(self) -> tuple[list[int], list[NDArray[np.int64]]]:
+        """Return what the sequences attend to one after the other: the (S + 1,) bounds of each, and tokens of the row;
+        no tokens if each sequence attends only to itself."""
+        if not any(self.prefixes):
+            return self.borders, []
+        tokens = [
+            np.array([*prefix, *range(start, end)], dtype=np.int64)
+            for prefix, (start, end) in zip(self.prefixes, pairwise(self.borders), strict=True)
+        ]
+        return [0, *accumulate(map(len, tokens))], tokens
+
+    def filled(self, tokens: int, sequences: int) -> Row:
+        """Return a longer row of more sequences, the first of which are these. For rows without prefixes."""
+        missing = np.zeros(tokens - len(self.ids), dtype=np.int64)
+        more = sequences - len(self.prefixes)
+        return Row(
+            ids=np.concatenate([self.ids, missing]),
+            positions=np.concatenate([self.positions, missing]),
+            type_ids=None if self.type_ids is None else np.concatenate([self.type_ids, missing]),
+            borders=[*self.borders, *[tokens] * more],
+            prefixes=[*self.prefixes, *[range(0)] * more],
+            sequences=[*self.sequences, *[0] * (sequences - len(self.sequences))],
+        )
+
 
 def pack(items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> Row:
     """Put n items into one row.
@@ -102,10 +126,11 @@ def _common_prefix(group: Sequence[NDArray[np.int64]]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Layout:
-    """What the attention needs to know about a row, on the device: a keyword argument of the model's forward.
+    """What the attention needs to know about a row: a keyword argument of the model's forward.
 
-    query_borders, key_borders: (S + 1,) int32; key_tokens: the row's tokens in the order in which sequences attend to
-    them, or None if each attends only to itself.
+    query_borders, key_borders: (S + 1,) int32, on the device; key_tokens: the row's tokens in the order in which
+    sequences attend to them, on the device, or None if each attends only to itself. The longest may be said to be
+    longer than they are.
     """
 
     borders: list[int]
@@ -116,24 +141,6 @@ class Layout:
     longest_query: int
     longest_key: int
     masks: dict[tuple[int, int, int | None, bool], torch.Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, row: Row, device: torch.device) -> Layout:
-        own = [range(start, end) for start, end in pairwise(row.borders)]
-        lengths = [len(prefix) + len(tokens) for prefix, tokens in zip(row.prefixes, own, strict=True)]
-        key_tokens = None
-        if any(row.prefixes):
-            order = [np.r_[prefix, tokens] for prefix, tokens in zip(row.prefixes, own, strict=True)]
-            key_tokens = torch.from_numpy(np.concatenate(order).astype(np.int64)).to(device, non_blocking=True)
-        return cls(
-            borders=row.borders,
-            prefixes=row.prefixes,
-            query_borders=torch.tensor(row.borders, dtype=torch.int32).to(device, non_blocking=True),
-            key_borders=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device, non_blocking=True),
-            key_tokens=key_tokens,
-            longest_query=max(map(len, own)),
-            longest_key=max(lengths),
-        )
 
 
 def packed_attention(
@@ -154,15 +161,13 @@ def packed_attention(
     side, including the token itself. Returns (1, T, heads, d), as the models expect.
     """
     causal = bool(getattr(module, "is_causal", False))
-    attend = _attend_at_once if _has_kernel(query) else _attend_in_turn
+    attend = _attend_at_once if has_kernel(query.device, query.dtype) else _attend_in_turn
     return attend(query, key, value, layout, causal, scaling, sliding_window), None
 
 
-def _has_kernel(states: torch.Tensor) -> bool:
+def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernel for variable lengths works: in half precision, on GPUs since Ampere."""
-    return (
-        states.is_cuda and states.dtype != torch.float32 and torch.cuda.get_device_capability(states.device) >= (8, 0)
-    )
+    return device.type == "cuda" and dtype != torch.float32 and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _attend_at_once(

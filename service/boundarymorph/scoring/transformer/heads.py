@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.inference.transformer.forward import PackedBody, Pooling, padded
+from boundarymorph.inference.transformer.forward import PackedBody, Pooling, padded, send_padded
+from boundarymorph.inference.transformer.transfers import Launch, Transfers
 from boundarymorph.scoring.scorer import Pair
 
 Head = Callable[[torch.Tensor], torch.Tensor]
@@ -69,8 +70,8 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> tuple[Pooli
 
 
 class Forward(Protocol):
-    def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
-        """Return the (n,) logits of a batch, on the device."""
+    def prepare(self, pairs: Sequence[Pair]) -> Launch:
+        """Send a batch to the device; returns what starts the computation of its (n,) logits there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +83,9 @@ class PackedForward:
     head: Head
     share_prefix: bool
 
-    def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
-        return self.head(self.body(pairs, [pair.query for pair in pairs] if self.share_prefix else None))
+    def prepare(self, pairs: Sequence[Pair]) -> Launch:
+        states = self.body.prepare(pairs, [pair.query for pair in pairs] if self.share_prefix else None)
+        return lambda: self.head(states())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,13 +93,12 @@ class PaddedLabels:
     """A sequence classification model, with right padding."""
 
     model: PreTrainedModel
-    device: torch.device
+    transfers: Transfers
     padding: int
 
-    def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
-        features = padded(pairs, self.padding, left=False)
-        inputs: dict[str, Any] = {name: tensor.to(self.device) for name, tensor in features.items()}
-        return label_logits(self.model(**inputs).logits.float())
+    def prepare(self, pairs: Sequence[Pair]) -> Launch:
+        features = send_padded(self.transfers, padded(pairs, self.padding, left=False))
+        return lambda: label_logits(self.model(**features).logits.float())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,12 +107,11 @@ class PaddedAnswers:
 
     body: PreTrainedModel
     head: Head
-    device: torch.device
+    transfers: Transfers
     padding: int
 
-    def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
+    def prepare(self, pairs: Sequence[Pair]) -> Launch:
         features = padded(pairs, self.padding, left=True)
-        features["position_ids"] = (features["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
-        inputs: dict[str, Any] = {name: tensor.to(self.device) for name, tensor in features.items()}
-        states = self.body(**inputs, use_cache=False).last_hidden_state[:, -1]
-        return self.head(states.float())
+        features["position_ids"] = (features["attention_mask"].cumsum(axis=1) - 1).clip(min=0)
+        sent = send_padded(self.transfers, features)
+        return lambda: self.head(self.body(**sent, use_cache=False).last_hidden_state[:, -1].float())

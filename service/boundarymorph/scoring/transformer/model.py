@@ -37,6 +37,7 @@ from boundarymorph.inference.transformer.device import (
 from boundarymorph.inference.transformer.forward import PackedBody
 from boundarymorph.inference.transformer.int8 import quantize
 from boundarymorph.inference.transformer.repository import Repository
+from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.heads import (
     Forward,
@@ -83,7 +84,7 @@ class RerankerRepository(Repository):
 
 
 class TransformerCrossEncoder:
-    """One model on one device, made by `load`. On a GPU, one worker packs a batch while the other computes.
+    """One model on one device, made by `load`. On a GPU, the next batch is made and launched while one computes.
 
     The relevance is the sigmoid of the logit divided by the temperature of the prompt.
     """
@@ -94,7 +95,7 @@ class TransformerCrossEncoder:
         name: str,
         prompt: Prompt,
         forward: Forward,
-        device: torch.device,
+        transfers: Transfers,
         max_length: int,
         batch_tokens: int,
         workers: int,
@@ -104,10 +105,10 @@ class TransformerCrossEncoder:
         self.max_length = max_length
         self.batch_tokens = batch_tokens
         self.workers = workers
-        self.parallel = device.type == "cpu"
+        self.parallel = transfers.device.type == "cpu"
         self._prompt = prompt
         self._forward: Forward | None = forward
-        self._device = device
+        self._transfers = transfers
         self._temperature = temperature
         self.pads = not isinstance(forward, PackedForward)
 
@@ -143,12 +144,13 @@ class TransformerCrossEncoder:
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        forward = on_device(lambda: _open(repository, placement, options.get("packed"), share_prefix, chat))
+        transfers = Transfers(placement.device)
+        forward = on_device(lambda: _open(repository, placement, transfers, options.get("packed"), share_prefix, chat))
         return cls(
             name=_name(repository, placement.precision, length, chat),
             prompt=reader,
             forward=forward,
-            device=placement.device,
+            transfers=transfers,
             max_length=length,
             batch_tokens=placement.batch_tokens,
             workers=placement.workers,
@@ -157,7 +159,7 @@ class TransformerCrossEncoder:
 
     @property
     def backend(self) -> str:
-        return f"torch-{self._device.type}"
+        return f"torch-{self._transfers.device.type}"
 
     @property
     def takes_instruction(self) -> bool:
@@ -179,17 +181,17 @@ class TransformerCrossEncoder:
     def _logits(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         if self._forward is None:
             raise ScorerFailed(f"{self.name} is closed")
-        logits: NDArray[np.float64] = self._forward(pairs).double().cpu().numpy()
-        return logits
+        return self._transfers.run(self._forward.prepare(pairs)).astype(np.float64)
 
     def close(self) -> None:
         self._forward = None
-        release(self._device)
+        release(self._transfers.device)
 
 
 def _open(
     repository: RerankerRepository,
     placement: Placement,
+    transfers: Transfers,
     packed: bool | None,
     share_prefix: bool,
     chat: ChatPrompt | None,
@@ -206,16 +208,16 @@ def _open(
         no = chat.template.no
         pooling, head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
         if not packed:
-            return PaddedAnswers(body, head, device, padding_token(repository))
+            return PaddedAnswers(body, head, transfers, padding_token(repository))
     else:
         check_labels(model)
         if not packed:
             if model.config.pad_token_id is None:
                 model.config.pad_token_id = padding_token(repository)
-            return PaddedLabels(model, device, model.config.pad_token_id)
+            return PaddedLabels(model, transfers, model.config.pad_token_id)
         pooling, head = label_head(model)
     return PackedForward(
-        body=PackedBody(body, pooling, device, first_position(model.config), cached=caches(model)),
+        body=PackedBody(body, pooling, transfers, first_position(model.config), cached=caches(model)),
         head=head,
         share_prefix=share_prefix and causal(model),
     )
