@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -188,6 +188,9 @@ examples: setup demo  ## the programs of clients/examples on the index of the de
 openapi: setup $(TYPESCRIPT)/node_modules  ## the service's description of itself -> docs/openapi.json, and the types of the TypeScript client
 	$(BIN)/boundarymorph openapi > docs/openapi.json
 	$(NPM) run schema --prefix $(TYPESCRIPT)
+
+client: setup  ## the Python client that blocks, from the asynchronous one
+	$(BIN)/python clients/python/unasync.py
 
 format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .

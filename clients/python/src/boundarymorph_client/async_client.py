@@ -1,4 +1,4 @@
-"""The client for asyncio: the methods of `Client`, awaited."""
+"""The client for asyncio. `make client` writes client.py, the client that blocks, from this file."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ class AsyncClient:
         return await self._result(calls.select(query, options))
 
     async def stream(self, query: Query, **options: Unpack[SelectOptions]) -> AsyncGenerator[Round | Selection, None]:
-        """As `select`, but a Round before each round, and the Selection last. Closing it ends the service's work:
-        where the loop may be left early, use `contextlib.aclosing`."""
+        """As `select`, but a Round before each round, and the Selection last.
+
+        Leaving the loop early and closing it ends the service's work, so use `contextlib.aclosing`.
+        """
         response = await self._answer(calls.select(query, options, accept=calls.EVENTS), stream=True)
         events = Events(response)
         try:

@@ -1,4 +1,4 @@
-"""The client that blocks."""
+"""The client that blocks, written by `make client` from async_client.py."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class Client:
         return self._result(calls.select(query, options))
 
     def stream(self, query: Query, **options: Unpack[SelectOptions]) -> Generator[Round | Selection, None, None]:
-        """As `select`, but a Round before each round, and the Selection last. Closing it ends the service's work."""
+        """As `select`, but a Round before each round, and the Selection last.
+
+        Leaving the loop early and closing it ends the service's work.
+        """
         response = self._answer(calls.select(query, options, accept=calls.EVENTS), stream=True)
         events = Events(response)
         try:
@@ -102,7 +105,12 @@ class Client:
         self._result(calls.delete_index(name))
 
     def upload(
-        self, index: str, documents: Iterable[bodies.Uploaded], *, strict: bool = False, stall_seconds: float = 600.0
+        self,
+        index: str,
+        documents: Iterable[bodies.Uploaded],
+        *,
+        strict: bool = False,
+        stall_seconds: float = 600.0,
     ) -> UploadReport:
         """Add or replace documents, in one request, which reads them as it sends them.
 
