@@ -116,7 +116,7 @@ check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over doc
 	$(if $(shell command -v kubectl),$(BIN)/python -m tests.deploy.rendered $(CRDS),@echo "left out, as there is no kubectl: the overlays")
 	$(BIN)/python -m pytest -n0 tests/deploy
 
-dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two minutes of load, drawn -> docs/dashboard.png; needs prometheus
+dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two minutes of load, in good health and in trouble -> docs/dashboard-*.png; needs prometheus
 	$(if $(shell command -v prometheus),,$(error no prometheus: apt-get install prometheus))
 	$(BIN)/python -m load_tests.dashboard $(OPTIONS)
 

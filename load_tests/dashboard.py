@@ -1,8 +1,10 @@
-"""Draws deploy/grafana's dashboard as it would look -> docs/dashboard.png: `python -m load_tests.dashboard`.
+"""Draws deploy/grafana's dashboard as it would look, in good health and in trouble: `python -m load_tests.dashboard`.
 
-A gateway with two scorers, a retriever and Redis, and another one with a scripted language model run under a little
-load with some faults, and a real Prometheus scrapes them for `--seconds`. It evaluates every expression of the
-dashboard, and each panel is drawn at its place, with its unit and thresholds. A panel without data is an error.
+A gateway with two scorers, a retriever and Redis, and another one with a scripted language model run twice, and a real
+Prometheus scrapes them for `--seconds`. In good health there is little load. In trouble callers want too much, one
+scorer is killed halfway, and the language model refuses some documents. Prometheus evaluates every expression of the
+dashboard, and each panel is drawn at its place, with its unit and thresholds -> docs/dashboard-healthy.png,
+docs/dashboard-trouble.png. A panel without data is an error, but for those that show only trouble.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MultipleLocator
 from PIL import Image
 
 from boundarymorph.access import keys
@@ -43,6 +45,8 @@ from tests.system.service import Service
 
 DASHBOARD = Path("deploy/grafana/boundarymorph.json")
 STEP, RATE_INTERVAL = 2, "20s"  # seconds between two points; what Grafana puts for $__rate_interval
+WARM_UP = 22  # seconds of load before the first point
+ONLY_TROUBLE = {"Refused selections", "Pairs not sent, as a ceiling of cost was reached"}  # no data without it
 COLUMNS, CELL = 24, (0.66, 0.28)  # of Grafana's grid; inches of a cell
 BACK, PANEL, TEXT, GRID = "#111217", "#181b1f", "#ccccdc", "#2c3235"
 COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c"}
@@ -61,54 +65,84 @@ class Line:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--out", type=Path, default=Path("docs/dashboard.png"))
+    parser.add_argument("--folder", type=Path, default=Path("docs"))
+    parser.add_argument("--states", nargs="+", choices=("healthy", "trouble"), default=("healthy", "trouble"))
     given = parser.parse_args()
     panels = json.loads(DASHBOARD.read_text())["panels"]
+    for state in given.states:
+        found = recorded(panels, given.seconds, trouble=state == "trouble")
+        out = given.folder / f"dashboard-{state}.png"
+        draw(panels, found, out)
+        if unexpected := {title for title, drawn in found.items() if not drawn} ^ (
+            set() if state == "trouble" else ONLY_TROUBLE
+        ):
+            sys.exit(f"{out}: no data where there should be some, or some where there should be none: {unexpected}")
+        complete = found["Complete answers"][0].values[-1]
+        if (complete < 1) != (state == "trouble"):
+            sys.exit(f"{out}: {complete:.2%} of the answers were complete; is the machine busy with something else?")
+        print(f"{len(found)} panels, {sum(map(len, found.values()))} series -> {out}")
+
+
+def recorded(panels: Sequence[Mapping[str, Any]], seconds: float, *, trouble: bool) -> dict[str, list[Line]]:
+    """Run everything under load, and return the lines of each panel by its title."""
     with (
-        TemporaryDirectory() as folder,
-        deployment(Path(folder)) as running,
-        prometheus(Path(folder), running.services) as url,
+        TemporaryDirectory() as name,
+        deployment(Path(name), trouble=trouble) as running,
+        prometheus(Path(name), running.services) as url,
+        running.load(),
     ):
+        time.sleep(WARM_UP)
         began = time.time()
-        running.load(given.seconds)
-        found = {panel["title"]: list(lines(url, panel, began)) for panel in panels if panel["type"] != "row"}
-    draw(panels, found, given.out)
-    if empty := [title for title, drawn in found.items() if not drawn]:
-        sys.exit(f"no data for: {', '.join(empty)}")
-    print(f"{len(found)} panels, {sum(map(len, found.values()))} series -> {given.out}")
+        time.sleep(seconds / 2)
+        if trouble:
+            running.services["scorer-2"].process.kill()
+        time.sleep(seconds / 2)
+        return {panel["title"]: list(lines(url, panel, began)) for panel in panels if panel["type"] != "row"}
 
 
 class Deployment:
     """The processes, and the load on them."""
 
-    def __init__(self, front: Service, judged: Service, scorers: Sequence[Service], retriever: Service) -> None:
+    def __init__(
+        self, front: Service, judged: Service, scorers: Sequence[Service], retriever: Service, *, trouble: bool
+    ) -> None:
         self.services = {"gateway": front, "judged": judged, "scorer-1": scorers[0], "scorer-2": scorers[1]}
         self.services["retriever"] = retriever
+        self._trouble = trouble
         self._over = threading.Event()
 
-    def load(self, seconds: float) -> None:
-        """For so long: selections, some again, in a hurry or too many at a time; uploads; work that is given up."""
-        front, judged = self.services["gateway"], self.services["judged"]
-        work: list[Callable[[], object]] = [
-            lambda: _select(front, budget=15, batch_size=5),
-            lambda: _select(front, query="tales of trams", budget=30),
-            lambda: _select(front, budget=40, deadline_ms=60),
-            lambda: _together(lambda: _select(front, budget=20), 6),
-            lambda: _select(judged, budget=10),
-            lambda: _upload(front),
-            lambda: _crowd(self.services["scorer-1"]),
-            lambda: _judge(front),
-        ]
-        pauses = [0.3, 0.8, 1.0, 4.0, 0.5, 3.0, 2.0, 1.0]
+    @contextmanager
+    def load(self) -> Iterator[None]:
+        """Within the block: selections, some again, uploads and judgements."""
         threads = [
-            threading.Thread(target=self._repeat, args=(task, pause)) for task, pause in zip(work, pauses, strict=True)
+            threading.Thread(target=self._repeat, args=(task, pause))
+            for task, pause in (*self._usual(), *(self._too_much() if self._trouble else ()))
         ]
         for thread in threads:
             thread.start()
-        time.sleep(seconds)
-        self._over.set()
-        for thread in threads:
-            thread.join()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+
+    def _usual(self) -> Iterator[tuple[Callable[[], object], float]]:
+        """Tasks, each with the seconds between one end and the next start."""
+        front, judged = self.services["gateway"], self.services["judged"]
+        budget, pause = (15, 0.3) if self._trouble else (40, 2.0)
+        yield lambda: _select(front, budget=budget, batch_size=5), pause
+        yield lambda: _select(front, query="tales of trams", budget=30), 0.8
+        yield lambda: _select(judged, budget=10 if self._trouble else 25), 0.5 if self._trouble else 2.0
+        yield lambda: _upload(front), 3.0
+        yield lambda: _judge(front), 1.0
+
+    def _too_much(self) -> Iterator[tuple[Callable[[], object], float]]:
+        """Selections in a hurry, too many at a time, and work that is given up."""
+        front = self.services["gateway"]
+        yield lambda: _select(front, budget=40, deadline_ms=60), 1.0
+        yield lambda: _together(lambda: _select(front, budget=20), 6), 4.0
+        yield lambda: _crowd(self.services["scorer-1"]), 2.0
 
     def _repeat(self, task: Callable[[], object], pause: float) -> None:
         while not self._over.wait(pause):
@@ -117,14 +151,18 @@ class Deployment:
 
 
 @contextmanager
-def deployment(folder: Path) -> Iterator[Deployment]:
-    """A gateway before two scorers and a retriever with an index, and one before a language model, with Redis."""
+def deployment(folder: Path, *, trouble: bool) -> Iterator[Deployment]:
+    """A gateway before two scorers and a retriever with an index, and one before a language model, with Redis.
+
+    trouble: with tight limits, and a language model in a mood.
+    """
     secret, key = keys.make("app", list(keys.Scope))
     with ExitStack() as stack:
         redis = RedisServer(folder / "redis")
         stack.callback(redis.kill)
         model = stack.enter_context(stand_in.running(Chat()))
-        model.behaviour = _moody()
+        if trouble:
+            model.behaviour = _moody()
         retriever = stack.enter_context(service.retriever(folder / "data"))
         fill(retriever)
         scorers = [
@@ -132,14 +170,17 @@ def deployment(folder: Path) -> Iterator[Deployment]:
         ]
         common = {
             "BOUNDARYMORPH_CACHE__URL": redis.url,
-            "BOUNDARYMORPH_RATE_LIMITS__DEFAULT": "5/second",
+            "BOUNDARYMORPH_RATE_LIMITS__DEFAULT": "5/second" if trouble else "50/second",
             "BOUNDARYMORPH_KEYS": str(key),
-            "BOUNDARYMORPH_LIMITS__SESSIONS": "2",
-            "BOUNDARYMORPH_LIMITS__WAITING": "1",
             "BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE": "0.4",
             "BOUNDARYMORPH_SCORER__JUDGE__OUTPUT_PRICE": "1.6",
-            "BOUNDARYMORPH_SCORER__JUDGE__REQUEST_TOKENS": "5000",
         }
+        if trouble:
+            common |= {
+                "BOUNDARYMORPH_LIMITS__SESSIONS": "2",
+                "BOUNDARYMORPH_LIMITS__WAITING": "1",
+                "BOUNDARYMORPH_SCORER__JUDGE__REQUEST_TOKENS": "5000",
+            }
         before = ["--retriever-url", retriever.url]
         urls = [option for scorer in scorers for option in ("--scorer-url", scorer.url)]
         chat = f"openai+http://127.0.0.1:{model.port}/v1?model={MODEL}"
@@ -149,7 +190,7 @@ def deployment(folder: Path) -> Iterator[Deployment]:
         ]
         for gateway in gateways:
             gateway.client.headers["authorization"] = f"Bearer {secret}"
-        yield Deployment(gateways[0], gateways[1], scorers, retriever)
+        yield Deployment(gateways[0], gateways[1], scorers, retriever, trouble=trouble)
 
 
 def _moody() -> Callable[[Reply], Any]:
@@ -325,9 +366,15 @@ def _panel(axes: Axes, chosen: Mapping[str, Any], drawn: Sequence[Line]) -> None
     if texts:
         axes.set_yticks(list(texts), list(texts.values()))
     else:
+        if chosen["unit"] == "bytes":
+            axes.yaxis.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(axes.get_ylim()[1] / 5))))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, chosen["unit"])))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} s"))
     axes.grid(color=GRID, lw=0.5)
+    if not drawn:
+        axes.text(0.5, 0.5, "No data", ha="center", va="center", transform=axes.transAxes, fontsize=9, color=TEXT)
+        axes.set_axis_off()
+        return
     columns = 1 if max((len(line.label) for line in drawn), default=0) > 22 else 3
     axes.legend(
         *[part[: 3 * columns] for part in axes.get_legend_handles_labels()],  # Grafana's scrolls
@@ -370,7 +417,8 @@ def shown(value: float, unit: str) -> str:
     if unit == "s":
         return f"{value:g} s" if value >= 1 else f"{1_000 * value:g} ms"
     if unit == "bytes":
-        return f"{value / 2**20:.0f} MiB"
+        power = min(max(math.floor(math.log2(value) / 10), 0), 3) if value > 0 else 0
+        return f"{float(f'{value / 2 ** (10 * power):.3g}'):g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
     suffix = {"reqps": " req/s", "cps": " c/s"}.get(unit, "")
     if value >= 1_000:
         return f"{value / 1_000:g} K{suffix}"

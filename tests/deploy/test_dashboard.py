@@ -63,6 +63,8 @@ def test_what_prometheus_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         (1_500, "short", "1.5 K"),
         (2, "cps", "2 c/s"),
         (3 * 2**27, "bytes", "384 MiB"),
+        (0, "bytes", "0 B"),
+        (2**20 - 2**10, "bytes", "1020 KiB"),
     ],
 )
 def test_units(value: float, unit: str, text: str) -> None:
