@@ -21,7 +21,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import IndexInfo, UnreadableIndex
+from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
@@ -269,7 +269,7 @@ def by_readability(catalog: LocalCatalog) -> tuple[list[str], dict[str, type[Bou
     """The names of the listed indexes that can be read, and the errors of the others."""
     listed = catalog.list()
     unreadable = {index.name: type(index.error) for index in listed if isinstance(index, UnreadableIndex)}
-    return [index.name for index in listed if isinstance(index, IndexInfo)], unreadable
+    return [index.name for index in listed if isinstance(index, IndexDescription)], unreadable
 
 
 def test_a_damaged_index_is_named_and_hides_no_other(catalog: LocalCatalog, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import StorageUnavailable
-from boundarymorph.retrieval.catalog import UNREADABLE, IndexInfo, IndexTotals, UnreadableIndex
+from boundarymorph.retrieval.catalog import UNREADABLE, IndexDescription, IndexTotals, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local import totals
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
@@ -68,7 +68,7 @@ def test_what_has_not_changed_is_not_counted_again(tmp_path: Path) -> None:
         catalog.create(name, encoder=None, dimension=1).upsert([Document("x", "x")], np.ones((1, 1)))
     asked: list[str] = []
 
-    def describe(name: str) -> IndexInfo:
+    def describe(name: str) -> IndexDescription:
         asked.append(name)
         return catalog.describe(name)
 
@@ -91,7 +91,7 @@ def test_one_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "indexes").iterdir()
     trouble = True
 
-    def describe(name: str) -> IndexInfo:
+    def describe(name: str) -> IndexDescription:
         if trouble:
             raise StorageUnavailable("the disk does not answer")
         return catalog.describe(name)

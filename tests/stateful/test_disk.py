@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
-from boundarymorph.retrieval.catalog import IndexInfo
+from boundarymorph.retrieval.catalog import IndexDescription
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.contract.vector_index import unit
@@ -123,7 +123,7 @@ class DiskMachine(RuleBasedStateMachine):
     def the_list_is_whole(self) -> None:
         for catalog in getattr(self, "catalogs", []):
             catalog.check()
-            counts = {index.name: index.count for index in catalog.list() if isinstance(index, IndexInfo)}
+            counts = {index.name: index.count for index in catalog.list() if isinstance(index, IndexDescription)}
             assert counts == {name: len(model) for name, model in self.model.items()}
 
     def writes(self, write: Callable[[], object]) -> bool:

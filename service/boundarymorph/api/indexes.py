@@ -30,7 +30,6 @@ from boundarymorph.api.schemas import (
     DeleteReport,
     DocumentPage,
     FieldStatistics,
-    IndexDescription,
     IndexList,
     IndexStatistics,
     StoredDocument,
@@ -39,7 +38,7 @@ from boundarymorph.api.schemas import (
 )
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
-from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexInfo, Paged, UnreadableIndex
+from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexDescription, Paged, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
@@ -60,7 +59,7 @@ async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -
     """List the indexes that the key may use, by name, and those of them that cannot be read."""
     found = [index for index in await access.work.read.run(indexes.catalog.list) if permitted(request).sees(index.name)]
     return IndexList(
-        indexes=[_description(index) for index in found if isinstance(index, IndexInfo)],
+        indexes=[index for index in found if isinstance(index, IndexDescription)],
         unreadable=[_unreadable(index) for index in found if isinstance(index, UnreadableIndex)],
     )
 
@@ -91,13 +90,13 @@ async def create_index(
     )
     with access.work.write.place() as run:
         response.status_code = 201 if await run(ensure) else 200
-        return _description(await run(indexes.catalog.describe, name))
+        return await run(indexes.catalog.describe, name)
 
 
 @router.get("/{name}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
 async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
-    return _description(await access.work.read.run(indexes.catalog.describe, name))
+    return await access.work.read.run(indexes.catalog.describe, name)
 
 
 @router.delete(
@@ -227,7 +226,7 @@ def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
     most = sorted(values, key=lambda field: (-len(values[field]), field))[:FIELDS]
     lengths = [len(document.text) + len(document.title or "") for document in sample]
     return IndexStatistics(
-        **_description(catalog.describe(name)).model_dump(),
+        **catalog.describe(name).model_dump(),
         sampled=len(sample),
         characters_mean=sum(lengths) / max(1, len(lengths)),
         characters_most=max(lengths, default=0),
@@ -322,10 +321,6 @@ async def _entries(
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")
-
-
-def _description(info: IndexInfo) -> IndexDescription:
-    return IndexDescription.model_validate(info, from_attributes=True)
 
 
 def _unreadable(index: UnreadableIndex) -> schemas.UnreadableIndex:

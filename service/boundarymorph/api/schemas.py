@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from boundarymorph.retrieval.catalog import IndexDescription
 from boundarymorph.scoring.bill import Bill
 
 Element = TypeVar("Element")
@@ -99,29 +100,6 @@ class CreateIndex(Message):
         if self.encoder == NO_ENCODER and (self.kind is not None or not self.lexical):
             raise ValueError("an index without an encoder has only its words: leave out 'kind' and 'lexical'")
         return self
-
-
-class StructureDescription(BaseModel):
-    """The last training of an index of kind ivf."""
-
-    count: int = Field(description="documents")
-    sequence: int = Field(description="sequence number of the last change before the training")
-    clusters: int = Field(description="number of lists of vectors")
-    recall: dict[int, float] = Field(description="by depth, measured on the index's own vectors")
-
-
-class IndexDescription(BaseModel):
-    """The description of an index."""
-
-    name: str = Field(description="as in the URLs of its routes")
-    count: int = Field(description="documents")
-    dimension: int = Field(description="of its vectors; 0 if it has none")
-    encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
-    created: str = Field(description="UTC, ISO 8601")
-    bytes: int = Field(description="on disk")
-    kind: str = Field(description="how it is searched: flat, ivf, words; in Milvus flat or hnsw")
-    metric: Literal["cosine"] = Field("cosine", description="vectors are normalised to unit length")
-    structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 
 
 class UnreadableIndex(BaseModel):

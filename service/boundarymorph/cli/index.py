@@ -18,7 +18,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import Catalog, IndexInfo
+    from boundarymorph.retrieval.catalog import Catalog, IndexDescription
     from boundarymorph.retrieval.ingestion import IngestReport
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
@@ -86,13 +86,13 @@ def build_index(
 def list_indexes(data_directory: DataDirectory = None) -> None:
     """List the indexes by name. Exits with 1 if one cannot be read."""
     from boundarymorph.cli import terminal
-    from boundarymorph.retrieval.catalog import IndexInfo, UnreadableIndex
+    from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         listed = catalog.list()
     columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
     table = Table(*columns, box=None, pad_edge=False)
-    for info in (index for index in listed if isinstance(index, IndexInfo)):
+    for info in (index for index in listed if isinstance(index, IndexDescription)):
         size = (f"{info.count:,}", str(info.dimension), info.kind)
         table.add_row(info.name, *size, _encoder_of(info), f"{info.bytes:,}", info.created)
     terminal.print_whole(console, table)
@@ -204,7 +204,7 @@ def delete_index(
             console.print(f"{name}: {deleted:,} documents deleted", highlight=False)
 
 
-def _encoder_of(info: IndexInfo) -> str:
+def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import asdict, dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
@@ -36,6 +37,12 @@ class IndexConfiguration:
     created: str
     kind: str = "flat"
     lexical: bool = True
+
+    def described(
+        self, name: str, count: int, bytes: int = 0, structure: StructureDescription | None = None
+    ) -> IndexDescription:
+        """Return the description of an index of so many documents, and bytes on this machine's disk."""
+        return IndexDescription(name=name, count=count, bytes=bytes, structure=structure, **asdict(self))
 
 
 def check_name(name: str) -> None:
@@ -68,37 +75,27 @@ def unknown(name: str) -> UnknownIndex:
     return UnknownIndex(f"there is no index {name!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class StructureInfo:
-    """The training of an index of kind ivf.
+class StructureDescription(BaseModel):
+    """The last training of an index of kind ivf."""
 
-    count: documents; sequence: of the store's last change before it; recall: by depth, the fraction of the nearest
-    vectors found for a sample of its own vectors.
-    """
-
-    count: int
-    sequence: int
-    clusters: int
-    recall: Mapping[int, float]
+    count: int = Field(description="documents")
+    sequence: int = Field(description="sequence number of the last change before the training")
+    clusters: int = Field(description="number of lists of vectors")
+    recall: dict[int, float] = Field(description="by depth, measured on the index's own vectors")
 
 
-@dataclass(frozen=True, slots=True)
-class IndexInfo:
-    """A summary of an index.
+class IndexDescription(BaseModel):
+    """The description of an index."""
 
-    encoder, dimension: see `IndexConfiguration`; created: UTC, ISO 8601; bytes: size of its files on this disk; kind:
-    how it is searched; structure: None if it is searched exhaustively; metric: of nearness, the same for all.
-    """
-
-    name: str
-    count: int
-    dimension: int
-    encoder: str | None
-    created: str
-    bytes: int
-    kind: str = "flat"
-    structure: StructureInfo | None = None
-    metric: str = "cosine"
+    name: str = Field(description="as in the URLs of its routes")
+    count: int = Field(description="documents")
+    dimension: int = Field(description="of its vectors; 0 if it has none")
+    encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
+    created: str = Field(description="UTC, ISO 8601")
+    bytes: int = Field(description="on disk")
+    kind: str = Field(description="how it is searched: flat, ivf, words; in Milvus flat or hnsw")
+    metric: Literal["cosine"] = Field("cosine", description="vectors are normalised to unit length")
+    structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ class IndexTotals:
         return IndexTotals(self.indexes + 1, self.documents + documents, self.bytes + bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnreadableIndex:
     """An index that exists and cannot be described. error: why."""
 
@@ -123,10 +120,10 @@ class UnreadableIndex:
 
 
 def listed(
-    names: Iterable[str], describe: Callable[[str], IndexInfo], *, named: bool = False
-) -> list[IndexInfo | UnreadableIndex]:
+    names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
+) -> list[IndexDescription | UnreadableIndex]:
     """Return what `describe` returns; one that cannot be read is logged. named: whether to show those that are gone."""
-    found: list[IndexInfo | UnreadableIndex] = []
+    found: list[IndexDescription | UnreadableIndex] = []
     for name in names:
         try:
             found.append(describe(name))
@@ -224,10 +221,10 @@ class Catalog(Protocol):
     def get(self, name: str) -> Index:
         """Return the index of this name. Raises InvalidIndexName or UnknownIndex."""
 
-    def describe(self, name: str) -> IndexInfo:
+    def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         """Return summaries of all indexes by name. For one that cannot be read, a warning is logged too."""
 
     def totals(self) -> Mapping[str, IndexTotals]:

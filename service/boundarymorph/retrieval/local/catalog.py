@@ -27,7 +27,7 @@ from boundarymorph.retrieval.catalog import (
     NAME,
     UNREADABLE,
     WORDS,
-    IndexInfo,
+    IndexDescription,
     IndexTotals,
     UnreadableIndex,
     check_name,
@@ -148,22 +148,13 @@ class LocalCatalog:
             self._open.move_to_end(name)
             return there.index
 
-    def describe(self, name: str) -> IndexInfo:
+    def describe(self, name: str) -> IndexDescription:
         """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
         with self._looked_at(name) as index:
-            info = index.info
-            return IndexInfo(
-                name,
-                index.count(),
-                info.dimension,
-                info.encoder,
-                info.created,
-                sum(size for size, _ in files_of(index.path.parent).values()),
-                info.kind,
-                index.structure(),
-            )
+            size = sum(size for size, _ in files_of(index.path.parent).values())
+            return index.info.described(name, index.count(), size, index.structure())
 
-    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
         return listed(self._names(), self.describe)
 
@@ -187,7 +178,7 @@ class LocalCatalog:
             sync(self._directory)
         shutil.rmtree(remains, ignore_errors=True)
 
-    def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexInfo:
+    def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
         """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.
 
         It appears only when it is complete. replace: whether to replace an existing index of this name, which stays

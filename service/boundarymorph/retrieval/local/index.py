@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
-from boundarymorph.retrieval.catalog import IndexConfiguration, StructureInfo
+from boundarymorph.retrieval.catalog import IndexConfiguration, StructureDescription
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fused
@@ -79,7 +79,7 @@ class LocalIndex:
     def info(self) -> IndexConfiguration:
         return self._store.info
 
-    def structure(self) -> StructureInfo | None:
+    def structure(self) -> StructureDescription | None:
         """Return a description of the structure trained last, with its recall; None if there is none."""
         manifest = self._trainer.files.manifest() if self.info.kind == "ivf" else None
         return None if manifest is None else described(manifest)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import StorageUnavailable
-from boundarymorph.retrieval.catalog import StructureInfo
+from boundarymorph.retrieval.catalog import StructureDescription
 from boundarymorph.retrieval.local.clusters import clusters_of, sample_size, trained
 from boundarymorph.retrieval.local.ivf import Effort, InvertedFile, IvfIndex
 from boundarymorph.retrieval.local.rows import RowBook
@@ -66,7 +66,7 @@ def trained_index(
     return index
 
 
-def described(manifest: Mapping[str, Any]) -> StructureInfo:
+def described(manifest: Mapping[str, Any]) -> StructureDescription:
     """Return the description of a structure in files."""
     recall = dict(zip(manifest["depths"], manifest["recalls"], strict=True))
-    return StructureInfo(manifest["count"], manifest["sequence"], manifest["clusters"], recall)
+    return StructureDescription(**{name: manifest[name] for name in ("count", "sequence", "clusters")}, recall=recall)

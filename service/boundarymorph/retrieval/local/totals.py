@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from boundarymorph.errors import BoundaryMorphError, UnknownIndex
-from boundarymorph.retrieval.catalog import UNREADABLE, IndexInfo, IndexTotals
+from boundarymorph.retrieval.catalog import UNREADABLE, IndexDescription, IndexTotals
 
 Files = dict[Path, tuple[int, int]]
 
@@ -15,10 +15,10 @@ Files = dict[Path, tuple[int, int]]
 class Totals:
     """Adds up indexes. One is described again only when its files have changed, or when it could not be read."""
 
-    def __init__(self, describe: Callable[[str], IndexInfo]) -> None:
+    def __init__(self, describe: Callable[[str], IndexDescription]) -> None:
         """describe: returns the summary of an index, or raises BoundaryMorphError."""
         self._describe = describe
-        self._known: dict[Path, tuple[Files, IndexInfo]] = {}
+        self._known: dict[Path, tuple[Files, IndexDescription]] = {}
 
     def of(self, folders: Iterable[Path]) -> dict[str, IndexTotals]:
         """Return the totals of the indexes in these folders, by kind. Not for several threads at once."""

@@ -23,7 +23,7 @@ from boundarymorph.retrieval.catalog import (
     Catalog,
     Index,
     IndexConfiguration,
-    IndexInfo,
+    IndexDescription,
     UnreadableIndex,
     check_name,
     check_same,
@@ -117,13 +117,12 @@ class MilvusCatalog(Catalog):
             return known.opened
         return self._opened(name)
 
-    def describe(self, name: str) -> IndexInfo:
+    def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index; none of its bytes are on this machine."""
         index = self._opened(name)
-        info = index.info
-        return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
+        return index.info.described(name, index.count())
 
-    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         return listed(sorted(self._names()), self.describe)
 
     def delete(self, name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, UnknownIndex
@@ -14,7 +13,7 @@ from boundarymorph.retrieval.catalog import (
     Catalog,
     Index,
     IndexConfiguration,
-    IndexInfo,
+    IndexDescription,
     IndexTotals,
     UnreadableIndex,
     check_name,
@@ -84,12 +83,11 @@ class AttachedCatalog(Catalog):
             self._open[name] = (index, self._clock() + self._seconds)
         return index
 
-    def describe(self, name: str) -> IndexInfo:
+    def describe(self, name: str) -> IndexDescription:
         index = self.get(name)
-        info = index.info
-        return IndexInfo(name, index.count(), info.dimension, info.encoder, info.created, 0, info.kind)
+        return index.info.described(name, index.count())
 
-    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         return listed(sorted(self._tables()), self.describe, named=True)
 
     def delete(self, name: str) -> NoReturn:
@@ -143,11 +141,11 @@ class Catalogs(Catalog):
         catalog, inner = self._of(name)
         return catalog.get(inner)
 
-    def describe(self, name: str) -> IndexInfo:
+    def describe(self, name: str) -> IndexDescription:
         catalog, inner = self._of(name)
         return catalog.describe(inner)
 
-    def list(self) -> Sequence[IndexInfo | UnreadableIndex]:
+    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         """See `Catalog.list`; of guessed tables as `STORE/NAME`. A store that is away is listed by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [info for info in self._base.list() if info.name not in described]
@@ -156,9 +154,10 @@ class Catalogs(Catalog):
                 found = catalog.list()
             except BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
-            shown += [
-                info if info.name in catalog.described else replace(info, name=f"{store}/{info.name}") for info in found
-            ]
+            for info in found:
+                if info.name not in catalog.described:
+                    info.name = f"{store}/{info.name}"
+                shown.append(info)
         return sorted(shown, key=lambda info: info.name)
 
     def totals(self) -> Mapping[str, IndexTotals]:
