@@ -1,6 +1,7 @@
 """The totals of a directory's indexes, against a model, as two processes see them."""
 
 import random
+import time
 from pathlib import Path
 
 import lancedb
@@ -72,7 +73,8 @@ def test_what_has_not_changed_is_not_counted_again(tmp_path: Path) -> None:
         asked.append(name)
         return catalog.describe(name)
 
-    summed = totals.Totals(describe)
+    now = time.time() + 1.5 * totals.SETTLED
+    summed = totals.Totals(describe, lambda: now)
     folders = [tmp_path / "indexes" / name for name in NAMES]
     first = summed.of(folders)
     assert first["flat"].documents == len(NAMES) == len(asked)
@@ -82,6 +84,29 @@ def test_what_has_not_changed_is_not_counted_again(tmp_path: Path) -> None:
     catalog.get("c").upsert([Document("y", "y")], np.ones((1, 1)))
     assert summed.of(folders)["flat"].documents == len(NAMES) + 1
     assert asked[len(NAMES) :] == ["c"]
+    catalog.close()
+
+
+def test_a_change_within_one_tick_of_the_file_system_is_seen_later(tmp_path: Path) -> None:
+    catalog = LocalCatalog(tmp_path / "indexes")
+    index = catalog.create("a", encoder=None, dimension=1)
+    (folder,) = (tmp_path / "indexes").iterdir()
+    (file,) = folder.glob("*.sqlite3")
+    second = int(time.time())
+
+    def describe(name: str) -> IndexDescription:
+        described = catalog.describe(name)
+        if not described.count:  # another process writes after the first look
+            index.upsert([Document("x", "x")], np.ones((1, 1)))
+        return described
+
+    now = float(second)
+    summed = totals.Totals(describe, lambda: now)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(totals, "files_of", lambda folder: {file: (1, second * 10**9)})
+        assert summed.of([folder])["flat"].documents == 0
+        now += 2 * totals.SETTLED
+        assert summed.of([folder])["flat"].documents == 1
     catalog.close()
 
 

@@ -11,16 +11,22 @@ from tests.system.service import Service, retriever, scorer, service
 
 SAMPLE = re.compile(r'^boundarymorph_(indexes|index_documents|index_bytes)\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
 INDEXES, DOCUMENTS, BYTES = "indexes", "index_documents", "index_bytes"
+CLOSE = {"connection": "close"}  # so that the next request may go to another worker
 KINDS = {"flat", "ivf", "words", "unreadable"}
 
 
 def measured(running: Service) -> dict[str, dict[str, float]]:
     """Values by metric and kind of index, from whichever worker answers."""
     found: dict[str, dict[str, float]] = {INDEXES: {}, DOCUMENTS: {}, BYTES: {}}
-    exposed = running.client.get("/metrics", headers={"connection": "close"}).text
+    exposed = running.client.get("/metrics", headers=CLOSE).text
     for metric, kind, value in SAMPLE.findall(exposed):
         found[metric][kind] = float(value)
     return found
+
+
+def ready(running: Service) -> None:
+    """Every worker is ready after a moment."""
+    until(lambda: all(running.client.get("/readyz", headers=CLOSE).is_success for _ in range(30)))
 
 
 def becomes(running: Service, indexes: dict[str, int], documents: dict[str, int]) -> None:
@@ -29,7 +35,7 @@ def becomes(running: Service, indexes: dict[str, int], documents: dict[str, int]
 
     def wanted() -> dict[str, dict[str, int]]:
         sizes = dict(zero)
-        for index in running.client.get("/indexes").json()["indexes"]:
+        for index in running.client.get("/indexes").raise_for_status().json()["indexes"]:
             sizes[index["kind"]] += index["bytes"]
         return {INDEXES: zero | indexes, DOCUMENTS: zero | documents, BYTES: sizes}
 
@@ -41,6 +47,7 @@ def test_uploads_deletions_and_a_restart(tmp_path: Path, workers: int) -> None:
     (tmp_path / "boundarymorph.toml").write_text(f"ready_interval_seconds = 0.05\nworkers = {workers}")
     with retriever(tmp_path / "data") as running:
         client = running.client
+        ready(running)
         becomes(running, {}, {})
         for name, configuration in (("a", {}), ("b", {}), ("w", {"encoder": "none"})):
             assert client.put(f"/indexes/{name}", json=configuration).is_success
@@ -57,6 +64,7 @@ def test_uploads_deletions_and_a_restart(tmp_path: Path, workers: int) -> None:
         becomes(running, {"flat": 1, "words": 1}, {"flat": 30, "words": 5})
         assert running.stop() == 0
     with retriever(tmp_path / "data") as running:
+        ready(running)
         becomes(running, {"flat": 1, "words": 1}, {"flat": 30, "words": 5})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,14 +11,16 @@ from boundarymorph.errors import BoundaryMorphError, UnknownIndex
 from boundarymorph.retrieval.catalog import UNREADABLE, IndexDescription, IndexTotals
 
 Files = dict[Path, tuple[int, int]]
+SETTLED = 2.0  # seconds after a change; a second change that soon may leave the same size and time
 
 
 class Totals:
-    """Adds up indexes. One is described again only when its files have changed, or when it could not be read."""
+    """Adds up indexes. One is described again only if its files have changed lately, or if it could not be read."""
 
-    def __init__(self, describe: Callable[[str], IndexDescription]) -> None:
-        """describe: returns the summary of an index, or raises BoundaryMorphError."""
+    def __init__(self, describe: Callable[[str], IndexDescription], clock: Callable[[], float] = time.time) -> None:
+        """describe: returns the summary of an index, or raises BoundaryMorphError. clock: that of the file system."""
         self._describe = describe
+        self._clock = clock
         self._known: dict[Path, tuple[Files, IndexDescription]] = {}
 
     def of(self, folders: Iterable[Path]) -> dict[str, IndexTotals]:
@@ -26,12 +29,14 @@ class Totals:
         totals: dict[str, IndexTotals] = {}
         for folder in folders:
             kind, count, files = UNREADABLE, 0, Files()
+            settled = (self._clock() - SETTLED) * 1e9
             try:
                 files = files_of(folder)
                 before, info = known.get(folder, (None, None))
                 if info is None or before != files:
                     info = self._describe(folder.name)
-                self._known[folder] = files, info
+                if all(changed < settled for _, changed in files.values()):
+                    self._known[folder] = files, info
                 kind, count = info.kind, info.count
             except UnknownIndex:  # deleted meanwhile
                 continue
