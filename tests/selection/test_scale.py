@@ -28,23 +28,21 @@ def test_expectations_are_those_of_a_fine_quadrature(
     scale, means = Scale.of(scores), np.linspace(-16, 16, 161)
     shares = norm.pdf(NODES) * SPACING
     for deviation in deviations:
-        mean, variance = scale.moments(np.ones(1), means[None], np.full((1, 161), deviation**2))
+        mean, variance = scale.moments(means, np.full(161, deviation**2))
         true = scale.scores(means + deviation * NODES[:, None])
         np.testing.assert_allclose(mean, shares @ true, rtol=0, atol=bound)
         np.testing.assert_allclose(variance, shares @ np.square(true - shares @ true), rtol=0, atol=bound)
 
 
-def test_moments_are_of_the_mixture_however_many_documents() -> None:
+def test_moments_are_those_of_each_document_however_many_there_are() -> None:
     rng = np.random.default_rng(0)
-    count, weights = 2 * BLOCK + 7, np.array([0.3, 0.7])
-    means, variances = rng.normal(-1, 3, (2, count)), rng.uniform(0.1, 9, (2, count))
-    mean, variance = Scale().moments(weights, means, variances)
-    draws = expit(means + np.sqrt(variances) * NODES[::20, None, None])
-    shares = np.outer(norm.pdf(NODES[::20]) * 20 * SPACING, weights)
-    true = np.einsum("zq,zqn->n", shares, draws)
-    np.testing.assert_allclose(mean, true, rtol=0, atol=0.004)
-    spread = np.einsum("zq,zqn->n", shares, np.square(draws - true))
-    np.testing.assert_allclose(variance, spread, rtol=0, atol=0.004)
+    count = 2 * BLOCK + 7
+    means, variances = rng.normal(-1, 3, count), rng.uniform(0.1, 9, count)
+    mean, variance = Scale().moments(means, variances)
+    shares = norm.pdf(NODES[::20]) * 20 * SPACING
+    draws = expit(means + np.sqrt(variances) * NODES[::20, None])
+    np.testing.assert_allclose(mean, shares @ draws, rtol=0, atol=0.004)
+    np.testing.assert_allclose(variance, shares @ np.square(draws - shares @ draws), rtol=0, atol=0.004)
 
 
 def test_scores_that_hardly_differ_keep_their_order() -> None:

@@ -131,10 +131,11 @@ def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, s
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
         nodes, shares = np.polynomial.hermite_e.hermegauss(40)
-        outcomes = np.array([expit(m + nodes[:, None] * np.sqrt(v)) for m, v, _ in members])
-        chances = np.array(weights)[:, None, None] * (shares / shares.sum())[:, None]
-        mean = (chances * outcomes).sum(axis=(0, 1))
-        std = np.sqrt((chances * (outcomes - mean) ** 2).sum(axis=(0, 1)))
+        means, variances = (np.array([member[part] for member in members]) for part in (0, 1))
+        centre = weights @ means
+        outcomes = expit(centre + nodes[:, None] * np.sqrt(weights @ (variances + np.square(means - centre))))
+        mean = shares / shares.sum() @ outcomes
+        std = np.sqrt(shares / shares.sum() @ np.square(outcomes - mean))
         open_ = np.setdiff1d(np.arange(70), observed)
         belief = posterior.beliefs.belief()
         np.testing.assert_allclose(belief.mean[open_], mean[open_], rtol=0, atol=2e-3)

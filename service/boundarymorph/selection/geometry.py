@@ -68,10 +68,11 @@ def _lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
 def inner_products(points: NDArray[Number], embeddings: NDArray[np.floating]) -> NDArray[Number]:
     """(m, N) inner products of (m, d) points with (N, d) embeddings, multiplied and summed in the points' type."""
     products = np.empty((len(points), len(embeddings)), dtype=points.dtype)
+    columns = np.ascontiguousarray(points.T)  # rows times columns: OpenBLAS takes three times as long the other way
     step = max(PRODUCTS // max(points.size, 1) // 16, 1) * 16
     for start in range(0, len(embeddings), step):
         rows = embeddings[start : start + step].astype(points.dtype, copy=False)
-        np.matmul(points, rows.T, out=products[:, start : start + step])
+        products[:, start : start + step] = (rows @ columns).T
     return products
 
 

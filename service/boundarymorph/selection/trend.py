@@ -37,7 +37,6 @@ SLOPE_BY_WORDS = 0.3  # in BM25
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # prior of the squared amplitude: its value, and its weight in scores
-UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in the expected loss, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
 # distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
@@ -71,17 +70,21 @@ class Mixture:
         return Belief.given(*self.moments(), self.observed, self.scores)
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) expected scores and standard deviations. Does not use that some scores are known."""
-        likely = self.weights > UNLIKELY
-        mean, variance = self.scale.moments(
-            self.weights[likely], self.means[likely], (self._spread() + self.noise)[likely]
-        )
+        """(N,) expected scores and standard deviations, from one normal distribution with the mean and the variance of
+        the mixture. Does not use that some scores are known."""
+        centre = self.weights @ self.means
+        spread = self.weights @ self._spread()
+        spread += self.weights @ np.square(self.means - centre)
+        mean, variance = self.scale.moments(centre, spread)
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
     def _spread(self) -> NDArray[np.float64]:
-        """(q, N) variances for expected scores. Without scores all documents have the same."""
+        """(q, N) variances for expected scores, with noise. Without scores all documents have the same."""
         known = len(self.observed)
-        return self.typical + known**2 / (known**2 + HALF_KNOWN**2) * (self.variances - self.typical)
+        counting = known**2 / (known**2 + HALF_KNOWN**2)
+        spread = counting * self.variances
+        spread += (1.0 - counting) * self.typical + self.noise
+        return spread
 
     @property
     def graded(self) -> bool:
