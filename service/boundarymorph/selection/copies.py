@@ -39,12 +39,14 @@ def alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
     if not dimension:
         return groups
     directions = np.random.default_rng(seed).normal(size=(dimension, PROJECTIONS)).astype(vectors.dtype)
-    places = vectors @ directions  # the places of two vectors differ by their distance times a standard normal number
-    order = np.argsort(places[:, 0], kind="stable")
-    places = places[order]
+    places = (vectors @ directions).T  # of two vectors, they differ by their distance times a standard normal number
+    order = np.argsort(places[0], kind="stable")
+    places = places[:, order]
     pairs = []
     for step in range(1, min(NEXT, count - 1) + 1):
-        near = np.flatnonzero((np.abs(places[step:] - places[:-step]) < 4 * CLOSE).all(axis=1))
+        near = np.arange(count - step)
+        for place in places:
+            near = near[np.abs(place[near + step] - place[near]) < 4 * CLOSE]
         pairs.append(np.stack([order[near], order[near + step]]))
     left, right = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), dtype=np.intp)
     while (groups[left] != groups[right]).any():

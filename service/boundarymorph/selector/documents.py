@@ -67,7 +67,8 @@ class Documents:
         """
         if copies and positions.size and not self._candidates.texts_at_hand:
             suspects = self._suspects(await self._groups(), positions)
-            positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
+            if suspects.size:
+                positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
         if missing := self._missing(positions):
             if likely is not None:
                 missing = list(dict.fromkeys([*missing, *self._missing(likely())]))
@@ -118,7 +119,7 @@ class Documents:
     def _suspects(self, groups: _Groups, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Positions whose text was not read and may be one of those at these positions, going by the vectors."""
         left = groups.several[~self._seen[groups.several]]
-        return left[np.isin(groups.numbers[left], groups.numbers[positions])]
+        return left[np.isin(groups.numbers[left], groups.numbers[positions])] if left.size else left
 
 
 class _Groups(NamedTuple):

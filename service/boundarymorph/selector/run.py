@@ -245,12 +245,12 @@ class SelectionRun(CallOrder):
         hinted = await self.scores.recall() if self._task.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
-            wanted = wanted[[id in hinted for id in self.pool.ids]]
+            wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING
         positions = await self.documents.read(wanted)
-        brought, texts = self._candidates.known_scores().keys(), self.documents.texts.tolist()
-        settled = {text for text, id in zip(texts, self.pool.ids, strict=True) if id in brought}
-        first = {texts[position]: position for position in reversed(positions.tolist())}
         if hinted:
+            brought, texts = self._candidates.known_scores().keys(), self.documents.texts.tolist()
+            settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
+            first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
             there = zip(unsettled.tolist(), self.documents.at(unsettled), strict=True)
             found = {position: document for position, document in there if document is not None}
