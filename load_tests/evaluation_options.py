@@ -176,6 +176,9 @@ def _settle(rows: Sequence[Row]) -> list[dict[str, Any]]:
             line["fixed, one B everywhere"] = round(100 * _over_tables(same, "ce_ncg"), 2)
             line["expected loss"] = f"{100 * _over_tables(stopped, 'loss'):.1f} %"
             line["real loss"] = f"{100 * (1 - quality):.1f} %"
+            ended = [row for row in stopped if row["calls"] < options.CAP and np.isfinite(row["ce_ncg"])]
+            above = np.mean([1 - row["ce_ncg"] > 2 * threshold for row in ended]) if ended else np.nan
+            line["of those stopped, above twice the threshold"] = f"{100 * above:.0f} %"
             found.append(line)
     return found
 

@@ -138,7 +138,7 @@ def ablations(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
 
 
 def trajectories(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
-    """Expected loss and quality after every round of 5, up to 200 calls.
+    """Expected loss, the same with caution, and quality after every round of 5, up to 200 calls.
 
     A session does not look at its budget to choose a document, so that one long run says both where each threshold
     would have stopped and what each fixed budget would have brought.
@@ -148,10 +148,11 @@ def trajectories(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
         for k in (k for k in SETTLED_KS if k < len(question.pool)):
             session = SelectionSession(question.pool, budget=CAP, k=k, config=METHODS[DEFAULT])
             while True:
-                loss, chosen = session.expected_loss(), session.selection().documents
+                loss, cautious = session.expected_loss(), session.cautious_loss()
+                chosen = session.selection().documents
                 quality = normalised_gain(chosen, question.scores)
                 setting = {"query": row, "k": k, "calls": session.spent, "informed": session.informed}
-                found.append({**setting, "loss": loss, "ce_ncg": quality})
+                found.append({**setting, "loss": loss, "cautious_loss": cautious, "ce_ncg": quality})
                 if not (asked := session.ask(CAP_ROUND)).size:
                     break
                 session.tell(asked, question.scores[asked])
@@ -302,12 +303,12 @@ STUDIES: Mapping[str, Callable[[ScoreTable, int, Watch], list[Row]]] = {
 def settled(rows: Sequence[Row], threshold: float) -> list[Row]:
     """Of trajectories, the row at which a session with this threshold would have stopped, one a query and k."""
     runs: dict[tuple[Any, ...], Row] = {}
-    calm: dict[tuple[Any, ...], int] = {}  # rounds in a row in which no more was expected to be lost
+    calm: dict[tuple[Any, ...], int] = {}  # rounds in a row in which no more was likely to be lost
     for row in rows:
         key = (row["table"], row["query"], row["k"])
         if calm.get(key, 0) < LOOKS_TO_SETTLE:
             runs[key] = row
-            calm[key] = calm.get(key, 0) + 1 if row["informed"] and row["loss"] <= threshold else 0
+            calm[key] = calm.get(key, 0) + 1 if row["informed"] and row["cautious_loss"] <= threshold else 0
     return list(runs.values())
 
 

@@ -1,11 +1,13 @@
 """The scale of belief: expectations of scores under normal log-odds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import norm
+from scipy.stats import logistic, norm
 
-from boundarymorph.selection.scale import BLOCK, Scale
+from boundarymorph.selection.scale import BLOCK, Scale, logistic_share
 
 NODES, SPACING = np.linspace(-8, 8, 4_001, retstep=True)
 
@@ -49,3 +51,14 @@ def test_scores_that_hardly_differ_keep_their_order() -> None:
     log_odds = np.linspace(-60, 12, 200, dtype=np.float32)
     assert (np.diff(Scale().scores(log_odds)) > 0).all()
     assert Scale().scores(np.array([-1e4, 1e4], dtype=np.float32)).tolist() == [0, 1]
+
+
+def test_an_unlikely_level_stays_possible_with_heavy_tails() -> None:
+    """Of a logistic distribution with the same mean and variance."""
+    np.testing.assert_allclose(logistic_share(NODES), logistic(scale=np.sqrt(3) / np.pi).cdf(NODES), atol=1e-12)
+    scale = replace(Scale.of([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
+    means, variances = np.full((1, 1), -8.0), np.full((1, 1), 4.0)
+    shares, _ = scale.outcomes(np.ones(1), means, variances, heavy=True)
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0)
+    assert shares[1:].sum() == pytest.approx(logistic(-8.0, 2.0 * np.sqrt(3) / np.pi).sf(0.0))
+    assert shares[1:].sum() > 20 * scale.outcomes(np.ones(1), means, variances)[0][1:].sum()

@@ -159,7 +159,7 @@ def test_expected_loss_is_against_the_best_set_of_what_may_come(config: Config, 
     capacity = TokenCapacity(rng.integers(1, 4, 800).astype(float), 400.0) if by_tokens else DocumentCapacity(200)
     session = SelectionSession(pool, budget=25, k=capacity, config=config)
     play(session, scores, 5)
-    shares, outcomes = session._posterior.beliefs.outcomes()
+    shares, outcomes = session._posterior.beliefs.prospects()
     best = []
     for _ in range(40):
         drawn = outcomes[(rng.random(800) > np.cumsum(shares, axis=0)[:-1]).sum(axis=0), np.arange(800)]

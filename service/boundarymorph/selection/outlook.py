@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ FURTHER_CALLS = (10, 50)  # numbers of calls whose expected gain is reported
 # Around the log-odds of the recall that independent documents would have, which is rather too small: what is expected,
 # and an interval for four sets in five from 25 scores on (docs/evaluation.md).
 EXPECTED, LOWER, UPPER = 0.4, -0.7, 2.0
+# Standard deviations of the loss that are added where a session stops by it: documents that are unlikely but worth much
+# make its distribution skew, and sessions stop where it is underestimated (docs/evaluation.md).
+CAUTION = 3.0
 CERTAIN = 1e-4  # distance of an uncertain recall from 0 and 1
 
 
@@ -58,14 +62,44 @@ def gains_of_a_set(
     the score tells about other documents is not counted. shares, scores: (m, N) probabilities and scores of each
     document's outcomes; scored: (N,) mask.
     """
+    across, scale = _across(shares, scores, capacity, loss)
+    worth = np.einsum("mn,mn->n", shares, across)
+    worth[scored] = 0.0
+    return _sums(worth) * scale
+
+
+def with_caution(
+    shares: NDArray[np.float64], scores: NDArray[np.float64], scored: NDArray[np.bool_], capacity: Capacity, loss: float
+) -> float:
+    """The expected loss plus `CAUTION` times its standard deviation. The arguments are those of `gains_of_a_set`."""
+    return loss + CAUTION * deviation_of_loss(shares, scores, scored, capacity, loss)
+
+
+def deviation_of_loss(
+    shares: NDArray[np.float64], scores: NDArray[np.float64], scored: NDArray[np.bool_], capacity: Capacity, loss: float
+) -> float:
+    """The standard deviation of the loss of a set, as a share of the best set's expected relevance.
+
+    A set loses what the outcomes of its documents miss to the boundary, and what those of other documents are above
+    it. The documents are independent, so the variance is the sum of theirs: a document that comes in with a small
+    probability p and is worth s adds p s^2. The arguments are those of `gains_of_a_set`.
+    """
+    across, scale = _across(shares, scores, capacity, loss)
+    variances = np.einsum("mn,mn,mn->n", shares, across, across) - np.square(np.einsum("mn,mn->n", shares, across))
+    return scale * math.sqrt(max(float(variances[~scored].sum()), 0.0))
+
+
+def _across(
+    shares: NDArray[np.float64], scores: NDArray[np.float64], capacity: Capacity, loss: float
+) -> tuple[NDArray[np.float64], float]:
+    """(m, N) how far each outcome takes its document across the boundary of the set, or 0, and one over the best set's
+    expected relevance."""
     mean = np.einsum("mn,mn->n", shares, scores)
     margin, inside = capacity.margin(mean)
     across = scores - (mean - margin + cutoff(margin, inside))
     across *= np.where(inside, -1.0, 1.0)
-    worth = np.einsum("mn,mn->n", shares, np.maximum(across, 0.0, out=across))
-    worth[scored] = 0.0
     chosen = float(mean[inside].sum())
-    return _sums(worth) * ((1.0 - loss) / chosen if chosen > 0 else 0.0)
+    return np.maximum(across, 0.0, out=across), (1.0 - loss) / chosen if chosen > 0 else 0.0
 
 
 def gains_of_doubt(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -44,6 +44,10 @@ class Beliefs(Believed, Protocol):
         """A discrete approximation of the marginal of each score: (m, N) probabilities and scores of m outcomes.
         Without the uncertainty of the trend, which is common to all documents. Callers must not change them."""
 
+    def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As `outcomes`, for the expected loss of a set: with the uncertainty of the trend, and with deviations that
+        make expected losses about as large as real ones."""
+
 
 class Fantasy(Believed, Protocol):
     """Beliefs about some documents that can be conditioned on fantasies."""
@@ -115,6 +119,9 @@ class Residuals:
         belief = self.belief()
         scores = np.clip(belief.mean + NODES[:, None] * belief.std, 0.0, 1.0)
         return np.broadcast_to(NODE_WEIGHTS[:, None], scores.shape), scores
+
+    def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self.outcomes()
 
     def among(self, documents: NDArray[np.intp]) -> Residuals:
         """Beliefs about a subset: ascending positions, with every scored document."""

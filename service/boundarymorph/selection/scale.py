@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum
 BLOCK = 4_096  # documents whose outcomes are computed together, as they then fit in the cache
 DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
 TRIALS = 33  # values of a cut that are tried between two levels
+LOGISTIC = math.pi / math.sqrt(3.0)  # scale of the logistic distribution with variance 1
 BELOW = np.array([math.erfc(-z / math.sqrt(2.0)) / 2.0 for z in DEVIATIONS])  # normal distribution, to be interpolated
 Number = TypeVar("Number", bound=np.floating)
 
@@ -94,13 +95,19 @@ class Scale:
         return expected, variance
 
     def outcomes(
-        self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+        self,
+        weights: NDArray[np.float64],
+        means: NDArray[np.float64],
+        variances: NDArray[np.float64],
+        *,
+        heavy: bool = False,
     ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
         """A discrete approximation of each document's score: probabilities and scores of m outcomes, both of a shape
-        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes of each member."""
+        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes of each member. heavy: take the log-odds
+        behind levels as logistic instead of normal, so that an unlikely level stays possible."""
         deviations = np.sqrt(variances)
         if self.levels:
-            reached = self._reached(weights, means, deviations)
+            reached = self._reached(weights, means, deviations, logistic_share if heavy else normal_share)
             return -np.diff(reached, axis=0, prepend=1.0, append=0.0), np.array(self.levels)[:, None]
         scores = self._scores(_log_odds_against(means, deviations))
         return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1])
@@ -114,7 +121,7 @@ class Scale:
             return np.ones(means.shape[1])
         if self.levels and least <= self.levels[-1]:
             place = int(np.searchsorted(self.levels, least))
-            reached: NDArray[np.float64] = self._reached(weights, means, deviations)[place - 1]
+            reached: NDArray[np.float64] = self._reached(weights, means, deviations, normal_share)[place - 1]
             return reached
         held = min(max(least, least / 2.0 + self.low), (1.0 + least) / 2.0 - self.high)  # `scores` the other way
         with np.errstate(divide="ignore"):
@@ -141,10 +148,15 @@ class Scale:
         return replace(self, cuts=tuple(cuts))
 
     def _reached(
-        self, weights: NDArray[np.float64], means: NDArray[np.float64], deviations: NDArray[np.float64]
+        self,
+        weights: NDArray[np.float64],
+        means: NDArray[np.float64],
+        deviations: NDArray[np.float64],
+        share: Callable[[NDArray[np.floating]], NDArray[np.float64]],
     ) -> NDArray[np.float64]:
-        """(levels - 1, N) the probability of reaching each level but the lowest."""
-        return np.stack([weights @ normal_share((means - cut) / deviations) for cut in self.cuts])
+        """(levels - 1, N) the probability of reaching each level but the lowest. share: a distribution function with
+        mean 0 and variance 1."""
+        return np.stack([weights @ share((means - cut) / deviations) for cut in self.cuts])
 
 
 def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -157,4 +169,10 @@ def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64
 def normal_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:
     """The standard normal distribution function."""
     shares: NDArray[np.float64] = np.interp(deviations, DEVIATIONS, BELOW)
+    return shares
+
+
+def logistic_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The logistic distribution function with mean 0 and variance 1."""
+    shares: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(LOGISTIC / 2.0 * deviations)
     return shares

@@ -32,6 +32,7 @@ from boundarymorph.selection.outlook import (
     gains_of_a_set,
     gains_of_doubt,
     up_to,
+    with_caution,
 )
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
@@ -70,7 +71,7 @@ class SelectionSession(Session):
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
         known: scores by position that cost no call.
-        settle: stop when `expected_loss` is at most this, at the start or after two rounds in a row, provided that
+        settle: stop when `cautious_loss` is at most this, at the start or after two rounds in a row, provided that
         enough scores are known (`informed`).
         call_cost: likewise, stop when ten more calls have an expected gain below ten times this share of the set.
         order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no call.
@@ -149,31 +150,37 @@ class SelectionSession(Session):
 
     @property
     def _calm(self) -> bool:
-        """Whether the expected loss is at most `settle`, or the expected gain less than `call_cost` asks for."""
+        """Whether the cautious loss is at most `settle`, or the expected gain less than `call_cost` asks for."""
         if (self._settle is None and self._call_cost is None) or self.orders or not self.informed:
             return False
         loss = self.expected_loss()
-        if self._settle is not None and loss <= self._settle:
+        if self._settle is not None and loss <= self._settle and self.cautious_loss() <= self._settle:
             return True
         soon = FURTHER_CALLS[0]
         return self._call_cost is not None and up_to(self._gains(loss), loss)[soon] < soon * self._call_cost
 
     def expected_loss(self) -> float:
-        """The expected loss of the set against the set that all scores would give, as a share of the latter's
-        relevance.
+        """The expected loss of the set, as a share of the relevance of the set that all scores would give.
 
-        Documents are taken as independent, without the uncertainty of the trend that they share (`Capacity.best`).
-        It is 0 if everything is scored or fits.
+        Documents are taken as independent (`Beliefs.prospects`, `Capacity.best`). It is 0 if all are scored or fit.
         """
         if self._decided or self.orders or self.belief.scored[self._left].all():
             return 0.0
         if self._doubtful is not None:
             return 1.0 - expected_f1(self._doubtful.mean[self._contested])
-        shares, scores = self.outcomes()
+        shares, scores = self.outcomes(lost=True)
         best = self._limited.best(shares[:, self._present], scores[:, self._present])
         inside = self._best_of(self._likely)
         chosen = float((shares[:, inside] * scores[:, inside]).sum())
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
+
+    def cautious_loss(self) -> float:
+        """The expected loss `with_caution`; the expected loss itself where `min_relevance` is the boundary."""
+        loss, left = self.expected_loss(), self._present
+        if self._decided or self.orders or self._doubtful is not None:
+            return loss
+        shares, scores = self.outcomes(lost=True)
+        return with_caution(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
 
     def outlook(self) -> Outlook:
         """The expected loss, the expected gain of further calls, and the expected recall."""
@@ -185,8 +192,7 @@ class SelectionSession(Session):
             return np.zeros(1)
         if self._doubtful is not None:
             return gains_of_doubt(self._doubtful.mean[self._contested])
-        shares, scores = self.outcomes()
-        left = self._present
+        (shares, scores), left = self.outcomes(), self._present
         return gains_of_a_set(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
 
     def _recall(self) -> Recall | None:
@@ -225,15 +231,13 @@ class SelectionSession(Session):
         """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        likely = self._rule.shortlist(*self._contest.margins, n)
-        return self._left[likely]
+        return self._left[self._rule.shortlist(*self._contest.margins, n)]
 
     def _best_of(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
         """Ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
-        belief = self.belief if self._counted is None else self._reported
-        belief = belief.of(documents)
+        belief = (self.belief if self._counted is None else self._reported).of(documents)
         capacity = self._limited.among(self._mask(documents)[self._left], np.zeros(len(self._left), dtype=np.bool_))
         inside = capacity.margin(belief.mean)[1]
         return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
@@ -272,9 +276,10 @@ class SelectionSession(Session):
         deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
         return ranked(chosen, Belief(mean, np.where(self.belief.scored, 0.0, deviation), self.belief.scored))
 
-    def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) probabilities and relevances of each document's outcomes."""
-        shares, scores = self._posterior.beliefs.outcomes()
+    def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(m, N) probabilities and relevances of each document's outcomes; lost: as the expected loss counts them."""
+        beliefs = self._posterior.beliefs
+        shares, scores = beliefs.prospects() if lost else beliefs.outcomes()
         if self.texts is not None:
             scores = np.where(self.belief.scored, self.belief.mean, scores)
         return shares, scores if self._reading is None else self._reading(scores)
@@ -364,9 +369,7 @@ class SelectionSession(Session):
 
     def _limit(self, capacity: Capacity) -> Capacity:
         """The capacity with the limit on groups."""
-        if self._distinct is None:
-            return capacity
-        return self._distinct.limited(capacity, self._groups[self._left])
+        return capacity if self._distinct is None else self._distinct.limited(capacity, self._groups[self._left])
 
     @property
     def _limited(self) -> Capacity:

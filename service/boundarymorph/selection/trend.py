@@ -37,10 +37,16 @@ SLOPE_BY_WORDS = 0.3  # in BM25
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # prior of the squared amplitude: its value, and its weight in scores
-# The share of a document's variance that counts in the expected loss, at the first and the last score, and the number
+# The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
 # distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
 FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
+# The share that counts in the expected loss, with the uncertainty of the trend, at the first and the last score in a
+# pool of TYPICAL_SIZE documents whose trend is flat. One amplitude explains both the trend and what
+# it leaves, so the more the trend explains, the more variance the rest is thought to have; it explains most in large
+# pools, whose tail differs from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
+FIRST_COUNTED, LAST_COUNTED, TYPICAL_SIZE = 0.5, 1.3, 1_000
+BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the share that the trend leaves
 
 
 @dataclass(eq=False)
@@ -109,7 +115,25 @@ class Mixture:
     def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         fading = HALF_APART / (HALF_APART + len(self.observed))
         apart = 1.0 if self.scale.levels else LAST_APART - (LAST_APART - FIRST_APART) * fading
-        shares, scores = self.scale.outcomes(self.weights, self.means, apart * (self.own + self.noise))
+        return self._discrete(apart * (self.own + self.noise))
+
+    def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self._prospects
+
+    @cached_property
+    def _prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        fading = HALF_APART / (HALF_APART + len(self.observed))
+        counted = 1.0 if self.scale.levels else LAST_COUNTED - (LAST_COUNTED - FIRST_COUNTED) * fading
+        rest = self.typical + self.noise
+        unexplained = rest / (rest + self.means.var(axis=1, keepdims=True))
+        counted *= (TYPICAL_SIZE / self.means.shape[1]) ** BY_SIZE
+        return self._discrete(counted * unexplained**BY_TREND * (self.variances + self.noise), heavy=True)
+
+    def _discrete(
+        self, variances: NDArray[np.float64], *, heavy: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(m, N) probabilities and scores of outcomes with these (q, N) variances, certain where a score is known."""
+        shares, scores = self.scale.outcomes(self.weights, self.means, variances, heavy=heavy)
         shape = len(scores), self.means.shape[1]
         values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)
         values[:, self.observed] = self.scores
