@@ -29,9 +29,9 @@ def no_more_threads_than_one() -> Any:
 
 
 class TestTorchIndex(VectorIndexContract):
-    @pytest.fixture(params=["float16", "bfloat16", "float32"])
-    def make(self, request: pytest.FixtureRequest) -> Make:
-        return lambda dimension: TorchIndex(dimension, storage=request.param)
+    @pytest.fixture
+    def make(self) -> Make:
+        return TorchIndex
 
 
 class Limited:
@@ -79,7 +79,7 @@ class TestSimulatedFaissIndex(VectorIndexContract):
     depth=st.integers(1, 450),
     distinct=st.integers(1, 60),
     removed=st.floats(0, 1),
-    kind=st.sampled_from(["float16", "bfloat16", "float32", "faiss"]),
+    kind=st.sampled_from(["torch", "faiss"]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_they_equal_the_flat_index(
@@ -91,7 +91,7 @@ def test_they_equal_the_flat_index(
     vectors += rng.choice([0, 1e-4], (count, 1)) * rng.standard_normal((count, dimension)).astype(np.float32)
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     gone = [f"d{row}" for row in np.flatnonzero(rng.random(count) < removed)]
-    index = Simulated(dimension, 40) if kind == "faiss" else TorchIndex(dimension, storage=kind)
+    index = Simulated(dimension, 40) if kind == "faiss" else TorchIndex(dimension)
     flat = FlatIndex(dimension)
     for each in (index, flat):
         each.upsert(names(count), vectors)
@@ -137,9 +137,7 @@ def test_a_shard_that_holds_more_than_its_share_is_asked_again() -> None:
     assert [len(each) for each in asked[1:]] == [1, 1, 1]
 
 
-def test_storage_and_devices_that_are_not_there() -> None:
-    with pytest.raises(InvalidConfiguration, match="float16"):
-        TorchIndex(8, storage="int8")
+def test_a_device_that_is_not_there() -> None:
     with pytest.raises(InvalidConfiguration, match="nowhere"):
         TorchIndex(8, device="nowhere")
 
