@@ -41,7 +41,7 @@ def last_sequence(connection: sqlite3.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def purged(connection: sqlite3.Connection) -> int:
-    """Return the sequence number up to which tombstones have been purged."""
-    (sequence,) = connection.execute("SELECT value FROM meta WHERE key = 'purged'").fetchone()
-    return int(sequence)
+def fact(connection: sqlite3.Connection, key: str) -> Any:
+    """Return what the store keeps about itself under a key of its table `meta`; None if that is nothing."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return row[0] if row else None

@@ -20,7 +20,7 @@ from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.local import directions, metadata_index, schema
 from boundarymorph.retrieval.local.directions import Directions
-from boundarymorph.retrieval.local.lookup import COVERED, LIVING, last_sequence, purged, select
+from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
 from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.local.words import bury_words, index_more_words, words_version
@@ -205,7 +205,7 @@ class DocumentStore(SqliteFile):
     def forgets(self, after: int) -> bool:
         """Whether `changes` no longer lists every deletion after this number; then use `living`."""
         with self.transaction() as connection:
-            return after < purged(connection)
+            return after < int(fact(connection, "purged"))
 
     def living(self) -> tuple[NDArray[np.int64], list[str]]:
         """Return ascending sequence numbers and ids of all documents."""
@@ -226,7 +226,7 @@ class DocumentStore(SqliteFile):
     def directions(self) -> Directions | None:
         """Return the main directions of the vectors, as learned last; None if they were not."""
         with self.transaction() as connection:
-            at, known = directions.learned_at(connection), self._directions
+            at, known = fact(connection, directions.LEARNED_AT), self._directions
             if at is None:
                 return None
             if known is None or known[0] != at:
