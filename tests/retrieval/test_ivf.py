@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.local.clusters import clusters_of, trained
 from boundarymorph.retrieval.local.ivf import DEPTHS, TARGET, Effort, InvertedFile, IvfIndex
+from boundarymorph.retrieval.local.ivf_structure import clusters_of, trained
 from tests.contract.vector_index import ApproximateVectorIndexContract, Make, VectorIndexContract, names, unit
 
 
