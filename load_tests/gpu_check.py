@@ -94,11 +94,11 @@ def _search(arguments: argparse.Namespace) -> None:
     found: dict[str, list[list[str]]] = {}
     table = report.Rows("gpu-search")
     for name, index in indexes.items():
-        index.search(queries[0], arguments.depth)
+        index.view().search(queries[0], arguments.depth)
         ids, seconds = [], []
         for query in queries:
             begun = time.perf_counter()
-            ids.append(index.search(query, arguments.depth).ids)
+            ids.append(index.view().search(query, arguments.depth).ids)
             seconds.append(time.perf_counter() - begun)
         found[name] = ids
         table.append(

@@ -52,7 +52,7 @@ class ApproximateVectorIndexContract:
         for query in unit(20, 16, seed=1):
             exact = vectors.astype(np.float64) @ query
             for depth in (1, 40, 700, 2500):
-                found = index.search(query, depth)
+                found = index.view().search(query, depth)
                 rows = [int(id[1:]) for id in found.ids]
                 assert len(set(rows)) == depth
                 np.testing.assert_array_equal(found.vectors, vectors[rows])
@@ -66,7 +66,7 @@ class ApproximateVectorIndexContract:
             found = 0
             for query in vectors[:50]:
                 best = np.argsort(-(vectors.astype(np.float64) @ query), kind="stable")[:depth]
-                found += len(set(index.search(query, depth).ids) & {f"d{row}" for row in best})
+                found += len(set(index.view().search(query, depth).ids) & {f"d{row}" for row in best})
             assert found >= 0.95 * 50 * depth
 
     def test_as_many_are_found_as_there_are(self, make: Make) -> None:
@@ -76,7 +76,7 @@ class ApproximateVectorIndexContract:
             index.remove(names(100, start))
             living = 900 - start
             for depth in (1, 50, living - 1, living, living + 1):
-                ids = index.search(vectors[0], depth).ids
+                ids = index.view().search(vectors[0], depth).ids
                 assert len(set(ids)) == len(ids) == min(depth, living)
                 assert all(int(id[1:]) >= start + 100 for id in ids)
 
@@ -93,10 +93,10 @@ class ApproximateVectorIndexContract:
             best = present[np.argsort(-exact[present], kind="stable")]
             within = np.sort([row + (6000 if 90 <= row < 110 else 3000) for row in allowed]).astype(np.int64)
             for depth in (1, 40, 660, 5000):
-                found = index.search(query, depth, within=within)
+                found = index.view().search(query, depth, within=within)
                 assert found.ids == [f"d{row}" for row in best[:depth]]
                 np.testing.assert_array_equal(found.vectors, vectors[best[:depth]])
-        assert len(index.search(query, 5000).ids) == 1910
+        assert len(index.view().search(query, 5000).ids) == 1910
 
     def test_a_view_never_changes(self, make: Make) -> None:
         vectors, index = unit(2000, 16), make(16)
@@ -136,24 +136,24 @@ class ApproximateVectorIndexContract:
             present += [90] if 6000 in numbers else []
             best = sorted(present, key=lambda row: -float(vectors[row].astype(np.float64) @ query))
             for depth in (1, 100, 5000):
-                found = index.search(query, depth, within=np.array(numbers, np.int64))
+                found = index.view().search(query, depth, within=np.array(numbers, np.int64))
                 assert found.ids == [f"d{row}" for row in best[:depth]]
                 assert found.sequences.tolist() == [row + 3000 if row != 90 else 6000 for row in best[:depth]]
-        everything = index.search(query, 5000)
+        everything = index.view().search(query, 5000)
         told = dict(zip(everything.ids, everything.sequences.tolist(), strict=True))
         assert (told["d500"], told["d90"], told["d1950"]) == (3500, 6000, 0)
 
     def test_a_depth_beyond_the_end_returns_everything(self, make: Make) -> None:
         index = make(8)
         index.upsert(names(30), unit(30, 8))
-        assert sorted(index.search(unit(1, 8)[0], 10_000).ids) == sorted(names(30))
+        assert sorted(index.view().search(unit(1, 8)[0], 10_000).ids) == sorted(names(30))
 
     def test_an_upsert_replaces(self, make: Make) -> None:
         vectors, index = unit(3, 8), make(8)
         index.upsert(["a", "b"], vectors[:2])
         index.upsert(["a"], vectors[2:])
         assert len(index) == 2
-        found = index.search(vectors[2], 5)
+        found = index.view().search(vectors[2], 5)
         assert found.ids[0] == "a"
         np.testing.assert_array_equal(found.vectors[0], vectors[2])
 
@@ -161,19 +161,19 @@ class ApproximateVectorIndexContract:
         vectors, index = unit(3, 8), make(8)
         index.upsert(["a", "b", "a"], vectors)
         assert len(index) == 2
-        np.testing.assert_array_equal(index.search(vectors[2], 1).vectors[0], vectors[2])
+        np.testing.assert_array_equal(index.view().search(vectors[2], 1).vectors[0], vectors[2])
 
     def test_removed_documents_are_not_found(self, make: Make) -> None:
         vectors, index = unit(100, 8), make(8)
         index.upsert(names(100), vectors)
         index.remove([*names(50), "unknown"])
         assert len(index) == 50
-        assert sorted(index.search(vectors[0], 100).ids) == sorted(names(50, 50))
+        assert sorted(index.view().search(vectors[0], 100).ids) == sorted(names(50, 50))
         index.upsert(["d7"], vectors[7:8])
-        assert index.search(vectors[7], 1).ids == ["d7"]
+        assert index.view().search(vectors[7], 1).ids == ["d7"]
 
     def test_an_empty_index_finds_nothing(self, make: Make) -> None:
-        found = make(8).search(unit(1, 8)[0], 10)
+        found = make(8).view().search(unit(1, 8)[0], 10)
         assert found.ids == []
         assert found.vectors.shape == (0, 8)
 
@@ -182,9 +182,9 @@ class ApproximateVectorIndexContract:
         with pytest.raises(InvalidEmbeddings):
             index.upsert(["a"], unit(1, 9))
         with pytest.raises(InvalidEmbeddings):
-            index.search(unit(1, 9)[0], 1)
+            index.view().search(unit(1, 9)[0], 1)
         with pytest.raises(InvalidInput):
-            index.search(unit(1, 8)[0], 0)
+            index.view().search(unit(1, 8)[0], 0)
 
     def test_searches_during_changes_see_each_of_them_whole(self, make: Make) -> None:
         """Every document is always there, in one of its two states; a batch changes state at once."""
@@ -194,7 +194,7 @@ class ApproximateVectorIndexContract:
 
         def search() -> None:
             while not done.is_set():
-                found = index.search(query, 500)
+                found = index.view().search(query, 500)
                 rows = [int(id[1:]) for id in found.ids]
                 whole = any(np.array_equal(found.vectors, state[rows]) for state in states)
                 if sorted(rows) != list(range(200)) or not whole:
@@ -218,7 +218,7 @@ class ApproximateVectorIndexContract:
         def search() -> None:
             try:
                 while not done.is_set():
-                    found = index.search(vectors[1500], 1500)
+                    found = index.view().search(vectors[1500], 1500)
                     expected = names(1000, 1000) if len(found.ids) == 1000 else found.ids
                     if len(found.ids) not in (1000, 1500) or set(found.ids) != set(expected):
                         failures.append(f"{len(found.ids)} documents")
@@ -246,10 +246,10 @@ class ApproximateVectorIndexContract:
         expected = many_changes(index)
         assert len(index) == len(expected)
         for query in unit(20, 6, seed=999):
-            found = index.search(query, 50)
+            found = index.view().search(query, 50)
             assert len(set(found.ids)) == 50
             np.testing.assert_array_equal(found.vectors, [expected[id] for id in found.ids])
-        assert set(index.search(query, 400).ids) == expected.keys()
+        assert set(index.view().search(query, 400).ids) == expected.keys()
 
 
 class VectorIndexContract(ApproximateVectorIndexContract):
@@ -257,7 +257,7 @@ class VectorIndexContract(ApproximateVectorIndexContract):
         vectors, index = unit(500, 16), make(16)
         index.upsert(names(500), vectors)
         query = unit(1, 16, seed=1)[0]
-        found = index.search(query, 40)
+        found = index.view().search(query, 40)
         exact = vectors.astype(np.float64) @ query
         best = np.argsort(-exact, kind="stable")[:40]
         assert found.ids == [f"d{row}" for row in best]
@@ -268,7 +268,7 @@ class VectorIndexContract(ApproximateVectorIndexContract):
     def test_nothing_is_cut_off_at_great_depth(self, make: Make) -> None:
         vectors, index = unit(20_000, 8), make(8)
         index.upsert(names(20_000), vectors)
-        found = index.search(vectors[3], 17_000)
+        found = index.view().search(vectors[3], 17_000)
         assert len(set(found.ids)) == 17_000
         assert found.scores[-1] == np.sort(vectors.astype(np.float64) @ vectors[3])[-17_000]
 
@@ -281,7 +281,7 @@ class VectorIndexContract(ApproximateVectorIndexContract):
         query = (same + 2 * unit(1, 33, seed=5)[0]).astype(np.float32)
         query /= np.linalg.norm(query)
         for depth in (1, 2, 64, 65, 66, 500, 1003, 1004):
-            assert index.search(query, depth).ids == ["nearer", *names(depth - 1)]
+            assert index.view().search(query, depth).ids == ["nearer", *names(depth - 1)]
 
     def test_it_is_the_same_after_many_changes(self, make: Make) -> None:
         index = make(6)
@@ -289,4 +289,4 @@ class VectorIndexContract(ApproximateVectorIndexContract):
         query = unit(1, 6, seed=999)[0]
         scores = np.array([vector.astype(np.float64) @ query for vector in expected.values()])
         order = np.argsort(-scores, kind="stable")
-        assert index.search(query, 400).ids == [list(expected)[row] for row in order]
+        assert index.view().search(query, 400).ids == [list(expected)[row] for row in order]

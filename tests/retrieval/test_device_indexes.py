@@ -29,9 +29,9 @@ def no_more_threads_than_one() -> Any:
 
 
 class TestTorchIndex(VectorIndexContract):
-    @pytest.fixture(params=["float16", "bfloat16", "float32"])
-    def make(self, request: pytest.FixtureRequest) -> Make:
-        return lambda dimension: TorchIndex(dimension, storage=request.param)
+    @pytest.fixture
+    def make(self) -> Make:
+        return TorchIndex
 
 
 class Limited:
@@ -79,7 +79,7 @@ class TestSimulatedFaissIndex(VectorIndexContract):
     depth=st.integers(1, 450),
     distinct=st.integers(1, 60),
     removed=st.floats(0, 1),
-    kind=st.sampled_from(["float16", "bfloat16", "float32", "faiss"]),
+    kind=st.sampled_from(["torch", "faiss"]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_they_equal_the_flat_index(
@@ -91,13 +91,13 @@ def test_they_equal_the_flat_index(
     vectors += rng.choice([0, 1e-4], (count, 1)) * rng.standard_normal((count, dimension)).astype(np.float32)
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     gone = [f"d{row}" for row in np.flatnonzero(rng.random(count) < removed)]
-    index = Simulated(dimension, 40) if kind == "faiss" else TorchIndex(dimension, storage=kind)
+    index = Simulated(dimension, 40) if kind == "faiss" else TorchIndex(dimension)
     flat = FlatIndex(dimension)
     for each in (index, flat):
         each.upsert(names(count), vectors)
         each.remove(gone)
     query = unit(1, dimension, seed + 1)[0]
-    found, expected = index.search(query, depth), flat.search(query, depth)
+    found, expected = index.view().search(query, depth), flat.view().search(query, depth)
     assert found.ids == expected.ids
     np.testing.assert_array_equal(found.scores, expected.scores)
     np.testing.assert_array_equal(found.vectors, expected.vectors)
@@ -110,7 +110,7 @@ def test_ten_thousand_of_twenty_thousand(device: str) -> None:
     flat, index = FlatIndex(32), TorchIndex(32) if device == "torch" else Simulated(32, 2_048, shards=16)
     for each in (flat, index):
         each.upsert(names(20_000), vectors)
-    found, expected = index.search(query, 10_000), flat.search(query, 10_000)
+    found, expected = index.view().search(query, 10_000), flat.view().search(query, 10_000)
     assert (found.ids, found.warnings) == (expected.ids, ())
     np.testing.assert_array_equal(found.scores, expected.scores)
 
@@ -130,16 +130,14 @@ def test_a_shard_that_holds_more_than_its_share_is_asked_again() -> None:
     for each in (flat, index):
         each.upsert(names(4000, 400), vectors)
     query = np.eye(8, dtype=np.float32)[0]
-    found, expected = index.search(query, 390), flat.search(query, 390)
+    found, expected = index.view().search(query, 390), flat.view().search(query, 390)
     assert (found.ids, found.warnings) == (expected.ids, ())
     asked = [shard.asked for shard in index.made]
     assert len(asked[0]) > 1 and asked[0] == sorted(asked[0])
     assert [len(each) for each in asked[1:]] == [1, 1, 1]
 
 
-def test_storage_and_devices_that_are_not_there() -> None:
-    with pytest.raises(InvalidConfiguration, match="float16"):
-        TorchIndex(8, storage="int8")
+def test_a_device_that_is_not_there() -> None:
     with pytest.raises(InvalidConfiguration, match="nowhere"):
         TorchIndex(8, device="nowhere")
 
@@ -162,9 +160,9 @@ def test_the_limit_of_a_build_of_faiss() -> None:
 def test_beyond_what_the_shards_return_the_cpu_answers_and_says_so() -> None:
     vectors, index = unit(5000, 8), Simulated(8, 500)
     index.upsert(names(5000), vectors)
-    found = index.search(vectors[0], 1500)
+    found = index.view().search(vectors[0], 1500)
     assert (len(found.ids), found.warnings) == (1500, ())
-    found = index.search(vectors[0], 3000)
+    found = index.view().search(vectors[0], 3000)
     assert len(set(found.ids)) == 3000
     (warning,) = found.warnings
     assert "3,000" in warning and "500 results from each of 4 shards" in warning

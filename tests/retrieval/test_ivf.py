@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
 from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.local.clusters import clusters_of, trained
 from boundarymorph.retrieval.local.ivf import DEPTHS, TARGET, Effort, InvertedFile, IvfIndex
+from boundarymorph.retrieval.local.ivf_structure import clusters_of, trained
 from tests.contract.vector_index import ApproximateVectorIndexContract, Make, VectorIndexContract, names, unit
 
 
@@ -52,7 +52,7 @@ def test_the_recall_that_is_measured_is_what_other_queries_see() -> None:
         found = 0
         for query in vectors[5:3000:60]:
             best = np.argsort(-(vectors @ query))[:depth]
-            found += len(set(index.search(query, depth).ids) & {f"d{row}" for row in best})
+            found += len(set(index.view().search(query, depth).ids) & {f"d{row}" for row in best})
         assert found / (depth * 50) > recall - 0.03
 
 
@@ -65,7 +65,7 @@ def test_the_recall_holds_after_half_of_the_documents_were_removed() -> None:
     living, found, depth = vectors[1::2], 0, 2_000
     for query in vectors[5::160]:
         best = 2 * np.argsort(-(living @ query))[:depth] + 1
-        found += len(set(index.search(query, depth).ids) & {f"d{row}" for row in best})
+        found += len(set(index.view().search(query, depth).ids) & {f"d{row}" for row in best})
     assert found / (depth * 50) > TARGET - 0.01
 
 
@@ -75,7 +75,7 @@ def test_very_few_vectors(count: int) -> None:
     index = IvfIndex(InvertedFile(trained(vectors, clusters_of(count), 0, lambda: None)))
     index.upsert(names(count), vectors)
     index.file.measure(vectors)
-    assert index.search(vectors[0], 1).ids == ["d0"]
+    assert index.view().search(vectors[0], 1).ids == ["d0"]
 
 
 class Recorded:
@@ -99,7 +99,7 @@ def test_no_more_is_searched_than_the_effort_says(probes: int, depth: int, asked
     index = untrained(8, Effort((10,), (probes,), (1.0,)), clusters=12)
     index.upsert(names(1000), unit(1000, 8))
     index.file.index = Recorded(index.file.index)
-    index.search(unit(1, 8, seed=1)[0], depth)
+    index.view().search(unit(1, 8, seed=1)[0], depth)
     assert index.file.index.asked[0] == asked
     assert 0 < index.file.loss < 1e-3
 
@@ -108,7 +108,7 @@ def test_more_clusters_are_searched_step_by_step_until_there_are_enough() -> Non
     index = untrained(8, Effort((10, 1000), (1, 1), (1.0, 1.0)))
     index.upsert(names(1000), unit(1000, 8))
     index.file.index = Recorded(index.file.index)
-    assert len(index.search(unit(1, 8, seed=1)[0], 250).ids) == 250
+    assert len(index.view().search(unit(1, 8, seed=1)[0], 250).ids) == 250
     probes = [clusters for _, clusters in index.file.index.asked]
     assert len(probes) > 1 and probes == [2**step for step in range(len(probes))]
 

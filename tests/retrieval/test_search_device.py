@@ -162,7 +162,7 @@ def test_a_device_without_room_for_what_is_written(
     assert isinstance(vectors, MirroredIndex)
     assert vectors._flat.view().rows.count == SIZE + 50 + 20  # no row twice
     few = vectors.view().search(queries[0], 1).sequences
-    assert len(vectors.search(queries[0], 5, within=few).ids) == 1
+    assert len(vectors.view().search(queries[0], 5, within=few).ids) == 1
     catalog.close()
     plain.close()
 

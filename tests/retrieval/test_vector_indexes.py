@@ -63,7 +63,7 @@ def test_after_changes_it_equals_brute_force(
         vectors = np.array([expected[id] for id in ids], np.float32).reshape(-1, dimension)
         scores = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
         best = np.argsort(-scores, kind="stable")[:depth]
-        found = index.search(query, depth, within=within)
+        found = index.view().search(query, depth, within=within)
         assert found.ids == [ids[row] for row in best]
         np.testing.assert_array_equal(found.scores, scores[best])
         np.testing.assert_array_equal(found.vectors, vectors[best])

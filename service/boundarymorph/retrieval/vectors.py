@@ -1,4 +1,4 @@
-"""Operations on vectors that all indexes share: validation and exact ranking."""
+"""Operations on vectors and sequence numbers that all indexes share: validation, exact ranking, membership."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> ND
     """Return (n,) inner products of (n, d) rows with a (d,) query in float64, equal for equal rows."""
     scores: NDArray[np.float64] = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
     return scores
+
+
+def are_among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return (n,) whether each of (n,) sequence numbers is among (m,) ascending ones."""
+    if len(within) == 0:
+        return np.zeros(len(sequences), np.bool_)
+    found: NDArray[np.bool_] = within[np.minimum(np.searchsorted(within, sequences), len(within) - 1)] == sequences
+    return found
 
 
 def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:

@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -299,11 +299,9 @@ class LocalCatalog:
             self._forget(folder.name, forgotten)
         shutil.rmtree(before, ignore_errors=True)
 
-    @contextmanager
-    def _building(self) -> Iterator[None]:
+    def _building(self) -> AbstractContextManager[None]:
         """Hold a lock while writing a temporary folder, so that no other process mistakes it for a crashed one's."""
-        with _locked(self._directory, fcntl.LOCK_SH):
-            yield
+        return _locked(self._directory, fcntl.LOCK_SH)
 
     def _tidy(self) -> None:
         """Remove leftovers of killed processes and earlier versions, and restore an index about to be replaced."""

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.halves import halves_from_floats, to_unit_length, unit_from_halves
-from boundarymorph.retrieval.local.lookup import last_sequence
+from boundarymorph.retrieval.local.lookup import fact, last_sequence
 from boundarymorph.selection.pool import Pool
 
 COUNT = 64
 SAMPLE = 4_096  # documents from which they are learned
 FEWEST = 1_000  # writes before the first time; the next time is after twice as many as the last
+LEARNED_AT = "directions_at"  # the key of the sequence number of the last write before they were learned
 _SPARE, _ITERATIONS = 16, 4  # of the randomized decomposition
 
 
@@ -46,25 +47,18 @@ class Directions:
         return unit_from_halves(halves_from_floats(parts))
 
 
-def learned_at(connection: sqlite3.Connection) -> int | None:
-    """Return the sequence number up to which documents were written when directions were learned; None if never."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'directions_at'").fetchone()
-    return row[0] if row else None
-
-
 def due(connection: sqlite3.Connection) -> bool:
     """Whether there are enough writes to learn directions, for the first time or again."""
-    at = learned_at(connection)
+    at = fact(connection, LEARNED_AT)
     return last_sequence(connection) >= (FEWEST if at is None else 2 * at)
 
 
 def read(connection: sqlite3.Connection, dimension: int) -> Directions:
     """Return the directions, of which there must be some. dimension: d."""
-    (basis,) = connection.execute("SELECT value FROM meta WHERE key = 'directions'").fetchone()
-    return Directions(np.frombuffer(basis, "<f4").reshape(dimension, -1))
+    return Directions(np.frombuffer(fact(connection, "directions"), "<f4").reshape(dimension, -1))
 
 
 def write(connection: sqlite3.Connection, directions: Directions) -> None:
     """Replace the directions."""
-    rows = {"directions": directions.basis.astype("<f4").tobytes(), "directions_at": last_sequence(connection)}
+    rows = {"directions": directions.basis.astype("<f4").tobytes(), LEARNED_AT: last_sequence(connection)}
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())

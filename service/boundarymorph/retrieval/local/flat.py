@@ -103,9 +103,6 @@ class FlatIndex:
             self._publish(self._view.matrix)
             self.changed += len(ids)
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        return self._view.search(query, depth, within=within)
-
     def saved(self) -> NDArray[np.int64]:
         """See `Structure.saved`."""
         rows = self._view.rows

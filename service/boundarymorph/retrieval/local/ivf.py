@@ -242,9 +242,6 @@ class IvfIndex:
             self._book.drop(ids)
             self.changed += len(ids)
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        return self.view().search(query, depth, within=within)
-
     def saved(self) -> NDArray[np.int64]:
         """See `Structure.saved`."""
         return self._book.now.sequences[: self._book.now.count]

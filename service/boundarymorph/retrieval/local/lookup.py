@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 _PARAMETERS = 500
 LIVING = "embedding IS NOT NULL"
-Key = TypeVar("Key")
+COVERED = "documents INDEXED BY filtered"  # to read sequence, id and metadata without the documents
 
 # A covering index of what filters and rankings read of every document, without the texts.
 SCHEMA = f"""
@@ -17,51 +17,21 @@ CREATE INDEX filtered ON documents (sequence, id, metadata) WHERE {LIVING};
 """
 
 
-def select(connection: sqlite3.Connection, columns: str, ids: Iterable[str], *, where: str = LIVING) -> list[Any]:
-    """Return the rows of the documents with these ids, unordered, without tombstones."""
+def select(
+    connection: sqlite3.Connection,
+    columns: str,
+    keys: Iterable[str] | Iterable[int],
+    *,
+    by: str = "id",
+    table: str = "documents",
+    where: str = LIVING,
+) -> list[Any]:
+    """Return columns of the documents with these keys, unordered, without tombstones. by: the column of the keys."""
     rows: list[Any] = []
-    for part in _parts(ids):
+    remaining = iter(dict.fromkeys(keys))
+    while part := list(islice(remaining, _PARAMETERS)):
         places = ",".join("?" * len(part))
-        rows += connection.execute(f"SELECT {columns} FROM documents WHERE {where} AND id IN ({places})", part)  # noqa: S608
-    return rows
-
-
-def ids_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> dict[int, str]:
-    """Return the ids of the living documents with these sequence numbers, unordered; reads no documents."""
-    ids: dict[int, str] = {}
-    for part in _parts(sequences):
-        places = ",".join("?" * len(part))
-        ids.update(
-            connection.execute(
-                f"SELECT sequence, id FROM documents INDEXED BY filtered WHERE {LIVING} AND sequence IN ({places})",  # noqa: S608
-                part,
-            )
-        )
-    return ids
-
-
-def embeddings_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[bytes]:
-    """Return the embeddings of the living documents with these sequence numbers, unordered."""
-    embeddings: list[bytes] = []
-    for part in _parts(sequences):
-        places = ",".join("?" * len(part))
-        rows = connection.execute(
-            f"SELECT embedding FROM documents WHERE {LIVING} AND sequence IN ({places})",  # noqa: S608
-            part,
-        )
-        embeddings += [embedding for (embedding,) in rows]
-    return embeddings
-
-
-def metadata_of(connection: sqlite3.Connection, sequences: Iterable[int]) -> list[tuple[int, bytes]]:
-    """Return sequence number and metadata of the living documents with these numbers, unordered."""
-    rows: list[tuple[int, bytes]] = []
-    for part in _parts(sequences):
-        places = ",".join("?" * len(part))
-        rows += connection.execute(
-            f"SELECT sequence, metadata FROM documents INDEXED BY filtered WHERE {LIVING} AND sequence IN ({places})",  # noqa: S608
-            part,
-        )
+        rows += connection.execute(f"SELECT {columns} FROM {table} WHERE {where} AND {by} IN ({places})", part)  # noqa: S608
     return rows
 
 
@@ -71,13 +41,7 @@ def last_sequence(connection: sqlite3.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def purged(connection: sqlite3.Connection) -> int:
-    """Return the sequence number up to which tombstones have been purged."""
-    (sequence,) = connection.execute("SELECT value FROM meta WHERE key = 'purged'").fetchone()
-    return int(sequence)
-
-
-def _parts(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    remaining = iter(dict.fromkeys(keys))
-    while part := list(islice(remaining, _PARAMETERS)):
-        yield part
+def fact(connection: sqlite3.Connection, key: str) -> Any:
+    """Return what the store keeps about itself under a key of its table `meta`; None if that is nothing."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return row[0] if row else None

@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Scalar
-from boundarymorph.retrieval.local.lookup import metadata_of
+from boundarymorph.retrieval.local.lookup import COVERED, select
 
 MOST_TERMS = 256  # per document
 UNINDEXED = -1  # the only term of a document with more values than that, which any filter may match
@@ -55,7 +55,7 @@ def add(connection: sqlite3.Connection, documents: Iterable[tuple[int, bytes]]) 
 
 def remove(connection: sqlite3.Connection, sequences: Iterable[int]) -> None:
     """Remove documents. Must be called while they are still in the document table, which has their metadata."""
-    rows = sorted(_rows(metadata_of(connection, sequences)))
+    rows = sorted(_rows(select(connection, "sequence, metadata", sequences, by="sequence", table=COVERED)))
     connection.executemany("DELETE FROM terms WHERE term = ? AND sequence = ?", rows)
 
 

@@ -100,9 +100,6 @@ class MirroredIndex(Generic[Reflection]):
             self._flat.remove(ids)
             self._publish()
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        return self._view.search(query, depth, within=within)
-
     def view(self) -> MirroredView[Reflection]:
         """The current state of the index."""
         return self._view

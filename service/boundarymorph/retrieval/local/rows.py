@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.local.vector_index import Neighbours
-from boundarymorph.retrieval.vectors import exact_scores
+from boundarymorph.retrieval.vectors import are_among, exact_scores
 
 _BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -39,12 +39,12 @@ class Rows:
 
     def among(self, within: NDArray[np.int64]) -> Rows:
         """Return the same with only the documents of these ascending sequence numbers alive."""
-        alive = self.alive & among(self.sequences[: self.count], within)
+        alive = self.alive & are_among(self.sequences[: self.count], within)
         return replace(self, alive=alive, living=int(alive.sum()))
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
         """See `VectorView.others`."""
-        rows = np.flatnonzero(self.alive & ~among(self.sequences[: self.count], living))
+        rows = np.flatnonzero(self.alive & ~are_among(self.sequences[: self.count], living))
         return [self.ids[row] for row in rows]
 
     def ranked(
@@ -109,14 +109,6 @@ class RowBook:
         self._row_of = {id: row for row, id in enumerate(ids)}
         self.now = Rows(ids, now.sequences[rows], np.ones(len(ids), np.bool_), len(ids), now.numbering + 1)
         return rows
-
-
-def among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return (n,) whether each of (n,) sequence numbers is among (m,) ascending ones."""
-    if len(within) == 0:
-        return np.zeros(len(sequences), np.bool_)
-    found: NDArray[np.bool_] = within[np.minimum(np.searchsorted(within, sequences), len(within) - 1)] == sequences
-    return found
 
 
 def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:

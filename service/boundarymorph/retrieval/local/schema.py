@@ -11,7 +11,7 @@ from pathlib import Path
 from boundarymorph.errors import CorruptIndex
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.local import metadata_index
-from boundarymorph.retrieval.local.lookup import LIVING
+from boundarymorph.retrieval.local.lookup import LIVING, fact
 from boundarymorph.retrieval.local.lookup import SCHEMA as LOOKUP_SCHEMA
 from boundarymorph.retrieval.local.sqlite_file import SqliteFile, execute, storage_trouble
 from boundarymorph.retrieval.words.lexical import WORDS_VERSION
@@ -80,13 +80,13 @@ def _index_more_metadata(store: SqliteFile) -> int:
     with store.write() as connection:
         if _read_version(store, connection) == SCHEMA_VERSION:
             return SCHEMA_VERSION
-        row = connection.execute("SELECT value FROM meta WHERE key = 'metadata_until'").fetchone()
-        if row is None:
+        until = fact(connection, "metadata_until")
+        if until is None:
             execute(connection, metadata_index.SCHEMA)
         rows = connection.execute(
             f"SELECT sequence, metadata FROM documents INDEXED BY filtered WHERE {LIVING} AND sequence > ? "  # noqa: S608
             "ORDER BY sequence LIMIT ?",
-            (row[0] if row else 0, BATCH),
+            (until or 0, BATCH),
         ).fetchall()
         metadata_index.add(connection, rows)
         if len(rows) == BATCH:

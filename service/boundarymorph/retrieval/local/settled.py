@@ -35,7 +35,8 @@ def reading(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
             "write: free some space, or make the disk writable"
         ) from trouble
     try:
-        with closing(sqlite3.connect(_location(path), uri=True, isolation_level=None)) as connection:
+        location = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
             connection.execute("BEGIN")
             yield connection
     finally:
@@ -43,10 +44,6 @@ def reading(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
             raise trouble
         if _state(path) != before:
             raise StorageUnavailable(f"{path} was written while it was read from a full or read-only disk; try again")
-
-
-def _location(path: Path) -> str:
-    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
 def _state(path: Path) -> _State | None:

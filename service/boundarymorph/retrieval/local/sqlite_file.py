@@ -82,7 +82,9 @@ class SqliteFile:
             except sqlite3.OperationalError as error:
                 if kind != "DEFERRED" or not error.sqlite_errorname.startswith(settled.NO_PLACE):
                     raise
-                with self._reading_settled(error) as connection:
+                with settled.reading(self.path, error) as connection:
+                    _warn(self.path, str(error))
+                    _prepare(connection)
                     yield connection
                 return
             try:
@@ -141,14 +143,6 @@ class SqliteFile:
         if size < self._log_due:
             return
         self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
-
-    @contextmanager
-    def _reading_settled(self, trouble: sqlite3.OperationalError) -> Iterator[sqlite3.Connection]:
-        """Yield a connection to the file alone; see `settled`."""
-        with settled.reading(self.path, trouble) as connection:
-            _warn(self.path, str(trouble))
-            _prepare(connection)
-            yield connection
 
     def _connection(self) -> sqlite3.Connection:
         try:

@@ -20,7 +20,7 @@ from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.local import directions, metadata_index, schema
 from boundarymorph.retrieval.local.directions import Directions
-from boundarymorph.retrieval.local.lookup import LIVING, embeddings_of, ids_of, last_sequence, purged, select
+from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
 from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.local.words import bury_words, index_more_words, words_version
@@ -205,13 +205,13 @@ class DocumentStore(SqliteFile):
     def forgets(self, after: int) -> bool:
         """Whether `changes` no longer lists every deletion after this number; then use `living`."""
         with self.transaction() as connection:
-            return after < purged(connection)
+            return after < int(fact(connection, "purged"))
 
     def living(self) -> tuple[NDArray[np.int64], list[str]]:
         """Return ascending sequence numbers and ids of all documents."""
         with self.transaction() as connection:
             rows = connection.execute(
-                f"SELECT sequence, id FROM documents INDEXED BY filtered WHERE {LIVING} ORDER BY sequence"  # noqa: S608
+                f"SELECT sequence, id FROM {COVERED} WHERE {LIVING} ORDER BY sequence"  # noqa: S608
             ).fetchall()
         return np.array([sequence for sequence, _ in rows], dtype=np.int64), [id for _, id in rows]
 
@@ -220,12 +220,13 @@ class DocumentStore(SqliteFile):
         with self.transaction() as connection:
             sequences, _ = self.living()
             chosen = np.random.default_rng(seed).permutation(sequences)[:count]
-            return self._vectors(embeddings_of(connection, chosen.tolist()))
+            rows = select(connection, "embedding", chosen.tolist(), by="sequence")
+            return self._vectors([embedding for (embedding,) in rows])
 
     def directions(self) -> Directions | None:
         """Return the main directions of the vectors, as learned last; None if they were not."""
         with self.transaction() as connection:
-            at, known = directions.learned_at(connection), self._directions
+            at, known = fact(connection, directions.LEARNED_AT), self._directions
             if at is None:
                 return None
             if known is None or known[0] != at:
@@ -296,7 +297,7 @@ class DocumentStore(SqliteFile):
             version = self._require_words(connection)
             among = None if filter is None else self._matched.sequences(connection, filter)
             sequences, scores = self._words.best(connection, version, query, depth, among)
-            ids = ids_of(connection, sequences.tolist())
+            ids = dict(select(connection, "sequence, id", sequences.tolist(), by="sequence", table=COVERED))
         return FusedRanking([ids[sequence] for sequence in sequences.tolist()], scores)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
 from boundarymorph.retrieval.local import manifests
-from boundarymorph.retrieval.local.rows import RowBook, among
+from boundarymorph.retrieval.local.rows import RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.retrieval.storage import sync
+from boundarymorph.retrieval.vectors import are_among
 
 FORMAT = 1
 _ROWS = "rows.npz"
@@ -148,9 +149,9 @@ class StructureFiles(Generic[Kept]):
     def _book(self, sequences: NDArray[np.int64], until: int) -> RowBook:
         """Return the documents of these rows, those alive that the store still has."""
         living, ids = self._store.living()
-        if not among(living[living <= until], np.sort(sequences)).all():
+        if not are_among(living[living <= until], np.sort(sequences)).all():
             raise CorruptIndex("documents of its store are missing from it")
-        alive = among(sequences, living)
+        alive = are_among(sequences, living)
         places = np.searchsorted(living, sequences).tolist()
         names = [ids[place] if there else "" for place, there in zip(places, alive.tolist(), strict=True)]
         return RowBook.of(names, sequences, alive)

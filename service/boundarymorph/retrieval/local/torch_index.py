@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ _BLOCK = 65_536  # rows converted to float32 at a time
 class TorchMirror:
     """Rows on a device.
 
-    matrix: (capacity, d) in the storage type; alive: (n,); loss: largest distance by which storage moved a row.
+    matrix: (capacity, d) float16; alive: (n,); loss: largest distance by which storage moved a row.
     """
 
     matrix: torch.Tensor
@@ -52,40 +51,31 @@ class TorchMirror:
 class TorchIndex(MirroredIndex[TorchMirror]):
     """A `VectorIndex` on a PyTorch device, exact at any depth.
 
-    Besides 4d bytes per document in this process, it takes 2d on the device in float16 or bfloat16, or 4d in float32,
-    and up to twice that while the index grows. A search temporarily needs 10 bytes per document there.
+    Besides 4d bytes per document in this process, it takes 2d on the device, in float16, and up to twice that while the
+    index grows. A search temporarily needs 10 bytes per document there.
     """
 
-    kinds: ClassVar[dict[str, torch.dtype]] = {
-        "float16": torch.float16,
-        "bfloat16": torch.bfloat16,
-        "float32": torch.float32,
-    }
-
-    def __init__(self, dimension: int, *, device: str = "cpu", storage: str = "float16") -> None:
-        """device: PyTorch's name for it; storage: the type of the rows there. Raises InvalidConfiguration."""
-        if storage not in self.kinds:
-            raise InvalidConfiguration(f"vectors cannot be stored as {storage!r}; use one of {', '.join(self.kinds)}")
+    def __init__(self, dimension: int, *, device: str = "cpu") -> None:
+        """device: PyTorch's name for it. Raises InvalidConfiguration."""
         try:
             self._device = torch.empty(0, device=device).device
         except (RuntimeError, AssertionError) as error:
             raise InvalidConfiguration(f"PyTorch has no device {device!r} here: {error}") from error
-        self._type = self.kinds[storage]
         super().__init__(dimension)
 
     def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
         alive = torch.from_numpy(view.rows.alive.copy()).to(self._device)
-        kept, matrix, loss = 0, torch.empty((0, self._dimension), dtype=self._type, device=self._device), 0.0
+        kept, matrix, loss = 0, torch.empty((0, self._dimension), dtype=torch.float16, device=self._device), 0.0
         if before is not None and before[0].rows.numbering == view.rows.numbering:
             kept, matrix, loss = before[0].rows.count, before[1].matrix, before[1].loss
         if view.rows.count > len(matrix):
             room = (max(view.rows.count, 2 * kept), self._dimension)
-            larger = torch.empty(room, dtype=self._type, device=self._device)
+            larger = torch.empty(room, dtype=torch.float16, device=self._device)
             larger[:kept] = matrix[:kept]
             matrix = larger
         for start in range(kept, view.rows.count, _BLOCK):
             rows = torch.from_numpy(view.matrix[start : min(start + _BLOCK, view.rows.count)])
-            stored = rows.to(self._type)
+            stored = rows.to(torch.float16)
             matrix[start : start + len(rows)] = stored.to(self._device)
             loss = max(loss, float(torch.linalg.vector_norm(rows.double() - stored.double(), dim=1).max()))
         return TorchMirror(matrix, alive, loss)

@@ -62,10 +62,7 @@ class VectorIndex(Protocol):
         """Remove documents; unknown ids are ignored."""
 
     def view(self) -> VectorView:
-        """The current state of the index."""
-
-    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
-        """Search the current state; see `VectorView.search`."""
+        """The current state of the index, to be searched."""
 
 
 def check_vectors(ids: Sequence[str], vectors: NDArray[np.float32], dimension: int) -> None:

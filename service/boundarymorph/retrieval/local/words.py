@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from boundarymorph.errors import CorruptIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local.lookup import LIVING
+from boundarymorph.retrieval.local.lookup import LIVING, fact
 from boundarymorph.retrieval.local.schema import BATCH
 from boundarymorph.retrieval.words.lexical import READABLE_VERSIONS, WORDS_VERSION
 from boundarymorph.retrieval.words.lexical_index import append, bury, clear, merge_segments
 
 _EVERY_SEQUENCE = 2**63 - 1
-_UNTIL = f"words_{WORDS_VERSION}_until"  # earlier programs called theirs words_until
+# Up to which number an index in the making by the present rules has come; earlier programs said words_until.
+_UNTIL = f"words_{WORDS_VERSION}_until"
 
 
 def words_version(connection: sqlite3.Connection) -> int | None:
@@ -21,8 +22,7 @@ def words_version(connection: sqlite3.Connection) -> int | None:
 
     Raises CorruptIndex for a version that this program cannot read.
     """
-    row = connection.execute("SELECT value FROM meta WHERE key = 'words'").fetchone()
-    version: int | None = row[0] if row else None
+    version: int | None = fact(connection, "words")
     if version not in (None, *READABLE_VERSIONS):
         raise CorruptIndex(
             f"the words of the index were made by version {version} of the rules and this program has "
@@ -33,7 +33,8 @@ def words_version(connection: sqlite3.Connection) -> int | None:
 
 def words_until(connection: sqlite3.Connection) -> int:
     """Return the sequence number up to which the words of the documents are indexed."""
-    return _EVERY_SEQUENCE if words_version(connection) else _begun_until(connection)
+    until: int = _EVERY_SEQUENCE if words_version(connection) else fact(connection, _UNTIL) or 0
+    return until
 
 
 def bury_words(connection: sqlite3.Connection, sequences: Sequence[int]) -> None:
@@ -50,7 +51,7 @@ def index_more_words(connection: sqlite3.Connection) -> int | None:
     """
     if words_version(connection) == WORDS_VERSION:
         return None
-    until = _begun_until(connection)
+    until = fact(connection, _UNTIL) or 0
     if until == 0:
         clear(connection)
         connection.execute("DELETE FROM meta WHERE key IN ('words', 'words_until')")
@@ -69,9 +70,3 @@ def index_more_words(connection: sqlite3.Connection) -> int | None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_UNTIL, rows[-1][0]))
     (done,) = connection.execute("SELECT coalesce(sum(documents - dead), 0) FROM segments").fetchone()
     return int(done)
-
-
-def _begun_until(connection: sqlite3.Connection) -> int:
-    """Return the same of an index that is being made by the present rules; 0 before its first batch."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (_UNTIL,)).fetchone()
-    return int(row[0]) if row else 0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NoReturn, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,11 +122,8 @@ class StoreIndex:
 
     def _writable(self) -> Writable:
         if not hasattr(self.table, "upsert"):
-            self._refuse()
+            raise InvalidInput(f"the index {self._name!r} is a table of your own; change it in {self._store}")
         return cast(Writable, self.table)
-
-    def _refuse(self) -> NoReturn:
-        raise InvalidInput(f"the index {self._name!r} is a table of your own; change it in {self._store}")
 
     def _missing(self, found: int, depth: int, filter: Filter | None) -> list[str]:
         """Return a warning if a search without a filter returned fewer than there are. Raises EmptyIndex."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex
 from boundarymorph.inference.executors import check_awaited
+from boundarymorph.retrieval.vectors import are_among
 from boundarymorph.retrieval.words.lexical import (
     PoolWords,
     contributions,
@@ -200,7 +201,7 @@ class LexicalReader:
         for part, total in zip(state.parts, totals, strict=True):
             candidates = np.flatnonzero((total > 0) & part.alive)
             if among is not None:
-                candidates = candidates[_contains(among, part.sequences[candidates])]
+                candidates = candidates[are_among(part.sequences[candidates], among)]
             best = candidates[_highest(total[candidates], depth)]
             sequences.append(part.sequences[best])
             scores.append(total[best])
@@ -251,7 +252,8 @@ class LexicalReader:
                     every = connection.execute(
                         "SELECT sequence FROM dead WHERE sequence BETWEEN ? AND ?", (first, last)
                     )
-                    part, since = _revived(part), np.array(every.fetchall(), dtype=np.int64).ravel()
+                    part = _part(part.segment, part.sequences, part.lengths)
+                    since = np.array(every.fetchall(), dtype=np.int64).ravel()
                 part = _without(part, since)
             parts.append(part)
         living = sum(len(part.alive) - len(part.gone) for part in parts)
@@ -287,10 +289,6 @@ def _by_word(term: int) -> tuple[int, int]:
 def _part(segment: int, sequences: NDArray[np.int64], lengths: NDArray[np.uint32]) -> _Part:
     alive, gone = np.ones(len(sequences), np.bool_), np.empty(0, np.int64)
     return _Part(segment, sequences, lengths, alive, gone, int(lengths.sum(dtype=np.int64)))
-
-
-def _revived(part: _Part) -> _Part:
-    return _part(part.segment, part.sequences, part.lengths)
 
 
 def _without(part: _Part, dead: NDArray[np.int64]) -> _Part:
@@ -378,14 +376,6 @@ def _shared(rows: NDArray[np.uint16], gone: NDArray[np.int64]) -> int:
         return 0
     places = np.minimum(np.searchsorted(rows, gone.astype(np.uint16)), len(rows) - 1)
     return int((rows[places] == gone).sum())
-
-
-def _contains(ascending: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return (n,) which of n values are among the ascending ones."""
-    if not len(ascending):
-        return np.zeros(len(values), np.bool_)
-    found: NDArray[np.bool_] = ascending[np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)] == values
-    return found
 
 
 def _highest(values: NDArray[np.float64], depth: int) -> NDArray[np.intp]:
