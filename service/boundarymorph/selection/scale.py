@@ -95,39 +95,30 @@ class Scale:
         return expected, variance
 
     def outcomes(
-        self,
-        weights: NDArray[np.float64],
-        means: NDArray[np.float64],
-        variances: NDArray[np.float64],
-        *,
-        heavy: bool = False,
+        self, means: NDArray[np.float64], variances: NDArray[np.float64], *, heavy: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
         """A discrete approximation of each document's score: probabilities and scores of m outcomes, both of a shape
-        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes of each member. heavy: take the log-odds
-        behind levels as logistic instead of normal, so that an unlikely level stays possible."""
+        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes. means, variances: as in `moments`. heavy:
+        take the log-odds behind levels as logistic instead of normal, so that an unlikely level stays possible."""
         deviations = np.sqrt(variances)
         if self.levels:
-            reached = self._reached(weights, means, deviations, logistic_share if heavy else normal_share)
+            reached = self._reached(means, deviations, logistic_share if heavy else normal_share)
             return -np.diff(reached, axis=0, prepend=1.0, append=0.0), np.array(self.levels)[:, None]
-        scores = self._scores(_log_odds_against(means, deviations))
-        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1])
+        return NODE_WEIGHTS[:, None], self._scores(_log_odds_against(means, deviations))
 
-    def reaching(
-        self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """(N,) the probability that each score is at least `least`. The other arguments are those of `moments`."""
+    def reaching(self, least: float, means: NDArray[np.float64], variances: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(N,) the probability that each score is at least `least`. means, variances: as in `moments`."""
         deviations = np.sqrt(variances)
         if least <= (self.levels[0] if self.levels else 0.0):
-            return np.ones(means.shape[1])
+            return np.ones(len(means))
         if self.levels and least <= self.levels[-1]:
             place = int(np.searchsorted(self.levels, least))
-            reached: NDArray[np.float64] = self._reached(weights, means, deviations, normal_share)[place - 1]
+            reached: NDArray[np.float64] = self._reached(means, deviations, normal_share)[place - 1]
             return reached
         held = min(max(least, least / 2.0 + self.low), (1.0 + least) / 2.0 - self.high)  # `scores` the other way
         with np.errstate(divide="ignore"):
             mark = np.log(held) - np.log1p(-held)
-        shares: NDArray[np.float64] = weights @ normal_share((means - mark) / deviations)
-        return shares
+        return normal_share((means - mark) / deviations)
 
     def cut(
         self,
@@ -149,18 +140,17 @@ class Scale:
 
     def _reached(
         self,
-        weights: NDArray[np.float64],
         means: NDArray[np.float64],
         deviations: NDArray[np.float64],
         share: Callable[[NDArray[np.floating]], NDArray[np.float64]],
     ) -> NDArray[np.float64]:
         """(levels - 1, N) the probability of reaching each level but the lowest. share: a distribution function with
         mean 0 and variance 1."""
-        return np.stack([weights @ share((means - cut) / deviations) for cut in self.cuts])
+        return share((means - np.array(self.cuts)[:, None]) / deviations)
 
 
 def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(15, ..., N) negated log-odds at the nodes of the quadrature, for (..., N) means and deviations."""
+    """(15, N) negated log-odds at the nodes of the quadrature."""
     against = np.multiply.outer(NODES.astype(np.float32), deviations.astype(np.float32))
     against -= means.astype(np.float32)
     return against

@@ -76,13 +76,17 @@ class Mixture:
         return Belief.given(*self.moments(), self.observed, self.scores)
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) expected scores and standard deviations, from one normal distribution with the mean and the variance of
-        the mixture. Does not use that some scores are known."""
-        centre = self.weights @ self.means
-        spread = self.weights @ self._spread()
-        spread += self.weights @ np.square(self.means - centre)
-        mean, variance = self.scale.moments(centre, spread)
+        """(N,) expected scores and standard deviations. Does not use that some scores are known."""
+        mean, variance = self.scale.moments(*self._matched(self._spread()))
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
+
+    def _matched(self, variances: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(N,) means and variances of the mixture, if its members have these (q, N) variances. One normal distribution
+        with these stands for the mixture: sets are as good, and it takes a quarter of the time."""
+        centre = self.weights @ self.means
+        spread = self.weights @ variances
+        spread += self.weights @ np.square(self.means - centre)
+        return centre, spread
 
     def _spread(self) -> NDArray[np.float64]:
         """(q, N) variances for expected scores, with noise. Without scores all documents have the same."""
@@ -99,13 +103,13 @@ class Mixture:
     def reported(self, belief: Belief) -> Belief:
         if not self.scale.levels:
             return belief
-        shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
+        shares, levels = self.scale.outcomes(*self._matched(self.variances + self.noise))
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
     def reaching(self, least: float) -> Belief:
-        shares = self.scale.reaching(least, self.weights, self.means, self.variances + self.noise)
+        shares = self.scale.reaching(least, *self._matched(self.variances + self.noise))
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -133,7 +137,7 @@ class Mixture:
         self, variances: NDArray[np.float64], *, heavy: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(m, N) probabilities and scores of outcomes with these (q, N) variances, certain where a score is known."""
-        shares, scores = self.scale.outcomes(self.weights, self.means, variances, heavy=heavy)
+        shares, scores = self.scale.outcomes(*self._matched(variances), heavy=heavy)
         shape = len(scores), self.means.shape[1]
         values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)
         values[:, self.observed] = self.scores
