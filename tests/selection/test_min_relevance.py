@@ -91,20 +91,20 @@ def test_what_is_most_in_doubt_is_asked() -> None:
 @pytest.mark.parametrize("scale", [Scale(), Scale(0.25, 0.25), Scale(0.1, 0.1, 0.1), Scale(0.25, 0.0, 0.25)])
 def test_how_likely_a_score_is_to_reach_it(least: float, scale: Scale) -> None:
     """The share of what may come, on the scale of the scores."""
-    means, variances = np.array([-1.0, 2.0, 0.5, -3.0]), np.full(4, 1.5)
+    weights, means, variances = np.array([0.3, 0.7]), np.array([[-1.0, 2.0], [0.5, -3.0]]), np.full((2, 2), 1.5)
     shares = (np.arange(20_000) + 0.5) / 20_000
-    drawn = scale.scores(means[:, None] + np.sqrt(variances)[:, None] * norm.ppf(shares))
-    expected = (drawn >= least).mean(axis=1)
-    np.testing.assert_allclose(scale.reaching(least, means, variances), expected, atol=1e-3)
+    drawn = scale.scores(means[:, :, None] + np.sqrt(variances)[:, :, None] * norm.ppf(shares))
+    expected = weights @ (drawn >= least).mean(axis=2)
+    np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-3)
 
 
 def test_how_likely_a_level_is_reached() -> None:
     scale = Scale(0.25, 0.25, 0.25, (0.0, 0.5, 1.0), (-0.4, 0.6))
-    means, variances = np.array([0.1, -0.4]), np.array([0.49, 1.0])
+    weights, means, variances = np.ones(1), np.array([[0.1, -0.4]]), np.array([[0.49, 1.0]])
     for least, cut in ((0.01, -0.4), (0.5, -0.4), (0.51, 0.6), (1.0, 0.6)):
-        expected = norm.cdf((means - cut) / np.sqrt(variances))
-        np.testing.assert_allclose(scale.reaching(least, means, variances), expected, atol=1e-4)
-    np.testing.assert_array_equal(scale.reaching(0.0, means, variances), [1.0, 1.0])
+        expected = norm.cdf((means[0] - cut) / np.sqrt(variances[0]))
+        np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-4)
+    np.testing.assert_array_equal(scale.reaching(0.0, weights, means, variances), [1.0, 1.0])
 
 
 @pytest.mark.parametrize("least", [-0.01, 1.01, float("nan")])

@@ -69,10 +69,9 @@ def test_the_default_is_as_good_as_it_was() -> None:
 
 
 def test_a_few_calls_are_never_worse_than_none() -> None:
-    """Than the retriever's order, and than the first B of it by their scores: within two points in each cell, and above
-    on average. In one of three tables one document in fifty says yes and the others no. Measured: -1.4, one document of
-    one question, and +6.2; -41 and -7.9 with slopes that are expected to be 0 and a level of which nothing is known
-    before the first score."""
+    """Than the retriever's order, and than the first B of it by their scores: within a point in each cell, and above on
+    average. In one of three tables one document in fifty says yes and the others no. Measured: 0 and +6.3; -41 and -7.9
+    with slopes that are expected to be 0 and a level of which nothing is known before the first score."""
     gains: dict[tuple[str, int, int], list[float]] = {}
     for seed in range(QUESTIONS):
         pool, scores = question(seed)
@@ -92,7 +91,7 @@ def test_a_few_calls_are_never_worse_than_none() -> None:
                     gain = told[chosen].sum() - told[:k].sum()
                     gains.setdefault((name, budget, k), []).append(gain / np.sort(told)[-k:].sum())
     means = {cell: float(np.mean(values)) for cell, values in gains.items()}
-    assert min(means.values()) > -0.02, means
+    assert min(means.values()) > -0.01, means
     assert np.mean(list(means.values())) > 0.02, means
 
 

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
-from scipy.stats import norm, rankdata
+from scipy.stats import rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig, trend
 from boundarymorph.selection.covariance import SharedRows
@@ -131,11 +131,10 @@ def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, s
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
         nodes, shares = np.polynomial.hermite_e.hermegauss(40)
-        means, variances = (np.array([member[part] for member in members]) for part in (0, 1))
-        centre = weights @ means
-        outcomes = expit(centre + nodes[:, None] * np.sqrt(weights @ (variances + np.square(means - centre))))
-        mean = shares / shares.sum() @ outcomes
-        std = np.sqrt(shares / shares.sum() @ np.square(outcomes - mean))
+        outcomes = np.array([expit(m + nodes[:, None] * np.sqrt(v)) for m, v, _ in members])
+        chances = np.array(weights)[:, None, None] * (shares / shares.sum())[:, None]
+        mean = (chances * outcomes).sum(axis=(0, 1))
+        std = np.sqrt((chances * (outcomes - mean) ** 2).sum(axis=(0, 1)))
         open_ = np.setdiff1d(np.arange(70), observed)
         belief = posterior.beliefs.belief()
         np.testing.assert_allclose(belief.mean[open_], mean[open_], rtol=0, atol=2e-3)
@@ -202,10 +201,11 @@ def test_cuts_between_levels_expect_as_many_at_each_as_there_were() -> None:
     weights = np.array([0.3, 0.7])
     scores = np.repeat([0.0, 0.5, 1.0], [18, 7, 5])
     scale = Scale.of(scores.tolist()).cut(scores, weights, means, deviations)
+    shares, levels = scale.outcomes(weights, means, deviations**2)
+    assert levels.ravel().tolist() == [0.0, 0.5, 1.0]
     low, high = scale.cuts
     assert scale.log_odds(np.array(0.0)) < low < scale.log_odds(np.array(0.5)) < high < scale.log_odds(np.array(1.0))
-    reached = [weights @ norm.cdf((means - cut) / deviations).sum(axis=1) for cut in scale.cuts]
-    np.testing.assert_allclose(reached, [12, 5], atol=0.1)
+    np.testing.assert_allclose(shares.sum(axis=1), [18, 7, 5], atol=0.1)
 
 
 @pytest.mark.parametrize(

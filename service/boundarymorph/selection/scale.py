@@ -14,7 +14,7 @@ FLOOR, CEILING = 1e-7, 0.25
 NOTHING = 1e-9  # of a score, which keeps the order of documents expected to score 0
 NODES = np.linspace(-4.0, 4.0, 15)  # evenly spaced, as a score turns from 0 to 1 between two of wider ones
 NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum()
-BLOCK = 4_096  # documents whose outcomes are computed together, as they then fit in the cache
+BLOCK = 1_024  # documents whose outcomes are computed together, as they then fit in the cache
 DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
 TRIALS = 33  # values of a cut that are tried between two levels
 LOGISTIC = math.pi / math.sqrt(3.0)  # scale of the logistic distribution with variance 1
@@ -76,49 +76,59 @@ class Scale:
         return scores
 
     def moments(
-        self, means: NDArray[np.float64], variances: NDArray[np.float64]
+        self, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) expected scores and (N,) variances, where the log-odds of the documents have (N,) means and variances.
-        Ignores levels.
+        """(N,) expected scores and (N,) variances, where the log-odds of each document are a mixture of q normal
+        distributions. weights: (q,); means, variances: (q, N). Ignores levels.
 
         Uses a quadrature of 15 nodes in float32. Errors of the expectation are at most 0.004 up to a standard deviation
         of 4, and 0.01 up to 6. With the largest `clip` they are at most 0.015 up to a standard deviation of 2.
         """
-        expected, variance = np.empty((2, len(means)))
-        shares = NODE_WEIGHTS.astype(np.float32)
-        for start in range(0, len(means), BLOCK):
+        expected, variance = np.empty((2, means.shape[1]))
+        shares = np.outer(NODE_WEIGHTS, weights).ravel().astype(np.float32)
+        for start in range(0, means.shape[1], BLOCK):
             block = slice(start, start + BLOCK)
-            scores = self._scores(_log_odds_against(means[block], np.sqrt(variances[block])))
+            against = _log_odds_against(means[:, block], np.sqrt(variances[:, block]))
+            scores = self._scores(against).reshape(len(shares), -1)
             centre = shares @ scores
             scores -= centre
             expected[block], variance[block] = centre, shares @ np.square(scores, out=scores)
         return expected, variance
 
     def outcomes(
-        self, means: NDArray[np.float64], variances: NDArray[np.float64], *, heavy: bool = False
+        self,
+        weights: NDArray[np.float64],
+        means: NDArray[np.float64],
+        variances: NDArray[np.float64],
+        *,
+        heavy: bool = False,
     ) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
         """A discrete approximation of each document's score: probabilities and scores of m outcomes, both of a shape
-        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes. means, variances: as in `moments`. heavy:
-        take the log-odds behind levels as logistic instead of normal, so that an unlikely level stays possible."""
+        that broadcasts to (m, N). The outcomes are the levels, or 15 nodes of each member. heavy: take the log-odds
+        behind levels as logistic instead of normal, so that an unlikely level stays possible."""
         deviations = np.sqrt(variances)
         if self.levels:
-            reached = self._reached(means, deviations, logistic_share if heavy else normal_share)
+            reached = self._reached(weights, means, deviations, logistic_share if heavy else normal_share)
             return -np.diff(reached, axis=0, prepend=1.0, append=0.0), np.array(self.levels)[:, None]
-        return NODE_WEIGHTS[:, None], self._scores(_log_odds_against(means, deviations))
+        scores = self._scores(_log_odds_against(means, deviations))
+        return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1])
 
-    def reaching(self, least: float, means: NDArray[np.float64], variances: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(N,) the probability that each score is at least `least`. means, variances: as in `moments`."""
+    def reaching(
+        self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """(N,) the probability that each score is at least `least`. The other arguments are those of `moments`."""
         deviations = np.sqrt(variances)
         if least <= (self.levels[0] if self.levels else 0.0):
-            return np.ones(len(means))
+            return np.ones(means.shape[1])
         if self.levels and least <= self.levels[-1]:
             place = int(np.searchsorted(self.levels, least))
-            reached: NDArray[np.float64] = self._reached(means, deviations, normal_share)[place - 1]
+            reached: NDArray[np.float64] = self._reached(weights, means, deviations, normal_share)[place - 1]
             return reached
         held = min(max(least, least / 2.0 + self.low), (1.0 + least) / 2.0 - self.high)  # `scores` the other way
         with np.errstate(divide="ignore"):
             mark = np.log(held) - np.log1p(-held)
-        return normal_share((means - mark) / deviations)
+        shares: NDArray[np.float64] = weights @ normal_share((means - mark) / deviations)
+        return shares
 
     def cut(
         self,
@@ -140,17 +150,18 @@ class Scale:
 
     def _reached(
         self,
+        weights: NDArray[np.float64],
         means: NDArray[np.float64],
         deviations: NDArray[np.float64],
         share: Callable[[NDArray[np.floating]], NDArray[np.float64]],
     ) -> NDArray[np.float64]:
         """(levels - 1, N) the probability of reaching each level but the lowest. share: a distribution function with
         mean 0 and variance 1."""
-        return share((means - np.array(self.cuts)[:, None]) / deviations)
+        return np.stack([weights @ share((means - cut) / deviations) for cut in self.cuts])
 
 
 def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(15, N) negated log-odds at the nodes of the quadrature."""
+    """(15, q, N) negated log-odds at the nodes of the quadrature."""
     against = np.multiply.outer(NODES.astype(np.float32), deviations.astype(np.float32))
     against -= means.astype(np.float32)
     return against

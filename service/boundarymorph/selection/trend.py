@@ -37,6 +37,7 @@ SLOPE_BY_WORDS = 0.3  # in BM25
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
 PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # prior of the squared amplitude: its value, and its weight in scores
+UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
 # distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
@@ -77,16 +78,9 @@ class Mixture:
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(N,) expected scores and standard deviations. Does not use that some scores are known."""
-        mean, variance = self.scale.moments(*self._matched(self._spread()))
+        likely = self.weights > UNLIKELY
+        mean, variance = self.scale.moments(self.weights[likely], self.means[likely], self._spread()[likely])
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
-
-    def _matched(self, variances: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) means and variances of the mixture, if its members have these (q, N) variances. One normal distribution
-        with these stands for the mixture: sets are as good, and it takes a quarter of the time."""
-        centre = self.weights @ self.means
-        spread = self.weights @ variances
-        spread += self.weights @ np.square(self.means - centre)
-        return centre, spread
 
     def _spread(self) -> NDArray[np.float64]:
         """(q, N) variances for expected scores, with noise. Without scores all documents have the same."""
@@ -103,13 +97,13 @@ class Mixture:
     def reported(self, belief: Belief) -> Belief:
         if not self.scale.levels:
             return belief
-        shares, levels = self.scale.outcomes(*self._matched(self.variances + self.noise))
+        shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
     def reaching(self, least: float) -> Belief:
-        shares = self.scale.reaching(least, *self._matched(self.variances + self.noise))
+        shares = self.scale.reaching(least, self.weights, self.means, self.variances + self.noise)
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -136,8 +130,13 @@ class Mixture:
     def _discrete(
         self, variances: NDArray[np.float64], *, heavy: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) probabilities and scores of outcomes with these (q, N) variances, certain where a score is known."""
-        shares, scores = self.scale.outcomes(*self._matched(variances), heavy=heavy)
+        """(m, N) probabilities and scores of outcomes with these (q, N) variances, certain where a score is known.
+
+        One normal distribution with the mean and the variance of the mixture stands for it, at a quarter of the cost.
+        """
+        centre = self.weights @ self.means
+        spread = self.weights @ (variances + np.square(self.means - centre))
+        shares, scores = self.scale.outcomes(np.ones(1), centre[None], spread[None], heavy=heavy)
         shape = len(scores), self.means.shape[1]
         values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)
         values[:, self.observed] = self.scores
