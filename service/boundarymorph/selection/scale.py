@@ -17,7 +17,7 @@ NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum
 BLOCK = 1_024  # documents whose outcomes are computed together, as they then fit in the cache
 DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
 TRIALS = 33  # values of a cut that are tried between two levels
-LOGISTIC = math.pi / math.sqrt(3.0)  # scale of the logistic distribution with variance 1
+LOGISTIC = math.pi / math.sqrt(3.0)  # one over the scale of the logistic distribution with variance 1
 BELOW = np.array([math.erfc(-z / math.sqrt(2.0)) / 2.0 for z in DEVIATIONS])  # normal distribution, to be interpolated
 Number = TypeVar("Number", bound=np.floating)
 

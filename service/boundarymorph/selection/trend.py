@@ -43,9 +43,9 @@ UNLIKELY = 1e-9  # weight below which a member is ignored
 # distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
 FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 # The share that counts in the expected loss, with the uncertainty of the trend, at the first and the last score in a
-# pool of TYPICAL_SIZE documents whose trend is flat. One amplitude explains both the trend and what
-# it leaves, so the more the trend explains, the more variance the rest is thought to have; it explains most in large
-# pools, whose tail differs from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
+# pool of TYPICAL_SIZE documents whose trend is flat. One amplitude explains both the trend and what it leaves. So the
+# more the trend explains, the more variance the rest is thought to have, most of all in large pools, whose tail differs
+# from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
 FIRST_COUNTED, LAST_COUNTED, TYPICAL_SIZE = 0.5, 1.3, 1_000
 BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the share that the trend leaves
 
