@@ -9,6 +9,7 @@ know the words and grow their rounds; a cell is the mean over k of 20 and 50, wi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,7 +41,11 @@ def compared(found: list[ScoreTable], every: int) -> Iterator[Row]:
         cells: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
         for row in rows:
             question = table.question(row)
-            reduced = directions.project(question.pool)
+            reduced = replace(
+                question.pool,
+                embeddings=directions.units(question.pool.embeddings),
+                query=directions.units(question.pool.query[None])[0],
+            )
             for budget in BUDGETS:
                 gains = [gain(question, reduced, budget, k) - gain(question, question.pool, budget, k) for k in KS]
                 cells[budget].append(100 * float(np.mean(gains)))

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_vectors_within_them_keep_their_cosines_and_travel_as_float16() -> None:
     inside = vectors @ learned.basis @ learned.basis.T
     inside /= np.linalg.norm(inside, axis=1, keepdims=True)
     pool = Pool.of([str(number) for number in range(500)], inside, inside[3])
-    projected = learned.project(pool)
+    projected = replace(pool, embeddings=learned.units(pool.embeddings), query=learned.units(pool.query[None])[0])
     assert projected.embeddings.shape == (500, COUNT)
     assert np.allclose(projected.embeddings @ projected.embeddings.T, pool.embeddings @ pool.embeddings.T, atol=2e-3)
     assert np.array_equal(projected.scores, pool.scores)
@@ -77,9 +78,47 @@ def test_vectors_within_them_keep_their_cosines_and_travel_as_float16() -> None:
 def test_a_vector_without_any_of_them_still_has_unit_length() -> None:
     learned = Directions(np.eye(DIMENSION, COUNT, dtype=np.float32))
     row = np.eye(DIMENSION, dtype=np.float32)[[0, DIMENSION - 1]]
-    projected = learned.project(Pool(["a", "b"], row, row[1], np.array([0.0, 0.0])))
-    assert np.allclose(np.linalg.norm(projected.embeddings, axis=1), 1)
-    assert np.allclose(np.linalg.norm(projected.query), 1)
+    assert np.allclose(np.linalg.norm(learned.units(row), axis=1), 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 500])
+def test_a_row_is_projected_alike_among_any_others(count: int) -> None:
+    vectors = topical(500)
+    learned = Directions.of(vectors)
+    whole = learned.units(vectors)
+    some = np.random.default_rng(count).permutation(500)[:count]
+    assert np.array_equal(learned.units(vectors[some]), whole[some])
+
+
+def test_a_document_is_projected_once_and_its_next_version_anew() -> None:
+    vectors = topical(400)
+    learned, rng, asked = Directions.of(vectors), np.random.default_rng(0), list[int]()
+    whole = learned.units(vectors)
+    for count in (1, 100, 300, 10):  # numbers beyond the room so far, and again below it
+        sequences = rng.permutation(400)[:count]
+
+        def rows(places: NDArray[np.intp], among: NDArray[np.int64] = sequences) -> NDArray[np.floating]:
+            asked.extend(among[places].tolist())
+            return vectors[among[places]]
+
+        assert np.array_equal(learned.units_of(sequences, rows), whole[sequences])
+    assert len(asked) == len(set(asked)) > 300
+
+
+def test_a_search_after_an_update_has_the_new_vector(tmp_path: Path) -> None:
+    index = opened(tmp_path / "index.sqlite3")
+    put(index, range(FEWEST))
+    before = found(index, depth=FEWEST).pool
+    put(index, [5], seed=1)
+    after = found(index, depth=FEWEST).pool
+    learned = index._store.directions()
+    assert learned is not None
+    whole = found(index, depth=FEWEST, directions=False).pool
+    assert np.allclose(whole.embeddings[whole.ids.index("5")], topical(1, seed=1)[0], atol=1e-3)
+    assert np.array_equal(after.embeddings, learned.units(whole.embeddings))
+    others = [id for id in before.ids if id != "5"]
+    rows = [[pool.ids.index(id) for id in others] for pool in (before, after)]
+    assert np.array_equal(before.embeddings[rows[0]], after.embeddings[rows[1]])
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

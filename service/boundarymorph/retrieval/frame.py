@@ -47,14 +47,14 @@ def encode_pool(retrieved: Retrieved) -> bytes:
     Raises InvalidInput for ids that are not valid Unicode.
     """
     pool = retrieved.pool
-    ids = [_utf8(id) for id in pool.ids]
-    offsets = np.zeros(len(ids) + 1, dtype="<u4")
-    np.cumsum([len(id) for id in ids], out=offsets[1:])
+    ids = "".join(pool.ids)
+    offsets = np.zeros(len(pool) + 1, dtype="<u4")
+    np.cumsum([len(id) for id in (pool.ids if ids.isascii() else map(_utf8, pool.ids))], out=offsets[1:])
     tensors = {
         **_rows(pool.embeddings),
         "query": pool.query,
         "scores": pool.scores,
-        "ids": np.frombuffer(b"".join(ids), dtype=np.uint8),
+        "ids": np.frombuffer(ids.encode(), dtype=np.uint8),
         "offsets": offsets,
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,31 +106,42 @@ class LocalIndex:
         within: ascending sequence numbers of the only documents to search, exactly for any kind of index. The pool is
         empty if none of them exists.
         """
+        unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
         with self._one_state() as vectors:
-            pool, found = self._search(vectors, query, depth, within)
-        return pool, found.sequences
+            found = self._nearest(vectors, unit, depth, within)
+            return Pool(found.ids, found.vectors, unit, found.scores), found.sequences
 
     def retrieve(self, search: Search) -> Retrieved:
         """See `Index.retrieve`."""
         with self._one_state() as vectors:
             within = None if search.condition is None else self._store.matching_sequences(search.condition)
-            pool, found = self._search(vectors, search.unit, search.depth, within)
-            if len(pool) == 0:  # no document matches the filter
-                return Retrieved(pool, (*self._warnings, *found.warnings))
-            sequences, said = found.sequences, list(found.warnings)
-            if search.hybrid:
-                best = self._store.best_by_words(search.query, search.depth, search.condition)
-                pool = fused(pool, best.ids, search.depth, self._store.embeddings)
-                sequences = self._store.sequences(pool.ids)
-            if self._store.has_words():
-                bm25 = self._store.bm25(search.query, sequences)
-                terms = self._store.terms(search.query, sequences)
-                pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
+            found = self._nearest(vectors, search.unit, search.depth, within)
+            warnings = [*self._warnings, *found.warnings]
+            features: dict[str, NDArray[np.float64]] = {}
+            terms, directions = None, None
+            if search.hybrid and found.ids:  # else no document matches the filter
+                found, features = self._merged(found, search)
+            if found.ids and self._store.has_words():
+                features["bm25"] = self._store.bm25(search.query, found.sequences)
+                terms = self._store.terms(search.query, found.sequences)
                 if terms is None:
-                    said.append(WORDS_WITHOUT_STEMS.format(name=self.name))
-                elif search.directions and (directions := self._store.directions()):
-                    pool = directions.project(pool)
-        return Retrieved(pool, (*self._warnings, *said))
+                    warnings.append(WORDS_WITHOUT_STEMS.format(name=self.name))
+                elif search.directions:
+                    directions = self._store.directions()
+            if directions is None:
+                embeddings, query = found.vectors, search.unit
+            else:
+                embeddings = directions.units_of(found.sequences, found.vectors_at)
+                query = directions.units(search.unit[None])[0]
+        return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings)
+
+    def _merged(self, found: Neighbours, search: Search) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
+        """Fuse the nearest with the best by words. Returns them with their similarities as a feature."""
+        near = Pool(found.ids, found.vectors, search.unit, found.scores)
+        best = self._store.best_by_words(search.query, search.depth, search.condition)
+        pool = fused(near, best.ids, search.depth, self._store.embeddings)
+        places, sequences = np.arange(len(pool)), self._store.sequences(pool.ids)
+        return Neighbours(list(pool.ids), pool.embeddings, places, pool.scores, sequences), dict(pool.features)
 
     def check(self, document: Document) -> None:
         """Accept any document; see `Index.check`."""
@@ -242,15 +252,12 @@ class LocalIndex:
             self._vectors, self._sequence = self._begin()
         return self._vectors
 
-    def _search(
-        self, vectors: VectorView, query: ArrayLike, depth: int, within: NDArray[np.int64] | None
-    ) -> tuple[Pool, Neighbours]:
-        """Return the nearest as a pool, and as neighbours."""
-        unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
+    def _nearest(
+        self, vectors: VectorView, unit: NDArray[np.float32], depth: int, within: NDArray[np.int64] | None
+    ) -> Neighbours:
         if len(vectors) == 0:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-        found = vectors.search(unit, depth, within=within)
-        return Pool(found.ids, found.vectors, unit, found.scores), found
+        return vectors.search(unit, depth, within=within)
 
     def _trained_by(self, policy: TrainingPolicy, clock: Callable[[], float]) -> Trainer[Any]:
         """Return what makes the structure of this kind of index."""

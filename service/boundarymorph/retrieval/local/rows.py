@@ -61,8 +61,8 @@ class Rows:
         scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
         best = np.argsort(-scores, kind="stable")[:depth]
         chosen = rows[best]
-        ids = [self.ids[row] for row in chosen.tolist()]
-        return Neighbours(ids, matrix[places[best]], scores[best], self.sequences[chosen])
+        ids = list(map(self.ids.__getitem__, chosen.tolist()))
+        return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen])
 
 
 class RowBook:

@@ -16,15 +16,25 @@ from boundarymorph.errors import InvalidEmbeddings
 class Neighbours:
     """n documents, best first.
 
-    vectors: (n, d) float32 unit rows; scores: (n,) float64 inner products with the query; sequences: (n,) int64, the
-    store's sequence number of each, 0 if unknown; warnings: about how they were found.
+    matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
+    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; warnings: about how they were found.
     """
 
     ids: list[str]
-    vectors: NDArray[np.float32]
+    matrix: NDArray[np.float32]
+    places: NDArray[np.int64]
     scores: NDArray[np.float64]
     sequences: NDArray[np.int64]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """(n, d) unit rows, copied each time."""
+        return self.matrix[self.places]
+
+    def vectors_at(self, numbers: NDArray[np.intp]) -> NDArray[np.float32]:
+        """(k, d) unit rows of some of the documents."""
+        return self.matrix[self.places[numbers]]
 
 
 class VectorView(Protocol):
