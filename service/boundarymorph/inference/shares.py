@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import floor
+from functools import cache
 
 from boundarymorph.errors import Overloaded
 
@@ -23,8 +23,16 @@ REMEMBERED = 10_000  # callers whose last turn is known
 def room(held: int, total: int, most: int, share: float) -> int:
     """Return how much more a caller may take that holds some of a total, as in `Shares`; may be negative."""
     left = most - total
-    exact = Fraction(share).limit_denominator(1_000)
-    return floor(exact * left - (1 - exact) * held) if held else left
+    if not held:
+        return left
+    part, whole = _exact(share)
+    return (part * left - (whole - part) * held) // whole
+
+
+@cache
+def _exact(share: float) -> tuple[int, int]:
+    """Return a share as a fraction of whole numbers, by which bounds are exact."""
+    return Fraction(share).limit_denominator(1_000).as_integer_ratio()
 
 
 class Shares:
