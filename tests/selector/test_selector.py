@@ -1,6 +1,7 @@
 """The way of a request, cancellation, and what is deleted meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,13 +18,15 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
+from boundarymorph.selector import run
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from tests.clocks import Clock
 from tests.scoring.fakes import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, own_pool, task
 
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
@@ -234,3 +237,31 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
     ticking.cancel()
     assert len(result.history) == 80
     assert max(np.diff(ticks)) < (ticks[-1] - ticks[0]) / 2
+
+
+@pytest.mark.parametrize(
+    ("documents", "known", "budget", "here"),
+    [(30, 0, 5, True), (30, 0, 6, False), (31, 0, 5, False), (30, 2, 3, True), (30, 2, 4, False)],
+)
+async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
+    selector_of: Callable[..., Selector],
+    monkeypatch: pytest.MonkeyPatch,
+    documents: int,
+    known: int,
+    budget: int,
+    here: bool,
+) -> None:
+    monkeypatch.setattr(run, "SMALL_POOL", 30)
+    monkeypatch.setattr(run, "FEW_SCORES", 5)
+    threads, tell = set[int](), SelectionSession.tell
+
+    def told(session: SelectionSession, documents: Sequence[int], scores: Sequence[float]) -> None:
+        threads.add(threading.get_ident())
+        tell(session, documents, scores)
+
+    monkeypatch.setattr(SelectionSession, "tell", told)
+    given = [Document(str(number), f"text {number}") for number in range(documents)]
+    wanted = replace(task(budget=budget), candidates=own_pool(given, known=dict.fromkeys("01"[:known], 0.5)))
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    assert result.calls == budget
+    assert (threads == {threading.get_ident()}) is here

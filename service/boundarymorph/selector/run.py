@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.executors import BoundedExecutor, Run, at_once
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
@@ -37,6 +37,7 @@ from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
 
 log = logging.getLogger(__name__)
+SMALL_POOL, FEW_SCORES = 1_000, 50  # up to which each step of a session takes one to three milliseconds
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -46,7 +47,7 @@ class SelectionRun(CallOrder):
     """A task in progress; `order` says what may be called when.
 
     batch: positions in the pool of the documents to score next; none before `recall`. led: whether another chooses
-    batches, by the session. The mathematics runs in threads of the executor.
+    batches, by the session. Work that takes long runs in threads of the executor.
     """
 
     pool: Pool
@@ -76,6 +77,7 @@ class SelectionRun(CallOrder):
         self._running = running
         self._observer = observer
         self._in_thread = executor.run
+        self._step: Run = executor.run  # of the session
         self._encoder = encoder
         self.telling = Telling()
         self.warnings: list[str] = []
@@ -126,8 +128,11 @@ class SelectionRun(CallOrder):
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
+        scores = self._task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
+        if len(self.pool) <= SMALL_POOL and scores <= FEW_SCORES:
+            self._step = at_once
         with self._observer.stage("select"):
-            self.session, self.batch = await self._in_thread(self._begin, lengths, distinct, deleted)
+            self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
 
     async def score(self) -> None:
         """Have the batch scored and choose the next one, which is empty after an interruption.
@@ -149,7 +154,7 @@ class SelectionRun(CallOrder):
             self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
             return
         with self._observer.stage("select"):
-            self.batch = await self._in_thread(self._advance, session, asked, scores)
+            self.batch = await self._step(self._advance, session, asked, scores)
         if self.scores.failure is not None:
             self.batch = NOTHING
             self.interrupt("not all of the budget was spent", self.scores.failure)
@@ -159,7 +164,7 @@ class SelectionRun(CallOrder):
         self.enter("progress")
         session = self.session
         assert session is not None
-        selection, outlook = await self._in_thread(_believed, session, self._task.ranks_all)
+        selection, outlook = await self._step(_believed, session, self._task.ranks_all)
         return Progress(
             rounds=session.rounds,
             calls=self.scores.calls,
@@ -230,7 +235,7 @@ class SelectionRun(CallOrder):
         """Return the belief about all candidates, if the task asks for it and there is one."""
         if self.session is None or not self._task.explain_pool:
             return None
-        return await self._in_thread(self.session.ranking)
+        return await self._step(self.session.ranking)
 
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
@@ -308,7 +313,7 @@ class SelectionRun(CallOrder):
         copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
         session.give_up(documents.deleted(await documents.read(positions, likely, copies=copies)))
         if documents.copies > before[1]:
-            await self._in_thread(session.same_texts, documents.texts.copy())
+            await self._step(session.same_texts, documents.texts.copy())
         return before != (session.given_up, documents.copies)
 
     async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
@@ -336,7 +341,7 @@ class SelectionRun(CallOrder):
         deadline = self._task.deadline.of_texts
         while True:
             with self._observer.stage("select"):
-                selection, outlook = await self._in_thread(_believed, session, self._task.ranks_all)
+                selection, outlook = await self._step(_believed, session, self._task.ranks_all)
             if not self._task.return_documents:
                 return selection, outlook
             try:

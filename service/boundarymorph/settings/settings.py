@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     )
     open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
     filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
-    selector_threads: int = Field(4, ge=1, description="threads for the mathematics of all sessions")
+    selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     budget: int = Field(50, ge=0, description="B if a request names none")
