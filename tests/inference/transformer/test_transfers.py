@@ -111,6 +111,24 @@ class TestBatch:
             counts.append(watch.operations)
         assert counts[0] == counts[1]
 
+    @pytest.mark.parametrize("name", ["bert", "modernbert", "Qwen3-Reranker-tiny"])
+    def test_one_graph_is_compiled_for_batches_of_any_size(
+        self, tmp_path: Path, reads: list[torch.Tensor], name: str
+    ) -> None:
+        encoder = on_meta((tiny.CLASSIFIERS | tiny.GENERATORS)[name](tmp_path / name))
+        forward: Any = encoder._forward
+        compiled = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            compiled.append(graph)
+            return graph.forward
+
+        torch.compiler.reset()
+        forward.body.body.compile(dynamic=True, backend=backend, fullgraph=True)
+        for size in (3, 5, 7, 4):
+            assert encoder.run(encoder.tokenize(tiny.QUERY, tiny.TEXTS[:size])).shape == (size,)
+        assert len(compiled) == 1
+
     def test_what_waits_is_seen(self) -> None:
         states, tokens = torch.zeros(4, device="meta"), torch.tensor([1, 2])
         with pytest.raises(RuntimeError, match="item"):
