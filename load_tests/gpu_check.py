@@ -1,8 +1,8 @@
-"""`make gpu-check`: the correctness and speed of scorer and search on this GPU, and the gains of batching, packing and
-prefix sharing.
+"""`make gpu-check`: the correctness and speed of scorer and search on this GPU, and the gain of each technique.
 
 Models have real shapes and random weights: 22M (MiniLM-L6), 0.6B and 8B (Qwen3-Reranker). Their scores are meaningless,
-but not their time and rounding. The search finds `--depth` of `--documents` random vectors, on the GPU and on the CPU.
+but not their time and rounding. The table of docs/performance.md, filled with the gains, goes to build/bench/gpu.md.
+The search finds `--depth` of `--documents` random vectors, on the GPU and on the CPU.
 `--device cpu --models smoke --documents 20000` tests the script itself anywhere.
 """
 
@@ -22,24 +22,21 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from boundarymorph.inference.batching.model import OutOfMemory
 from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex
 from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import report
+from load_tests.gpu_techniques import ROUND, TECHNIQUES, Bench, filled
 from tests.scoring.transformer import tiny
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "packed": {},
-    "no sharing": {"share_prefix": False},
-    "padded": {"packed": False},
-}
 QUERY_TOKENS = 80  # what pairs of one query begin with, prompt included
 LENGTHS = (48, 400)  # tokens of a document, drawn evenly
-ROUND = 5
 SEARCHES = 100
 ROWS = 50_000  # that are written to an index at a time
+PAGE = Path(__file__).parents[1] / "docs/performance.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,7 @@ def main() -> None:
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit("no GPU here; --device cpu --models smoke --documents 20000 tries the script")
     print(_hardware(arguments.device))
+    gains: dict[str, dict[str, float]] = {}
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as directory:
             folder = Path(directory) / SHAPES[name].folder
@@ -74,7 +72,12 @@ def main() -> None:
                 _correctness(name, folder, arguments)
             _latency(name, folder, arguments)
             _throughput(name, folder, arguments)
+            for technique, gain in _techniques(name, folder, arguments).items():
+                gains.setdefault(technique, {})[name] = gain
             shutil.rmtree(folder)
+    table = report.RESULTS / "gpu.md"
+    table.write_text(f"{filled(PAGE.read_text(), gains)}\n{_hardware(arguments.device)}\n")
+    print(f"the table of {PAGE.name} with these gains is in {table}")
     if arguments.documents:
         _search(arguments)
 
@@ -168,69 +171,51 @@ def _latency(name: str, folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Print pairs per second by batch tokens, one at a time, without sharing, and with padding."""
-    pairs, precision = _pairs(arguments.pairs, seed=3, queries=8), arguments.precisions[0]
-    common = arguments.batch_tokens[len(arguments.batch_tokens) // 2]
+    """Print pairs and tokens per second by batch tokens."""
+    pairs, device = _pairs(arguments.pairs, seed=3, queries=8), arguments.device
+    model = _load(folder, device, arguments.precisions[0])
     rows = report.Rows(f"gpu-throughput-{name}")
-    for variant, options in VARIANTS.items():
-        model = _load(folder, arguments.device, precision, **options)
-        sizes = [1, *arguments.batch_tokens] if variant == "packed" else [common]
-        for size in sizes:
-            rows.append(_rate(name, variant, model, pairs, size, arguments))
-        model.close()
-    packed = {row["batch_tokens"]: row["pairs_per_second"] for row in rows if row["variant"] == "packed"}
-    others = {row["variant"]: row["pairs_per_second"] for row in rows if row["variant"] != "packed"}
-    report.write(
-        f"gpu-throughput-{name}",
-        rows,
-        {
-            "batching": max(packed.values()) / packed[1],
-            "packing": others["no sharing"] / others["padded"],
-            "sharing": packed[common] / others["no sharing"],
-        },
-    )
+    for size in arguments.batch_tokens:
+        bench = _bench(folder, arguments, pairs, size)
+        (rate,) = bench.rates(bench.run(model))
+        rows.append(
+            {
+                "model": name,
+                "batch_tokens": size,
+                "pairs_per_second": rate,
+                "tokens_per_second": rate * sum(map(len, pairs)) / len(pairs),
+                "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if device.startswith("cuda") else "",
+            }
+        )
+    model.close()
+    rates = [row["pairs_per_second"] for row in rows]
+    report.write(f"gpu-throughput-{name}", rows, {"best_over_smallest": max(rates) / rates[0]})
 
 
-def _rate(
-    name: str,
-    variant: str,
-    model: TransformerCrossEncoder,
-    pairs: Sequence[Pair],
-    batch_tokens: int,
-    arguments: argparse.Namespace,
-) -> dict[str, Any]:
-    device = arguments.device
-    batches = _batches(sorted(pairs, key=len) if model.pads else pairs, batch_tokens, pads=model.pads)
-    if batch_tokens == 1:
-        batches = batches[:64]
-
-    def run() -> None:
-        for batch in batches:
-            model.run(batch)
-
-    seconds = min(_times(run, device, min(arguments.repeats, 3)))
-    scored = sum(map(len, batches))
-    tokens = sum(len(pair) for batch in batches for pair in batch)
-    return {
-        "model": name,
-        "variant": variant,
-        "batch_tokens": batch_tokens,
-        "pairs_per_second": scored / seconds,
-        "tokens_per_second": tokens / seconds,
-        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if device.startswith("cuda") else "",
-    }
+def _techniques(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the gain of each technique that this device has, and memory suffices for."""
+    size = arguments.batch_tokens[len(arguments.batch_tokens) // 2]
+    bench = _bench(folder, arguments, _pairs(arguments.pairs, seed=3, queries=8), size)
+    rows = report.Rows(f"gpu-techniques-{name}")
+    for technique, (measure, anywhere) in TECHNIQUES.items():
+        if not anywhere and not arguments.device.startswith("cuda"):
+            continue
+        try:
+            without, with_it = measure(bench)
+        except OutOfMemory as error:
+            print(f"{technique}: {error}")
+            continue
+        rows.append({"technique": technique, "without": without, "with": with_it, "gain": with_it / without})
+    gains = {row["technique"]: row["gain"] for row in rows}
+    report.write(f"gpu-techniques-{name}", rows, gains)
+    return gains
 
 
-def _batches(pairs: Sequence[Pair], batch_tokens: int, *, pads: bool) -> list[list[Pair]]:
-    batches: list[list[Pair]] = [[]]
-    for pair in pairs:
-        grown = [*batches[-1], pair]
-        cost = max(map(len, grown)) * len(grown) if pads else sum(map(len, grown))
-        if cost > batch_tokens and batches[-1]:
-            batches.append([pair])
-        else:
-            batches[-1].append(pair)
-    return batches
+def _bench(folder: Path, arguments: argparse.Namespace, pairs: Sequence[Pair], batch_tokens: int) -> Bench:
+    def load(*, precision: Precision = arguments.precisions[0], **options: Any) -> TransformerCrossEncoder:
+        return _load(folder, arguments.device, precision, **options)
+
+    return Bench(load, pairs, batch_tokens, min(arguments.repeats, 3), arguments.device)
 
 
 def _unit(rng: np.random.Generator, count: int, dimension: int) -> NDArray[np.float32]:

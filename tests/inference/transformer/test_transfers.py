@@ -33,6 +33,7 @@ WAIT = 30.0  # seconds until a test gives up
 BRIEFLY = 0.2  # seconds in which a thread does what it must not do, if it can
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SCORERS = [name for name in [*tiny.CLASSIFIERS, *tiny.GENERATORS] if name != "deberta"]  # which copies constants
+PACKED = pytest.mark.parametrize("packed", [True, False])
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -74,22 +75,25 @@ def on_meta(folder: Path, precision: Precision = "bf16", **options: Any) -> Tran
 
 
 class TestBatch:
+    @PACKED
     @pytest.mark.parametrize("precision", ["bf16", "int8"])
     @pytest.mark.parametrize("name", SCORERS)
     def test_a_scorer_copies_once_and_waits_for_its_results_only(
-        self, tmp_path: Path, reads: list[torch.Tensor], name: str, precision: Precision
+        self, tmp_path: Path, reads: list[torch.Tensor], name: str, precision: Precision, packed: bool
     ) -> None:
-        encoder = on_meta((tiny.CLASSIFIERS | tiny.GENERATORS)[name](tmp_path / name), precision)
+        encoder = on_meta((tiny.CLASSIFIERS | tiny.GENERATORS)[name](tmp_path / name), precision, packed=packed)
         pairs = encoder.tokenize(tiny.QUERY, tiny.TEXTS) + encoder.tokenize(tiny.OTHER_QUERY, tiny.TEXTS)
         with Watch() as watch:
             assert encoder.run(pairs).shape == (len(pairs),)
         assert [(results.device.type, len(results)) for results in reads] == [("meta", len(pairs))]
         assert watch.copies == [True]
 
+    @PACKED
     @pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
-    def test_an_encoder_too(self, tmp_path: Path, reads: list[torch.Tensor], pooling: Any) -> None:
-        folder = tiny.bert(tmp_path)
-        encoder = TransformerDualEncoder.load(str(folder), device="meta", precision="bf16", pooling=pooling)
+    def test_an_encoder_too(self, tmp_path: Path, reads: list[torch.Tensor], pooling: Any, packed: bool) -> None:
+        encoder = TransformerDualEncoder.load(
+            str(tiny.bert(tmp_path)), device="meta", precision="bf16", pooling=pooling, packed=packed
+        )
         texts = encoder.tokenize_documents(tiny.TEXTS)
         with Watch() as watch:
             assert encoder.run(texts).shape == (len(texts), encoder.dimension)
@@ -106,6 +110,24 @@ class TestBatch:
                 encoder.run([TokenSequence(np.arange(5, 9), truncated=False)] * size)
             counts.append(watch.operations)
         assert counts[0] == counts[1]
+
+    @pytest.mark.parametrize("name", ["bert", "modernbert", "Qwen3-Reranker-tiny"])
+    def test_one_graph_is_compiled_for_batches_of_any_size(
+        self, tmp_path: Path, reads: list[torch.Tensor], name: str
+    ) -> None:
+        encoder = on_meta((tiny.CLASSIFIERS | tiny.GENERATORS)[name](tmp_path / name))
+        forward: Any = encoder._forward
+        compiled = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            compiled.append(graph)
+            return graph.forward
+
+        torch.compiler.reset()
+        forward.body.body.compile(dynamic=True, backend=backend, fullgraph=True)
+        for size in (3, 5, 7, 4):
+            assert encoder.run(encoder.tokenize(tiny.QUERY, tiny.TEXTS[:size])).shape == (size,)
+        assert len(compiled) == 1
 
     def test_what_waits_is_seen(self) -> None:
         states, tokens = torch.zeros(4, device="meta"), torch.tensor([1, 2])

@@ -6,6 +6,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.transformer.packing import ATTENTION
+from boundarymorph.inference.transformer.padding import PADDED_ATTENTION
 from boundarymorph.inference.transformer.repository import Repository
 
 CAUSAL_MAX_LENGTH = 8192  # tokens, unless more are asked for
@@ -37,11 +38,18 @@ def packs(model: PreTrainedModel) -> bool:
     """Whether this architecture can run several sequences in one row."""
     if getattr(model.config, "is_decoder", False):
         return False
-    return model.config.model_type in _BIDIRECTIONAL | _CAUSAL and type(model).__module__.startswith("transformers.")
+    return model.config.model_type in _BIDIRECTIONAL | _CAUSAL and _known(model)
+
+
+def _known(model: PreTrainedModel) -> bool:
+    """Whether its code is that of transformers, not the repository's own."""
+    return type(model).__module__.startswith("transformers.")
 
 
 def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
     """Switch a model that packs to packed attention, unless packed is False; return whether it packs.
+
+    Other models get an attention that does not wait for the device, if their code lets them.
 
     Raises InvalidConfiguration if packed is True and the model cannot.
     """
@@ -51,6 +59,8 @@ def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
     packed = can_pack if packed is None else packed
     if packed:
         model.set_attn_implementation(ATTENTION)
+    elif _known(model) and model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(PADDED_ATTENTION)
     return packed
 
 
