@@ -506,6 +506,14 @@ def test_the_first_sight(opened: Open) -> None:
         compared(page)
 
 
+def test_the_first_sight_on_a_phone(opened: Open) -> None:
+    """The outcome is on the first screen."""
+    with opened(viewport={"width": 390, "height": 844}) as page:
+        compared(page)
+        box = page.locator("#headline").bounding_box()
+        assert box is not None and box["y"] + box["height"] < 844
+
+
 def test_the_address_holds_the_state(opened: Open) -> None:
     with opened("/playground?k=12&budget=20") as page:
         ask(page)
