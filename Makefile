@@ -130,7 +130,7 @@ docs: setup $(DOCS)/bin/mkdocs  ## the documentation as a site, every link and a
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	$(BIN)/python -m tests.web.site build/site
 
-pictures: setup  ## the playground over DATA=data, which make demo leaves -> docs/playground.png
+pictures: setup  ## the playground over DATA=data, which make demo leaves -> docs/playground.png, build/pictures/
 	$(BIN)/python -m tests.web.pictures --data $(DATA)
 
 # `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.

@@ -32,6 +32,7 @@ OF_A_LANGUAGE_MODEL = {
 def expressions() -> list[str]:
     dashboard = orjson.loads((DEPLOY / "grafana/boundarymorph.json").read_bytes())
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    shown += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
     groups: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
     return shown + [rule["expr"] for group in groups for rule in group["rules"]]
 
@@ -52,6 +53,21 @@ def test_every_metric_is_there_after_one_request(tmp_path: Path) -> None:
     named = {name for expression in expressions() for name in METRIC.findall(expression)}
     assert len(named) > 30
     assert named - there == AFTER_A_FAULT | OF_A_LANGUAGE_MODEL | OF_JUDGEMENTS
+
+
+def test_what_an_operator_sees_first() -> None:
+    """Five figures; every panel says what it shows; it can be narrowed down, and changes are marked."""
+    dashboard = orjson.loads((DEPLOY / "grafana/boundarymorph.json").read_bytes())
+    panels = dashboard["panels"]
+    assert [panel["type"] for panel in panels[:7]] == ["row", *["stat"] * 5, "row"]
+    for panel in panels:
+        assert panel["type"] == "row" or panel["description"].endswith("."), panel["title"]
+    variables = {variable["name"]: variable["query"] for variable in dashboard["templating"]["list"]}
+    assert list(variables) == ["datasource", "role", "instance", "key"]
+    assert {name for text in expressions() for name in re.findall(r"\$([a-z]+)\b", text)} == {*variables} - {
+        "datasource"
+    }
+    assert [annotation["name"] for annotation in dashboard["annotations"]["list"]] == ["Starts", "Index changes"]
 
 
 def test_panels_do_not_overlap() -> None:

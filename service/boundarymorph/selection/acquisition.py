@@ -173,7 +173,7 @@ class ValueAtCutoff:
 
 @dataclass(frozen=True, slots=True)
 class MostDoubtful:
-    """The largest standard deviation. Among events it is the one with a probability closest to one half."""
+    """The largest standard deviation: of events, the one whose probability is closest to one half."""
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         (document,) = self.shortlist(belief, incumbents, 1)
@@ -187,9 +187,10 @@ class MostDoubtful:
 class Explore:
     """The boundary gap for the first calls, then the value at the cutoff.
 
-    The gap explores more, which pays while little is known. While all scores are equal, neither applies: ranks around k
-    are asked first, which shows the trend, then the head of the ranking, where a scorer that rejects almost everything
-    may accept something, then the whole ranking. It is also searched while all scores are small and alike.
+    The gap explores more, which pays while little is known. While all scores are equal, neither rule applies. Then the
+    ranks around k come first, as they show the trend; next the head of the ranking, where a scorer that rejects almost
+    everything may accept something; last the whole ranking. The whole ranking is also searched while all scores are
+    small and alike.
     """
 
     gap_calls: int = 6
@@ -231,7 +232,7 @@ def _first_looks(scored: NDArray[np.bool_], k: int, head: int = HEAD_LOOKS) -> I
 
 
 def _spread(count: int) -> Iterator[int]:
-    """Positions half-way, a quarter and three quarters of the way, and so on, down to every one."""
+    """All positions: the one half-way first, then those at the quarters, at the eighths, and so on."""
     parts = 1
     while parts < 2 * count:
         parts *= 2

@@ -19,8 +19,8 @@ CONTESTED = 32  # documents considered for each one of a round
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Documents that compete for a capacity. belief: about the whole pool; left: ascending positions of those that
-    do."""
+    """Documents that compete for a capacity. belief: about the whole pool; left: ascending positions of the competing
+    documents."""
 
     belief: Belief
     capacity: Capacity
@@ -71,11 +71,10 @@ def choose_round(
     n: int,
     view: Callable[[Believed, NDArray[np.intp]], Belief] = lambda beliefs, documents: beliefs.belief(),
 ) -> list[Choice]:
-    """The next n documents; n > 1 by kriging believer, each as if the ones before it had come out at their mean.
+    """The next n documents. For n > 1 by kriging believer: each as if those before it had scored their posterior mean.
 
-    Only the most contested documents are considered, as updating all others would take most of the time. So fewer than
-    n are chosen if no more of those are unscored. view: turns a posterior's belief about these documents into the
-    contest's.
+    Only the most contested documents are considered, as updating the others would take most of the time. If fewer than
+    n of them are unscored, fewer are chosen. view: turns a posterior's belief about these documents into the contest's.
     """
     if n == 1:
         return [contest.choice(rule)]

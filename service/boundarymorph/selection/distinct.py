@@ -43,8 +43,8 @@ class Distinct:
 
 @dataclass(frozen=True, eq=False)
 class GroupedCapacity:
-    """A capacity for the best documents of each group: of N documents with (N,) `groups`, numbers from 0, at most
-    `limits` (N,) of the group of each.
+    """A capacity with a limit on each group. groups: (N,) numbers from 0; limits: (N,) the most documents of the group
+    that each document belongs to.
 
     The best set takes documents greedily, as long as their group and k allow it. The margin of a document depends on
     the bound that it meets first: that of its group, where it would replace another document of the group, or that of
@@ -109,8 +109,8 @@ class GroupedCapacity:
     def _admitted(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
         """(m, N) how likely each outcome is to be among the best of its group: as many as it may have.
 
-        The number of documents of a group that reach a level is taken for a Poisson variable. Its rate is the one that
-        gives the right probability of none, for independent documents. With a limit of 1 this is exact.
+        The number of documents of a group that reach a level is approximated by a Poisson variable. Its rate is chosen
+        so that the probability of none is right for independent documents. With a limit of 1 this is exact.
         """
         admitted = np.ones(worth.shape)
         documents = np.flatnonzero(self._crowded & (self.limits > 0))
@@ -150,7 +150,7 @@ def best_of_each(
 
 
 def _places(worth: NDArray[np.float64], groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """(N,) how many documents of its group are before each, by worth and then by position."""
+    """(N,) the number of documents of its group that come before each document, by worth, ties by position."""
     order = np.lexsort((-worth, groups))
     count = np.arange(len(order))
     first = np.diff(groups[order], prepend=-1) != 0

@@ -21,8 +21,8 @@ WORTHLESS = -1.0  # less than the worth of any pair that can be asked
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointSelection:
-    """selection: the set, positions counted over the documents of all queries. leading: (k,) numbers of the queries by
-    which these documents are relevant; relevance: (Q, k) to each query, NaN for one that did not find the document."""
+    """selection: the set, positions counted over the documents of all queries. leading: (k,) the query that each
+    document answers best; relevance: (Q, k) to each query, NaN for one that did not find the document."""
 
     selection: Selection
     leading: NDArray[np.intp]
@@ -30,11 +30,12 @@ class JointSelection:
 
 
 class JointSession:
-    """Sessions of Q queries, told by the caller. A document is as relevant as to the query that it answers best.
+    """Sessions of Q queries, told by the caller. The relevance of a document is its relevance to the query that it
+    answers best.
 
-    A document's relevance to a query counts times the query's weight. While each query has few scores its own session
-    asks; then every pair of a query and a document is worth what its score is expected to change about the set, all
-    else as it is believed.
+    A document's relevance to a query counts times the query's weight. While a query has few scores, its own session
+    asks. Later all pairs of a query and a document compete: each is worth the change of the set that its score is
+    expected to make, everything else as now expected.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class JointSession:
         order: bool = False,
     ) -> None:
         """ids: D, of all documents of the sessions' pools. budget: calls for all sessions together. weights: (Q,) up to
-        1. order: spend the budget on the order of the set where every document fits into it, instead of not at all."""
+        1. order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no
+        call."""
         self.sessions = sessions
         self.budget = budget
         self.rounds = 0
@@ -113,7 +115,7 @@ class JointSession:
         )
 
     def outlook(self) -> Outlook:
-        """As of `SelectionSession.outlook`, by what may come of each document for the query that it answers best."""
+        """As `SelectionSession.outlook`, by the outcomes of each document for the query that it answers best."""
         if self._k >= len(self._there) or not any(session.open.size for session in self.sessions):
             return Outlook(0.0, {})
         there, weighted = self._there, self._believed()[0] * self._weights[:, None]
@@ -141,7 +143,8 @@ class JointSession:
         return np.flatnonzero(there)
 
     def _believed(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """(Q, D) relevance, its standard deviation and whether it was scored; 0 where a query has not the document."""
+        """(Q, D) relevance, its standard deviation and whether it was scored; 0 where a query did not find the
+        document."""
         shape = self._at.shape
         relevance, deviations, scored = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
         for number, (places, session) in enumerate(zip(self.places, self.sessions, strict=True)):

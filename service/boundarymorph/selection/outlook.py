@@ -13,11 +13,11 @@ from boundarymorph.selection.acquisition import cutoff
 from boundarymorph.selection.capacity import LIKELY, Capacity
 
 FURTHER_CALLS = (10, 50)  # numbers of calls whose expected gain is reported
-# Around the log-odds of the recall that independent documents would have, which is rather too small: what is expected,
-# and an interval for four sets in five from 25 scores on (docs/evaluation.md).
+# Added to the log-odds of the recall that independent documents would have, which is rather too small: for the
+# expectation, and for an interval that covers four sets in five from 25 scores on (docs/evaluation.md).
 EXPECTED, LOWER, UPPER = 0.4, -0.7, 2.0
-# Standard deviations of the loss that are added where a session stops by it: documents that are unlikely but worth much
-# make its distribution skew, and sessions stop where it is underestimated (docs/evaluation.md).
+# Standard deviations that are added to the expected loss before a session stops by it. Unlikely documents of great
+# worth skew the loss, and sessions would stop where it is underestimated (docs/evaluation.md).
 CAUTION = 3.0
 CERTAIN = 1e-4  # distance of an uncertain recall from 0 and 1
 
@@ -92,8 +92,8 @@ def deviation_of_loss(
 def _across(
     shares: NDArray[np.float64], scores: NDArray[np.float64], capacity: Capacity, loss: float
 ) -> tuple[NDArray[np.float64], float]:
-    """(m, N) how far each outcome takes its document across the boundary of the set, or 0, and one over the best set's
-    expected relevance."""
+    """(m, N) how far each outcome moves its document across the boundary of the set, 0 if it does not; and one over the
+    best set's expected relevance."""
     mean = np.einsum("mn,mn->n", shares, scores)
     margin, inside = capacity.margin(mean)
     across = scores - (mean - margin + cutoff(margin, inside))
@@ -103,8 +103,8 @@ def _across(
 
 
 def gains_of_doubt(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same for a set of all documents that are more likely relevant than not, in expected F1. probabilities:
-    (N,)."""
+    """As `gains_of_a_set`, in expected F1, for the set of all documents with a probability above one half.
+    probabilities: (N,)."""
     size = np.count_nonzero(probabilities > LIKELY) + float(probabilities.sum())
     return _sums(np.minimum(probabilities, 1.0 - probabilities)) * (2.0 / size if size > 0 else 0.0)
 

@@ -20,8 +20,8 @@ from boundarymorph.selection.copies import alike
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """At most so many documents of a group. path: of the field of the metadata that names the group, None for the text;
-    a document without it is a group of its own. counts_groups: as in `selection.Distinct`."""
+    """A limit on the documents of a group. path: to the field of the metadata that names the group, None for the text;
+    a document without the field is a group of its own. at_most, counts_groups: as in `selection.Distinct`."""
 
     path: tuple[str, ...] | None = None
     at_most: int = 1
@@ -35,8 +35,8 @@ class Grouping:
 class Documents:
     """The documents of a pool that were read so far.
 
-    by_id: these documents. texts: (N,) numbers, equal for documents of which it is known that they have the same title
-    and text. copies: documents whose text another one had before.
+    by_id: these documents. texts: (N,) numbers, equal for documents that are known to have the same title and text.
+    copies: the number of documents whose text another one already had.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Documents:
         """Read the documents at these positions, and with `copies` those whose text may be the same. Returns the
         positions of all.
 
-        likely: returns the positions of documents that a trip brings in addition, if there is one.
+        likely: returns the positions of documents that are read as well, if anything is.
         """
         if copies and positions.size and not self._candidates.texts_at_hand:
             suspects = self._suspects(await self._groups(), positions)
@@ -85,12 +85,12 @@ class Documents:
         return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
 
     def deleted(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those of these positions, which were read, at which there is no document."""
+        """Return those of these positions, all of which were read, whose document is deleted."""
         return positions[[document is None for document in self.at(positions)]]
 
     async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:
-        """Read what tells the groups of all documents. Returns (N,) numbers, equal for those of one group; None for
-        `texts`, of which more may become known."""
+        """Read what decides the groups of all documents. Returns (N,) numbers, equal within a group; None if `texts`
+        are the groups, of which more may become known."""
         everything = np.arange(len(self._pool))
         if grouping.path is None:
             at_hand = self._candidates.texts_at_hand
@@ -100,7 +100,7 @@ class Documents:
         return await self._run(self._numbered, grouping)
 
     def _missing(self, positions: NDArray[np.intp]) -> list[str]:
-        """Return the ids of those of these documents that are to be read."""
+        """Return the ids of the documents at these positions that were not read yet."""
         return [id for id in map(self._pool.ids.__getitem__, positions.tolist()) if id not in self.by_id]
 
     def _numbered(self, grouping: Grouping) -> NDArray[np.intp]:
@@ -117,14 +117,14 @@ class Documents:
         return self._alike
 
     def _suspects(self, groups: _Groups, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Positions whose text was not read and may be one of those at these positions, going by the vectors."""
+        """Positions that were not read and whose text may equal one of these, by their vectors."""
         left = groups.several[~self._seen[groups.several]]
         return left[np.isin(groups.numbers[left], groups.numbers[positions])] if left.size else left
 
 
 class _Groups(NamedTuple):
-    """Documents whose vectors are alike. numbers: (N,), equal within a group. several: the positions of those that are
-    not alone in theirs."""
+    """Documents whose vectors are alike. numbers: (N,), equal within a group. several: the positions of documents in
+    groups of two or more."""
 
     numbers: NDArray[np.intp]
     several: NDArray[np.intp]

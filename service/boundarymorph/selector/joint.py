@@ -31,8 +31,8 @@ from boundarymorph.selector.task import SelectionTask
 
 
 class JointRun(CallOrder):
-    """A task of several queries in progress, to be called as a `SelectionRun` is. Its pool has the candidates of all,
-    by reciprocal rank, without vectors."""
+    """A task of several queries in progress, called like a `SelectionRun`. Its pool has the candidates of all, by
+    reciprocal rank, without vectors."""
 
     pool: Pool
     batch: NDArray[np.intp] = NOTHING
@@ -200,7 +200,7 @@ class JointRun(CallOrder):
                 return chosen, outlook
 
     async def _as_fused(self) -> JointSelection:
-        """Return the first documents of the fused order, of which nothing is known."""
+        """Return the first documents of the fused order, none of which has a score."""
         wanted = [place for place, id in enumerate(self.pool.ids) if id not in self._task.excluded]
         documents = np.array(wanted, dtype=np.intp)[: self._task.k]
         if self._task.return_documents:
@@ -213,7 +213,7 @@ class JointRun(CallOrder):
         return JointSelection(selection, np.zeros(len(documents), dtype=np.intp), relevance)
 
     def _scores_of(self, chosen: JointSelection) -> dict[int, float]:
-        """The scorer's own scores of the set's scored documents, by the queries by which they are in it."""
+        """The scorer's own scores of the set's scored documents, each for the query that it answers best."""
         found = {}
         own = [run.telling.scores_of(run.documents.texts) for run in self._runs]
         selected = zip(

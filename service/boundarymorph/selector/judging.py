@@ -18,8 +18,8 @@ from boundarymorph.selector.task import SelectionTask
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judged query. ids: of the judged documents that are in its pool, in the order of `query`; missing: how many are
-    not, or have no score. vectors: the source of the pool's."""
+    """A judged query. ids: the judged documents in its pool, in the order of `query`; missing: how many judged
+    documents are not in it, or have no score; vectors: the source of the pool's."""
 
     query: JudgedQuery
     ids: Sequence[str]

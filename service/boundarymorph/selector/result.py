@@ -96,7 +96,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
-    """Which of Q queries was asked or answered. leading: (k,), for each document of the set, by which query it is in;
+    """Which of Q queries was asked or answered. leading: (k,) the query that each document of the set answers best;
     relevance: (Q, k) to each, NaN where a query did not find the document; asked: for each call of the history."""
 
     leading: NDArray[np.intp]

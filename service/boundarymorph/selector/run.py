@@ -46,8 +46,8 @@ EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 class SelectionRun(CallOrder):
     """A task in progress; `order` says what may be called when.
 
-    batch: positions in the pool of the documents to score next; none before `recall`. led: whether another chooses
-    batches, by the session. Work that takes long runs in threads of the executor.
+    batch: positions in the pool of the documents to score next; none before `recall`. led: whether a `JointRun` chooses
+    the batches. Work that takes long runs in threads of the executor.
     """
 
     pool: Pool
@@ -245,8 +245,8 @@ class SelectionRun(CallOrder):
         return Distinct(groups, grouping.at_most, grouping.counts_groups)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
-        """Read what came with the request, and what was scored for earlier tasks, whose scores of unchanged texts are
-        reused. Returns the positions of documents that turned out to be deleted."""
+        """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
+        are reused. Returns the positions of documents that turned out to be deleted."""
         hinted = await self.scores.recall() if self._task.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
@@ -288,7 +288,7 @@ class SelectionRun(CallOrder):
         return self._ask(session)
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
-        """Return the next batch: everything if nothing is to be chosen, but no more than is likely scored in time."""
+        """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         if self.led:
             return NOTHING
         most = self._task.batch_size
@@ -306,7 +306,7 @@ class SelectionRun(CallOrder):
 
     async def read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
         """Read these documents, and have the session give up deleted ones and share the scores of copies. Returns
-        whether there were any of either. ahead: a trip also brings those that may well be asked for next."""
+        whether there were any. ahead: if anything is read, also read what may be asked for next."""
         documents = self.documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None

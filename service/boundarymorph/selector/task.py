@@ -46,7 +46,7 @@ class SelectionTask:
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
     replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
-    whole: by the id of a passage, the document that it is of.
+    whole: the document of each passage, by the id of the passage.
     """
 
     query: str

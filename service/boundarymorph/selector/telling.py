@@ -1,4 +1,4 @@
-"""The session of a task, and what it is told of scores: these, or what a calibration makes of them."""
+"""The session of a task, and what it is told: the scores, or what a calibration makes of them."""
 
 from __future__ import annotations
 

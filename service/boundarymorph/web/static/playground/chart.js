@@ -25,7 +25,9 @@ export class MarkChart {
     new ResizeObserver(() => this.#fit()).observe(holder);
     holder.addEventListener("pointerdown", (event) => this.#point(event)); // a touch does not move first
     holder.addEventListener("pointermove", (event) => this.#point(event));
-    holder.addEventListener("pointerleave", () => (this.#note.hidden = true));
+    // A finger leaves when it is lifted: what it has pointed at stays until the next touch.
+    holder.addEventListener("pointerleave", ({ pointerType }) => pointerType !== "touch" && this.#forget());
+    addEventListener("pointerdown", ({ target }) => holder.contains(target) || this.#forget());
   }
 
   // data: uPlot's; places: of each candidate {x, y}, in the units of the axes; frame: as of `selection.js`.
@@ -39,7 +41,7 @@ export class MarkChart {
   reset() {
     this.#plot?.destroy();
     this.#plot = null;
-    this.#note.hidden = true;
+    this.#forget();
   }
 
   #build(data) {
@@ -52,7 +54,7 @@ export class MarkChart {
 
   #dimensions() {
     const width = Math.max(240, this.#holder.clientWidth);
-    return { width, height: Math.round(Math.min(430, Math.max(240, width * this.#shape))) };
+    return { width, height: Math.round(Math.min(520, Math.max(240, width * this.#shape))) };
   }
 
   #fit() {
@@ -79,8 +81,12 @@ export class MarkChart {
         if (frame.latest.has(position)) drawHalo(context, x, y, size, this.colours);
       }
     }
-    this.over(plot, this.colours);
+    this.over(plot, frame, this.colours);
     context.restore();
+  }
+
+  #forget() {
+    this.#note.hidden = true;
   }
 
   #point(event) {

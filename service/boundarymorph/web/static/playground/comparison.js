@@ -87,8 +87,12 @@ export function showComparison(comparison, texts) {
   find("compared").replaceChildren(
     element("p", { className: "verdict" }, verdict),
     ...bars,
-    element("p", { className: "hint" }, "Total relevance of each set: scores if either has one, else the final expected score."),
-    ...(onlyOurs.length ? [list("Only with BoundaryMORPH", onlyOurs, comparison, texts), list("Only with plain reranking", onlyPlain, comparison, texts)] : []),
+    element("p", { className: "hint" }, "Total relevance of each set: the score of a document that either has scored, else its expected score."),
+  );
+  find("differing").hidden = !onlyOurs.length;
+  find("differing").lastElementChild.replaceChildren(
+    list("Only with BoundaryMORPH", onlyOurs, comparison, texts),
+    list("Only with plain reranking", onlyPlain, comparison, texts),
   );
 }
 
@@ -100,6 +104,7 @@ export function offerComparison(calls, onWanted) {
 }
 
 export function showNoComparison(words) {
+  find("differing").hidden = true;
   find("compared").replaceChildren(element("p", { className: "hint" }, words));
 }
 

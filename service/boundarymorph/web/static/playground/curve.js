@@ -39,7 +39,7 @@ function draw(data) {
   plot = new uPlot(
     {
       width: Math.max(240, holder.clientWidth),
-      height: 240,
+      height: 200,
       legend: { show: false },
       cursor: { show: false },
       scales: { x: { time: false } },

@@ -2,6 +2,7 @@
 
 import { find, number, plural } from "./dom.js";
 import { MarkChart } from "./chart.js";
+import { drawWords } from "./marks.js";
 
 export class MapChart {
   #chart;
@@ -12,9 +13,9 @@ export class MapChart {
   constructor(describe) {
     this.#chart = new MarkChart(find("map"), (colours) => this.#options(colours), {
       size: 4,
-      shape: 0.75,
+      shape: 1,
       describe,
-      over: (plot, colours) => this.#drawQuery(plot, colours),
+      over: (plot, frame, colours) => this.#drawQuery(plot, colours),
     });
   }
 
@@ -56,7 +57,7 @@ export class MapChart {
     const { ctx: context } = plot;
     const [x, y] = [plot.valToPos(this.#query[0], "x", true), plot.valToPos(this.#query[1], "y", true)];
     const arm = 9 * devicePixelRatio;
-    context.strokeStyle = context.fillStyle = colours.boundary;
+    context.strokeStyle = colours.boundary;
     context.lineWidth = 2 * devicePixelRatio;
     context.beginPath();
     for (const [dx, dy] of [[arm, 0], [0, arm]]) {
@@ -64,14 +65,8 @@ export class MapChart {
       context.lineTo(x + dx, y + dy);
     }
     context.stroke();
-    context.lineJoin = "round";
-    context.font = `600 ${12 * devicePixelRatio}px system-ui`;
     context.textAlign = x > plot.bbox.left + plot.bbox.width * 0.8 ? "right" : "left";
-    const at = [x + (context.textAlign === "left" ? arm : -arm), y - arm * 0.7];
-    context.strokeStyle = colours.card; // an outline that separates the word from the marks
-    context.lineWidth = 4 * devicePixelRatio;
-    context.strokeText("query", ...at);
-    context.fillText("query", ...at);
+    drawWords(context, "query", x + (context.textAlign === "left" ? arm : -arm), y - arm * 0.7, colours);
   }
 }
 

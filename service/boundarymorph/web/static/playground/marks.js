@@ -41,6 +41,17 @@ export function drawHalo(context, x, y, size, colours) {
   context.stroke();
 }
 
+// With an outline that separates them from the marks.
+export function drawWords(context, words, x, y, colours) {
+  context.font = `600 ${12 * devicePixelRatio}px system-ui`;
+  context.lineJoin = "round";
+  context.lineWidth = 4 * devicePixelRatio;
+  context.strokeStyle = colours.card;
+  context.fillStyle = colours.boundary;
+  context.strokeText(words, x, y);
+  context.fillText(words, x, y);
+}
+
 export function drawLegend() {
   const colours = palette();
   for (const canvas of document.querySelectorAll("canvas[data-mark]")) {

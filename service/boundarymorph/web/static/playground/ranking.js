@@ -2,8 +2,9 @@
 
 import { decimal, find, number, plural } from "./dom.js";
 import { MarkChart } from "./chart.js";
+import { drawWords } from "./marks.js";
 
-const STEPS = 40; // intervals of ranks that are averaged, of growing length,
+const STEPS = 16; // intervals of ranks that are averaged, of growing length,
 const LEAST = 5; // and of so many documents at least
 
 export class RankingChart {
@@ -18,6 +19,7 @@ export class RankingChart {
       shape: 0.36,
       describe,
       underneath: (plot, frame, colours) => this.#underneath(plot, frame, colours),
+      over: (plot, frame, colours) => this.#nameBoundary(plot, frame, colours),
     });
   }
 
@@ -69,7 +71,7 @@ export class RankingChart {
     }
     if (frame.boundary === null) return;
     const y = plot.valToPos(frame.boundary, "y", true);
-    context.strokeStyle = context.fillStyle = colours.boundary;
+    context.strokeStyle = colours.boundary;
     context.lineWidth = 1.5 * devicePixelRatio;
     context.setLineDash([8 * devicePixelRatio, 4 * devicePixelRatio]);
     context.beginPath();
@@ -77,9 +79,14 @@ export class RankingChart {
     context.lineTo(bbox.left + bbox.width, y);
     context.stroke();
     context.setLineDash([]);
-    context.font = `600 ${12 * devicePixelRatio}px system-ui`;
+  }
+
+  #nameBoundary(plot, frame, colours) {
+    if (frame.boundary === null) return;
+    const { ctx: context, bbox } = plot;
+    const [x, y] = [bbox.left + bbox.width - 6 * devicePixelRatio, plot.valToPos(frame.boundary, "y", true) - 6 * devicePixelRatio];
     context.textAlign = "right";
-    context.fillText(`boundary ${decimal(frame.boundary)}`, bbox.left + bbox.width - 6 * devicePixelRatio, y - 6 * devicePixelRatio);
+    drawWords(context, `boundary ${decimal(frame.boundary)}`, x, y, colours);
   }
 }
 

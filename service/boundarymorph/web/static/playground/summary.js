@@ -30,7 +30,7 @@ export function showSummary(answer, queries) {
   const deep = documents.filter(({ retrieval_rank: rank }) => rank > documents.length);
   const deepest = Math.max(0, ...deep.map(({ retrieval_rank: rank }) => rank));
   const sum = documents.reduce((total, { relevance }) => total + (relevance ?? 0), 0);
-  find("headline").textContent = `${decimal(sum, 1)} relevance in ${plural(documents.length, "document")}`;
+  find("headline").textContent = `Total relevance ${decimal(sum, 1)} in ${plural(documents.length, "document")}`;
   find("outcome").textContent =
     `${number(scored)} scored, ${number(documents.length - scored)} inferred` +
     (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
@@ -49,7 +49,7 @@ export function showSummary(answer, queries) {
 
 // The headline once it is known what plain reranking makes of the same calls.
 export function showOutcome(ours, plain, calls) {
-  find("headline").textContent = `${decimal(ours, 1)} relevance; plain reranking finds ${decimal(plain, 1)} with the same ${plural(calls, "call")}`;
+  find("headline").textContent = `Total relevance ${decimal(ours, 1)}, against ${decimal(plain, 1)} by plain reranking with the same ${plural(calls, "call")}`;
 }
 
 function percent(share) {
@@ -70,7 +70,7 @@ export function showTime(answer, drawn) {
     return element("div", { className: "totals" }, element("span", {}, stage), bar, element("b", {}, `${number(Math.round(milliseconds))} ms`));
   });
   const whole = `${number(Math.round(total))} ms in the service; this page took ${number(Math.round(drawn))} ms to show it.`;
-  find("time").replaceChildren(element("p", { className: "verdict" }, whole), ...rows);
+  find("time").replaceChildren(element("p", { className: "lead" }, whole), ...rows);
 }
 
 export function showProblem(problem) {

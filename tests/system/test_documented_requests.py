@@ -1,0 +1,38 @@
+"""The requests that README.md and docs/ show for the demo's index are answered as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from boundarymorph.cli import demo
+from tests.api.service import texts
+from tests.system.service import Service, service
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("index", "api", "agents"))]
+COMMAND = re.compile(r"(?m)^(?:\$ )?(curl (?:'[^']*'|\\\n|[^'\n])*)$")
+COMMANDS = [(page.name, found[1]) for page in PAGES for found in COMMAND.finditer(page.read_text())]
+
+
+@pytest.fixture(scope="module")
+def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("documented") / "data") as running:
+        assert running.client.put(f"/indexes/{demo.INDEX}").is_success
+        assert running.client.post(f"/indexes/{demo.INDEX}/documents", json=texts(30)).is_success
+        yield running
+
+
+@pytest.mark.parametrize("command", [pytest.param(command, id=f"{page}-{command[-40:]}") for page, command in COMMANDS])
+def test_a_request(demonstrated: Service, command: str) -> None:
+    here = command.replace("localhost:8080", demonstrated.url).replace("curl ", "curl --fail-with-body ", 1)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", here], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_there_are_some() -> None:
+    assert {page for page, _ in COMMANDS} == {page.name for page in PAGES}
