@@ -124,16 +124,14 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
         "## Ablations, kernels and rounds",
         "| w/o acquisition | MORPH (paper) |",
         "95 % bootstrap interval",
-        "**Unscored share**",
         "| SS | 8 | 8 | 160 ms | 100 % |",
         "| SS | 8 | 8 |  |  |",
-        "| update | acquisition |",
         "![latency-one](plots/latency-one.png)",
         "other: `bm25` was left out, because the table has no bm25",
     ):
         assert expected in text, expected
     pictures = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
-    assert len(pictures) == len(set(pictures)) == 3 * 2 + 2 + 1, "quality by table and mean, unscored shares, a latency"
+    assert len(pictures) == len(set(pictures)) == 3 * 2 + 1, "quality by table and mean, a latency"
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"

@@ -25,7 +25,7 @@ from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.agentic import Chat
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
-from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study
+from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study, titles_of
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.scoring.bill import Amount
@@ -200,6 +200,7 @@ def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
 
 def _show(studies: Sequence[Study], console: Console) -> None:
     """Print one table per metric, as in the report."""
+    titles = titles_of(studies)
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
         if table is None:
@@ -218,7 +219,7 @@ def _show(studies: Sequence[Study], console: Console) -> None:
                     value, (best, _) = row[cell], table.best(group, cell)
                     text = "" if value is None else f"{100 * value:.1f}"
                     values.append(f"[bold]{text}[/bold]" if value is not None and round(value, 4) == best else text)
-                grid.add_row(f"  {table.titles[method]}", *values)
+                grid.add_row(f"  {titles[method]}", *values)
         console.print()
         terminal.print_whole(console, grid)
     for found in studies:

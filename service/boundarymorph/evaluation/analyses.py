@@ -63,7 +63,7 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
 class Latency:
     """Medians a query. calls: of the scorer, which take `scorer` seconds one after the other, None if nobody says how
     long one takes; prompts: calls of a language model, which take `model` seconds; algorithm: CPU seconds of all
-    else, of which update and acquisition are parts."""
+    else."""
 
     method: str
     budget: int
@@ -72,8 +72,6 @@ class Latency:
     scorer: float | None
     model: float
     algorithm: float
-    update: float
-    acquisition: float
 
     @property
     def total(self) -> float | None:
@@ -84,22 +82,16 @@ class Latency:
 def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> list[Latency]:
     """Of the methods that call models (paper tab. app-latency)."""
     found = []
-    for contestant in outcome.contestants:
-        for budget in outcome.budgets:
-            rows = [
-                row
-                for row in outcome.rows
-                if row.method == contestant.name and row.budget == budget and row.k == k and (row.calls or row.prompts)
-            ]
-            if rows:
-                calls, prompts, model, algorithm, update, acquisition = np.median(
-                    [(row.calls, row.prompts, row.waiting, row.seconds, row.update, row.acquisition) for row in rows],
-                    axis=0,
-                ).tolist()
-                scorer = calls * call_seconds if call_seconds is not None else None
-                found.append(
-                    Latency(contestant.name, budget, calls, prompts, scorer, model, algorithm, update, acquisition)
-                )
+    for method, budget in outcome.settings:
+        taken = [
+            (row.calls, row.prompts, row.waiting, row.seconds)
+            for row in outcome.rows
+            if (row.method, row.budget, row.k) == (method, budget, k) and (row.calls or row.prompts)
+        ]
+        if taken:
+            calls, prompts, model, algorithm = np.median(taken, axis=0).tolist()
+            scorer = None if call_seconds is None else calls * call_seconds
+            found.append(Latency(method, budget, calls, prompts, scorer, model, algorithm))
     return found
 
 
@@ -118,17 +110,13 @@ def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metri
 def _compared(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> list[Comparison]:
     found = []
     for method, other in pairs:
-        for budget in outcomes[0].budgets:
-            for k in outcomes[0].ks:
-                differences = np.concatenate(
-                    [
-                        outcome.values(method, budget, k, metric) - outcome.values(other, budget, k, metric)
-                        for outcome in outcomes
-                    ]
-                )
-                differences = differences[np.isfinite(differences)]
-                if differences.size:
-                    found.append((method, other, budget, k, differences))
+        for cell in outcomes[0].cells:
+            differences = np.concatenate(
+                [outcome.values(method, *cell, metric) - outcome.values(other, *cell, metric) for outcome in outcomes]
+            )
+            differences = differences[np.isfinite(differences)]
+            if differences.size:
+                found.append((method, other, *cell, differences))
     p = [paired_p(differences) for *_, differences in found]
     compared = []
     for (method, other, budget, k, differences), raw, adjusted in zip(found, p, benjamini_hochberg(p), strict=True):

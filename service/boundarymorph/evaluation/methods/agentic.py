@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.evaluation.problem import QuestionTexts, Ranking, SelectionProblem
 from boundarymorph.remote.chat import PATH, completion, json_in
 from boundarymorph.remote.wire import Unusable
@@ -53,7 +52,7 @@ BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True)
-class Agentic:
+class Agentic(ScoringMethod):
     """hops: searches; each shows B / hops documents that were not shown before, so that B are read in all.
 
     The model grades what it reads; no cross-encoder is called. Graded documents come first, best first, ties by
@@ -64,9 +63,7 @@ class Agentic:
     ask: Callable[[str], str] = field(repr=False, compare=False)
     embed: Callable[[str], NDArray[np.floating]] = field(repr=False, compare=False)
 
-    uses_budget: ClassVar[bool] = True
-    uses_k: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset({"texts"})
+    requires = frozenset({"texts"})
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         texts = problem.question.texts

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,24 +16,21 @@ from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 
 
 @dataclass(frozen=True)
-class Mips:
+class Mips(ScoringMethod):
     """The retriever's own order: what one gets without a cross-encoder."""
 
-    uses_budget: ClassVar[bool] = False
-    uses_k: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset()
+    uses_budget = False
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         return np.arange(len(problem.pool))
 
 
 @dataclass(frozen=True)
-class Bm25:
+class Bm25(ScoringMethod):
     """BM25 as a re-ranking of the pool: a lexical floor. Equal scores go by retrieval rank."""
 
-    uses_budget: ClassVar[bool] = False
-    uses_k: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset({"bm25"})
+    uses_budget = False
+    requires = frozenset({"bm25"})
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         return np.argsort(-problem.pool.features["bm25"], kind="stable")

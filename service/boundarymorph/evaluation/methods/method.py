@@ -26,7 +26,7 @@ class Method(Protocol):
 
 
 class ScoringMethod:
-    """Defaults of the methods that buy scores and answer for every k at once."""
+    """What most methods have in common: they buy scores, and answer for every k at once."""
 
     uses_budget: ClassVar[bool] = True
     uses_k: ClassVar[bool] = False
