@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from rich.console import Console
 from typer.testing import CliRunner
 
+from boundarymorph.cli.common import new_console
 from boundarymorph.cli.evaluate import Evaluation, evaluate
 from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp
 
     request = Evaluation(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
     with pytest.raises(InvalidInput, match="choose another with --out"):
-        evaluate(request, models, models, Console(quiet=True))
+        evaluate(request, models, models, new_console(quiet=True))
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -209,7 +209,7 @@ def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
     def ncg(qrels: str | None) -> float | None:
         if qrels is not None:
             (folder / "qrels.tsv").write_text(qrels)
-        evaluate(request, SeededEncoder, lambda: scorer, Console(quiet=True))
+        evaluate(request, SeededEncoder, lambda: scorer, new_console(quiet=True))
         (row,) = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
         found: float | None = row["ncg"]
         return found
@@ -312,7 +312,9 @@ def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.Monk
         tables=[tmp_path / "one.npz"], methods=["mips"], budgets=range(1, 9), ks=[5, 10], out=tmp_path / "out"
     )
     screen = io.StringIO()
-    evaluate(request, _no_models, _no_models, Console(file=screen, width=40 if narrow else None, force_terminal=narrow))
+    evaluate(
+        request, _no_models, _no_models, new_console(file=screen, width=40 if narrow else None, force_terminal=narrow)
+    )
     shown = screen.getvalue().partition("(%)")[2]  # after the bars of the progress
     assert "…" not in shown
     assert all(shown.count(f"B={budget}") == 2 * len(METRICS) for budget in range(1, 9))

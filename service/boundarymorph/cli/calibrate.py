@@ -165,9 +165,7 @@ def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
         return
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     console.print(
-        f"{len(lines)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments",
-        highlight=False,
-        soft_wrap=True,
+        f"{len(lines)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments"
     )
 
 
@@ -283,9 +281,7 @@ def print_calibration(console: Console, made: Calibration, missing: int, file: P
     console.print(quality)
     console.print(
         f"log loss {report['log_loss_before']:.3f} before, {report['log_loss_after']:.3f} after; expected calibration "
-        f"error {report['error_before']:.3f} before, {report['error_after']:.3f} after",
-        highlight=False,
-        soft_wrap=True,
+        f"error {report['error_before']:.3f} before, {report['error_after']:.3f} after"
     )
     for when in ("before", "after"):
         reliability = Table(f"relevance, {when}", "found relevant", "", "documents", box=None, pad_edge=False)
@@ -293,7 +289,7 @@ def print_calibration(console: Console, made: Calibration, missing: int, file: P
             reliability.add_row(f"{predicted:.2f}", f"{real:.2f}", "\u2588" * round(BAR * real), f"{count:,}")
         console.print(reliability)
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report["trust"].items())
-    console.print(f"trust: {shares}", highlight=False, soft_wrap=True)
-    console.print(f"[bold]{report['advice']}[/bold]", highlight=False, soft_wrap=True)
+    console.print(f"trust: {shares}")
+    console.print(f"[bold]{report['advice']}[/bold]")
     default = f", the default of the index {made.index!r}" if made.index else ""
-    console.print(f"kept as {file}{default}", highlight=False, soft_wrap=True)
+    console.print(f"kept as {file}{default}")

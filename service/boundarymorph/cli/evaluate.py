@@ -80,7 +80,7 @@ def evaluate(
     _make(evaluation.out)
 
     with terminal.progress(console) as progress, asyncio.Runner() as runner, ExitStack() as stack:
-        found = [_limited(tables.read(path), evaluation.queries) for path in evaluation.tables]
+        found = [tables.read(path).first(evaluation.queries) for path in evaluation.tables]
         collections = [datasets.load(source) for source in evaluation.texts]
         found = [tables.with_texts_of(table, collections) for table in found]
         searching = evaluation.chat is not None and any(table.texts is not None for table in found)
@@ -102,7 +102,7 @@ def evaluate(
         report.write(studies, evaluation.out)
         progress.update(task, total=1, completed=1)
     _show(studies, console)
-    console.print(f"\nreport: {evaluation.out / 'report.md'}", highlight=False, soft_wrap=True)
+    console.print(f"\nreport: {evaluation.out / 'report.md'}")
 
 
 def _make(out: Path) -> None:
@@ -117,9 +117,7 @@ def _make(out: Path) -> None:
 def _built(
     evaluation: Evaluation, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress
 ) -> ScoreTable:
-    collection = datasets.load(source)
-    if evaluation.queries is not None:
-        collection = collection.first(evaluation.queries)
+    collection = datasets.load(source).first(evaluation.queries)
     path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
     return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
 
@@ -162,10 +160,6 @@ def _studied(
     ]
 
 
-def _limited(table: ScoreTable, queries: int | None) -> ScoreTable:
-    return table if queries is None else table.first(queries)
-
-
 def _embedding(encoder: Encoder, runner: asyncio.Runner) -> Callable[[str], NDArray[np.floating]]:
     return lambda text: runner.run(encoder.encode_query(text))
 
@@ -204,7 +198,7 @@ def _show(studies: Sequence[Study], console: Console) -> None:
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
         if table is None:
-            console.print(f"\n{title}: no table has human labels", highlight=False)
+            console.print(f"\n{title}: no table has human labels")
             continue
         grid = Grid(title=f"{title} (%)", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
         grid.add_column("method", no_wrap=True)
@@ -224,7 +218,7 @@ def _show(studies: Sequence[Study], console: Console) -> None:
         terminal.print_whole(console, grid)
     for found in studies:
         for method, reason in found.outcome.left_out.items():
-            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}", highlight=False)
+            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}")
 
 
 def with_numbers(text: str, option: str) -> list[int]:

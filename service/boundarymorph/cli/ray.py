@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import Settings
@@ -18,6 +18,7 @@ DOCUMENTS = "documents"  # the resource of the node that has the indexes on its 
 ONGOING = 64  # concurrent calls of a retriever or a scorer
 QUEUED = 512  # calls that may wait for a scorer in each proxy
 RETRY_AFTER = 1  # seconds
+MASKED = str(SecretStr("any"))  # as pydantic dumps each secret
 
 
 def ray(
@@ -63,7 +64,7 @@ def configuration(settings: Settings, port: int, max_replicas: int, cpus: float,
 def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each role that differ from the defaults. The gateway's URLs are those of its node's
     proxy."""
-    given = _given(settings, OF_A_PROCESS)
+    given = _given(settings)
     gateway = _without(given, "milvus", "stores")
     for role in ("retriever", "scorer"):
         section = given.get(role, {})
@@ -119,20 +120,17 @@ def _scaled(most: int, ongoing: int) -> dict[str, Any]:
     return {"max_ongoing_requests": ongoing, "autoscaling_config": scaling}
 
 
-def _given(value: BaseModel, but: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, as plain data without secrets, in their order."""
-    found: dict[str, Any] = {}
-    for name in type(value).model_fields:
-        if name not in value.model_fields_set or name in but:
-            continue
-        match getattr(value, name):
-            case SecretStr():
-                continue
-            case BaseModel() as inner:
-                found[name] = _given(inner)
-            case _:
-                found[name] = value.model_dump(mode="json", include={name})[name]
-    return found
+def _given(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, as plain data without secrets."""
+    return _without_secrets(settings.model_dump(mode="json", exclude_unset=True, exclude=OF_A_PROCESS))
+
+
+def _without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_secrets(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if value != MASKED
+    }
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -73,9 +73,7 @@ class Neighbourhood:
                 self._embeddings[rows] @ self._embeddings.T if self._cosines is None else self._cosines[rows].copy()
             )
             products[np.arange(len(products)), np.arange(rows.start, rows.stop)] = -np.inf
-            top = np.argpartition(-products, min(count, n - 1), axis=1)[:, :count] if count < n - 1 else None
-            if top is None:
-                top = np.argsort(-products, axis=1, kind="stable")[:, :count]
+            top = np.argpartition(-products, count, axis=1)[:, :count]
             top = np.sort(top, axis=1)  # equal cosines go by retrieval rank
             values = np.take_along_axis(products, top, axis=1)
             order = np.argsort(-values, axis=1, kind="stable")

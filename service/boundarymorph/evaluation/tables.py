@@ -114,9 +114,9 @@ class ScoreTable:
     def questions(self) -> Iterator[Question]:
         return (self.question(row) for row in range(len(self)))
 
-    def first(self, count: int) -> ScoreTable:
-        """The first `count` queries."""
-        return self.only(range(min(count, len(self))))
+    def first(self, count: int | None) -> ScoreTable:
+        """The first `count` queries; None for all."""
+        return self.only(range(len(self))[:count])
 
     def only(self, rows: Sequence[int]) -> ScoreTable:
         """The queries of these rows, in this order."""
