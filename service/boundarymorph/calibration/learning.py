@@ -60,7 +60,7 @@ def learn(
         queries=len(queries),
         judgments=sum(map(len, queries)),
         created=created,
-        report=report_of(held_out, full, learner.evidence, form).to_json(),
+        report=report_of(held_out, full, learner.evidence, form),
     )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -205,12 +206,9 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
             content = "\n".join(filter(None, (pair["title"], pair["text"])))
             texts.setdefault(str(pair["query"]), {})[str(pair["document"])] = content
         if isinstance(judge, PricedScorer):
-            most = Amount(0, 0)
-            for query, of_query in texts.items():
-                for text in of_query.values():
-                    most = most.plus(judge.most(query, text))
-            pairs = sum(map(len, texts.values()))
-            allow_cost(console, "graded", pairs, most, asked=yes or max_cost is not None)
+            pairs = [(query, text) for query, of_query in texts.items() for text in of_query.values()]
+            most = reduce(Amount.plus, (judge.most(*pair) for pair in pairs), Amount())
+            allow_cost(console, "graded", len(pairs), most, asked=yes or max_cost is not None)
         grades: dict[str, dict[str, float]] = {}
         for query, of_query in texts.items():
             for ids in _batched(of_query, TOGETHER):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.calibration.learning import learn
-from boundarymorph.calibration.logistic import log_loss
+from boundarymorph.calibration.logistic import log_loss, log_odds
 from boundarymorph.calibration.validation import BINS
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.grids import grid
@@ -144,8 +144,7 @@ def _learned(table: ScoreTable, rows: NDArray[np.intp], seed: int) -> Calibratio
 
 def _bins(probabilities: NDArray[np.float64], relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
     """(BINS, 4): documents, sums of probabilities, relevant ones and log losses by tenths of the probabilities."""
-    held = np.clip(probabilities, LEAST, 1.0 - LEAST)
-    losses = log_loss(np.log(held) - np.log1p(-held), relevant.astype(np.float64))
+    losses = log_loss(log_odds(probabilities, LEAST), relevant.astype(np.float64))
     tenth = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     return np.column_stack([np.bincount(tenth, weights, BINS) for weights in (None, probabilities, relevant, losses)])
 
