@@ -31,7 +31,7 @@ def report_of(
     """
     ncg = [row for k in REPORTED_AT if (row := _ncg(held_out, k)) is not None]
     more = _more_queries(MeanDifference.of([query.gain() for query in held_out])) if form != "signals" else None
-    report = {"ncg": ncg, "trust": _trusted(full, evidence), "more_queries": more, "advice": _advice(ncg, form, more)}
+    report: dict[str, Any] = {"ncg": ncg, "trust": _trusted(full, evidence), "more_queries": more}
     targets = np.concatenate([query.targets for query in held_out])
     for when, predictions in (
         ("before", [query.raw for query in held_out]),
@@ -44,7 +44,7 @@ def report_of(
             f"error_{when}": calibration_error(predicted, targets),
             f"reliability_{when}": reliability(predicted, targets),
         }
-    return report
+    return {**report, "advice": _advice(ncg, form, more)}
 
 
 def _ncg(held_out: Sequence[Predictions], k: int) -> dict[str, float] | None:

@@ -27,9 +27,12 @@ from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study, titles_of
 from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.retrieval.build import build_encoder
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.scoring.bill import Amount
+from boundarymorph.scoring.bill import Amount, OpenLedger
+from boundarymorph.scoring.build import build_local_scorer, build_scorer
 from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.settings import Settings
 
 DEFAULT_METHODS = ("baselines", "product")
 SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder's, beyond rounding and quantisation
@@ -39,9 +42,9 @@ SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder'
 class Evaluation:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
-    collection; jobs: queries at a time, each in a process of its own; spend: the most that a scorer that costs money
-    may charge, None to ask the user; chat: a language model, which adds the agentic loop if there are texts; calibrate:
-    queries of each table whose grades a calibration is learned from, splits times."""
+    collection; jobs: queries at a time, each in a process of its own; scorer: URLs of a remote one for data; max_cost:
+    the most that it may charge; yes: without asking the user; chat: a language model, which adds the agentic loop if
+    there are texts; calibrate: queries of each table whose grades a calibration is learned from, splits times."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -56,14 +59,14 @@ class Evaluation:
     call_seconds: float | None = None
     jobs: int = 1
     chat: Chat | None = field(default=None, repr=False)
-    spend: float | None = None
+    scorer: Sequence[str] = ()
+    max_cost: float | None = None
+    yes: bool = False
     calibrate: int | None = None
     splits: int = 10
 
 
-def evaluate(
-    evaluation: Evaluation, load_encoder: Callable[[], Encoder], load_scorer: Callable[[], Scorer], console: Console
-) -> None:
+def evaluate(evaluation: Evaluation, console: Console) -> None:
     """Run, write the report and print its tables. The models are loaded only if there is data to score, the encoder
     also if an agent searches."""
     if not evaluation.tables and evaluation.data is None:
@@ -84,11 +87,11 @@ def evaluate(
         collections = [datasets.load(source) for source in evaluation.texts]
         found = [tables.with_texts_of(table, collections) for table in found]
         searching = evaluation.chat is not None and any(table.texts is not None for table in found)
-        encoder = load_encoder() if evaluation.data is not None or searching else None
+        encoder = build_encoder(Settings.load()) if evaluation.data is not None or searching else None
         if encoder is not None:
             stack.callback(lambda: runner.run(encoder.close()))
         if encoder is not None and evaluation.data is not None:
-            scorer = load_scorer()
+            scorer = _scorer(evaluation)
             stack.callback(lambda: runner.run(scorer.close()))
             builder = TableBuilder(encoder, scorer, evaluation.depth, _approval(evaluation, scorer, console, progress))
             found.append(_built(evaluation, evaluation.data, builder, runner, progress))
@@ -122,13 +125,22 @@ def _built(
     return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
 
 
+def _scorer(evaluation: Evaluation) -> Scorer:
+    if not evaluation.scorer:
+        return build_local_scorer(Settings.load())
+    settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
+    return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
+
+
 def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress: Progress) -> Approve:
     """Return a function that states the possible cost and asks unless --yes or --max-cost was given. It raises
     InvalidInput if the user declines."""
 
+    allowed = evaluation.yes or evaluation.max_cost is not None
+
     def approve(pairs: int, most: Amount) -> None:
         progress.stop()
-        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=evaluation.spend is not None)
+        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=allowed)
         progress.start()
 
     return approve
