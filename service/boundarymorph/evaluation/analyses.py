@@ -36,13 +36,13 @@ class Comparison:
         return self.q < 0.05
 
 
-def bootstrap_interval(values: NDArray[np.float64], seed: int = 0, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean of (n,) values; nan are left out; (nan, nan) without any value."""
+def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % percentile interval of the mean of (n,) values; nan are left out; (nan, nan) without any value."""
     values = values[np.isfinite(values)]
     if not values.size:
         return float("nan"), float("nan")
-    draws = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -98,16 +98,12 @@ def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> list[Late
 def comparisons(outcome: Outcome, method: str, metric: str) -> list[Comparison]:
     """A method against every other, at every B and k. One family of tests: all of this table and metric."""
     others = [contestant.name for contestant in outcome.contestants if contestant.name != method]
-    return _compared([outcome], [(method, other) for other in others], metric)
+    return changes([outcome], [(method, other) for other in others], metric)
 
 
 def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> list[Comparison]:
     """Variants against what they vary, (variant, original), over the queries of all tables together. One family of
     tests: all of them."""
-    return _compared(outcomes, pairs, metric)
-
-
-def _compared(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> list[Comparison]:
     found = []
     for method, other in pairs:
         for cell in outcomes[0].cells:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
+from boundarymorph.evaluation.run import Watch
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words.lexical import PoolWords
@@ -28,11 +29,9 @@ from boundarymorph.scoring.bill import NOTHING, Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 
 CHUNK = 32  # texts or pairs that are kept together: what a crash can cost
-BLOCK = 256
 RENEWED = ("grade", "n_relevant", "terms")  # what a finished table takes from the collection anew
 
 TRIES = 3  # of pairs that the scorer could not answer at once
-Watch = Callable[[str, int, int], None]  # stage, done, of how many
 Approve = Callable[[int, Amount], None]  # pairs that are to be scored, and the most that they may cost
 
 
@@ -240,7 +239,7 @@ def _pools(
     pools = np.empty((len(queries), depth), dtype=np.intp)
     similarities = np.empty((len(queries), depth), dtype=np.float32)
     for number, query in enumerate(queries):
-        products = np.concatenate([documents[at : at + BLOCK] @ query for at in range(0, len(documents), BLOCK)])
+        products = documents @ query
         pools[number] = np.argsort(-products, kind="stable")[:depth]
         similarities[number] = products[pools[number]]
     return pools, similarities

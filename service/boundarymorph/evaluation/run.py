@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property, partial
 from statistics import fmean
 from time import process_time
 
@@ -110,7 +110,7 @@ def experiment(
     missing = left_out(table, contestants)
     running = [contestant for contestant in contestants if contestant.name not in missing]
     rows: defaultdict[tuple[str, int, int], list[Measurement]] = defaultdict(list)  # (method, setting, B) -> rows
-    tasks = (delayed(_all_runs)(question, running, budgets, ks) for question in table.questions())
+    tasks = (delayed(_runs)(question, running, budgets, ks) for question in table.questions())
     watch("selecting", 0, len(table))
     for done, of_question in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
         for run, results in of_question:
@@ -141,40 +141,32 @@ def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[S
     return problem, method.rank(problem)
 
 
-def _all_runs(
+def _runs(
     question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
 ) -> list[tuple[tuple[str, int, int], list[Measurement]]]:
-    """((method, setting, B), rows) of every run on one query."""
-    return [
-        ((contestant.name, number, budget), results)
-        for contestant in contestants
-        for number, method in enumerate(contestant.settings)
-        for budget, results in _runs(contestant.name, method, question, budgets, ks)
-    ]
+    """((method, setting, B), rows) of every run on one query. What does not depend on B or k is computed once."""
+    found = []
+    for contestant in contestants:
+        for number, method in enumerate(contestant.settings):
+            run = cache(partial(_timed, method, question))
+            for budget in budgets:
+                rows = []
+                for k in ks:
+                    given = budget if method.uses_budget else budgets[0], k if method.uses_k else ks[0]
+                    problem, ranking, seconds = run(*given)
+                    bought, gained = (len(problem.calls), problem.prompts), quality(question, ranking, k)
+                    rows.append(
+                        Measurement(question.id, contestant.name, budget, k, *bought, gained, seconds, problem.waiting)
+                    )
+                found.append(((contestant.name, number, budget), rows))
+    return found
 
 
-def _runs(
-    name: str, method: Method, question: Question, budgets: Sequence[int], ks: Sequence[int]
-) -> Iterator[tuple[int, list[Measurement]]]:
-    """What does not depend on B or k is computed once and reported for all of them."""
-    done: dict[int, tuple[SelectionProblem, Ranking, float]] = {}
-    for budget in budgets:
-        results = []
-        for k in ks:
-            key = k if method.uses_k else 0
-            if key not in done:
-                built, begin = question.neighbourhood.seconds, process_time()
-                problem, ranking = run_once(method, question, budget, k)
-                seconds = process_time() - begin - (question.neighbourhood.seconds - built)
-                done[key] = problem, ranking, seconds
-            problem, ranking, seconds = done[key]
-            calls, measured = len(problem.calls), quality(question, ranking, k)
-            results.append(
-                Measurement(question.id, name, budget, k, calls, problem.prompts, measured, seconds, problem.waiting)
-            )
-        yield budget, results
-        if method.uses_budget:
-            done.clear()
+def _timed(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
+    """A run and its CPU time, without that of graphs."""
+    built, begin = question.neighbourhood.seconds, process_time()
+    problem, ranking = run_once(method, question, budget, k)
+    return problem, ranking, process_time() - begin - (question.neighbourhood.seconds - built)
 
 
 def _mean(values: Sequence[float]) -> float:
