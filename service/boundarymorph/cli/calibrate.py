@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,17 +35,15 @@ TOGETHER = 8  # texts in one call of it
 
 FromJudgments = Annotated[
     Path | None,
-    typer.Option(
-        callback=sources.optional, help="NDJSON with query, document and grade, or TREC qrels with --queries."
-    ),
+    typer.Option(callback=sources.checked, help="NDJSON with query, document and grade, or TREC qrels with --queries."),
 ]
 Queries = Annotated[
-    Path | None, typer.Option(callback=sources.optional, help="Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")
+    Path | None, typer.Option(callback=sources.checked, help="Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")
 ]
 Pools = Annotated[
     Path | None,
     typer.Option(
-        callback=sources.optional, help="Instead of an index: NDJSON with query and documents, as for /select."
+        callback=sources.checked, help="Instead of an index: NDJSON with query and documents, as for /select."
     ),
 ]
 JudgeUrl = Annotated[
@@ -123,12 +120,6 @@ def calibrate(
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         print_calibration(console, made, missing, file)
-
-
-def _batched(items: Iterable[str], count: int) -> Iterator[list[str]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, count)):
-        yield batch
 
 
 def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
@@ -211,7 +202,8 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
             allow_cost(console, "graded", len(pairs), most, asked=yes or max_cost is not None)
         grades: dict[str, dict[str, float]] = {}
         for query, of_query in texts.items():
-            for ids in _batched(of_query, TOGETHER):
+            for start in range(0, len(of_query), TOGETHER):
+                ids = list(of_query)[start : start + TOGETHER]
                 scored = await judge.score(query, [of_query[id] for id in ids])
                 if scored.failure is not None:
                     raise scored.failure
