@@ -80,6 +80,11 @@ def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     settings = Settings(without_keys=True)
     assert yaml.safe_load(result.stdout) == configuration(settings, port=9000, max_replicas=8, cpus=1, gpus=0.5)
+    monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
+    result = CliRunner().invoke(app, ["ray"])
+    applications = {each["name"]: each["args"] for each in yaml.safe_load(result.stdout)["applications"]}
+    assert applications["retriever"]["milvus"] == {"url": "http://milvus:19530"}
+    assert "milvus" not in applications["gateway"]
 
 
 def test_the_manifest_has_what_is_printed() -> None:

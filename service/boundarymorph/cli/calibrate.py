@@ -21,7 +21,7 @@ from boundarymorph.access.calibrations import feedback_of, folder_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Event, grades_of, merged
 from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
-from boundarymorph.calibration.judgments import PAIRS, JudgedQuery
+from boundarymorph.calibration.judgments import PAIRS
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
 from boundarymorph.errors import InvalidInput
@@ -219,7 +219,7 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
     """Return a calibration, and how many judged documents were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
-    from boundarymorph.calibration.learning import learn, learn_from_clicks
+    from boundarymorph.calibration.learning import debiased, learn
     from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.telling import WORDS
 
@@ -234,22 +234,19 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
         encoder = built.selector.encoder()
         named = {"lexical": WORDS, "index": encoder, "encoder": encoder}
     vectors = next((one.vectors for one in judged.values()), "none")
-
-    def learned(queries: Sequence[JudgedQuery]) -> Calibration:
-        return learn(
-            plan.name,
-            queries,
-            scorer=scorer,
-            encoder=named.get(vectors),
-            gain=plan.gain,
-            index=plan.index if plan.name == plan.index else None,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    found = {(query, id): None for query, one in judged.items() for id in one.ids}
+    found = {(query, id) for query, one in judged.items() for id in one.ids}
     clicks = [event for event in events if (event.query, event.document) in found]
     queries = [(query, one.query, one.ids) for query, one in judged.items()]
-    return learn_from_clicks(queries, clicks, plan.gain, learned), sum(one.missing for one in judged.values())
+    made = learn(
+        plan.name,
+        debiased(queries, clicks, plan.gain),
+        scorer=scorer,
+        encoder=named.get(vectors),
+        gain=plan.gain,
+        index=plan.index if plan.name == plan.index else None,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return made, sum(one.missing for one in judged.values())
 
 
 BAR = 30  # characters of a probability of 1
