@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -181,25 +181,29 @@ def _differences(studies: Sequence[Study]) -> list[str]:
     ]
     for found in studies:
         for metric, title in METRIC_TITLES.items():
-            here = {(one.other, one.budget, one.k): one for one in found.comparisons if one.metric == metric}
-            if not here:
-                continue
-            shown = {
-                place: f"{_points(one)} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]" for place, one in here.items()
-            }
-            others = dict.fromkeys(other for other, _, _ in here)
-            parts += [
-                f"<details><summary>{found.name}, {title}: better in "
-                f"{sum(one.significant and one.difference > 0 for one in here.values())}, worse in "
-                f"{sum(one.significant and one.difference < 0 for one in here.values())}, undecided in "
-                f"{sum(not one.significant for one in here.values())} of {len(here)} comparisons</summary>",
-                grid(
-                    ["against", *_heads(columns)],
-                    ([titles[other], *(shown[other, *cell] for cell in columns)] for other in others),
-                ),
-                "</details>",
-            ]
+            here = [one for one in found.comparisons if one.metric == metric]
+            if here:
+                better = sum(one.significant and one.difference > 0 for one in here)
+                worse = sum(one.significant and one.difference < 0 for one in here)
+                rows = _by_cell(
+                    here, columns, lambda one: f"{_points(one)} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+                )
+                parts += [
+                    f"<details><summary>{found.name}, {title}: better in {better}, worse in {worse}, undecided in "
+                    f"{len(here) - better - worse} of {len(here)} comparisons</summary>",
+                    grid(["against", *_heads(columns)], ([titles[other], *row] for (_, other), row in rows.items())),
+                    "</details>",
+                ]
     return parts
+
+
+def _by_cell(
+    found: Sequence[Comparison], columns: Sequence[Cell], shown: Callable[[Comparison], str]
+) -> dict[tuple[str, str], list[str]]:
+    """What is shown of each pair of methods in each column."""
+    texts = {(one.method, one.other, one.budget, one.k): shown(one) for one in found}
+    pairs = dict.fromkeys((one.method, one.other) for one in found)
+    return {pair: [texts.get((*pair, *cell), "") for cell in columns] for pair in pairs}
 
 
 VARIANTS = {
@@ -236,15 +240,10 @@ def _variants(studies: Sequence[Study]) -> list[str]:
     ]
     for metric, title in METRIC_TITLES.items():
         having = [outcome for outcome in outcomes if outcome.has(metric)]
-        shown = {
-            (one.method, one.budget, one.k): _points(one) for one in (changes(having, pairs, metric) if having else ())
-        }
-        if shown:
-            rows = (
-                [titles[name], titles[original], *(shown.get((name, *cell), "") for cell in columns)]
-                for name, original in pairs
-            )
-            parts.append(grid([f"{title}: variant", "of", *_heads(columns)], rows, texts=2))
+        if having and (found := changes(having, pairs, metric)):
+            rows = _by_cell(found, columns, _points)
+            lines = ([titles[name], titles[original], *row] for (name, original), row in rows.items())
+            parts.append(grid([f"{title}: variant", "of", *_heads(columns)], lines, texts=2))
     return parts
 
 
