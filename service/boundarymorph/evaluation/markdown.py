@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from boundarymorph.evaluation import calibrated
 from boundarymorph.evaluation.analyses import Comparison, Latency, changes
 from boundarymorph.evaluation.grids import grid
-from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.run import Cell, Outcome
 from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Cells, Study, cells, mean_of, ours_of, titles_of
@@ -258,7 +255,7 @@ def _settings(studies: Sequence[Study]) -> list[str]:
             contestant.title,
             str(len(contestant.settings)),
             outcome.table.name,
-            *(_varied(contestant, outcome.settings[contestant.name, budget]) for budget in budgets),
+            *(f"`{outcome.settings[contestant.name, budget]}`" for budget in budgets),
         ]
         for contestant in swept
         for outcome in outcomes
@@ -274,23 +271,6 @@ def _settings(studies: Sequence[Study]) -> list[str]:
             texts=3 + len(budgets),
         ),
     ]
-
-
-def _varied(contestant: Contestant, method: Any) -> str:
-    """The settings in which the grid's methods differ."""
-    flat = [_flattened(setting) for setting in contestant.settings]
-    mine = flat[list(contestant.settings).index(method)]
-    return ", ".join(f"{name} = {mine[name]}" for name in mine if len({str(one[name]) for one in flat}) > 1)
-
-
-def _flattened(value: Any) -> dict[str, Any]:
-    """The settings of a method, those of its configuration and acquisition among them."""
-    found: dict[str, Any] = {}
-    for one in fields(value):
-        if one.compare:
-            inner = getattr(value, one.name)
-            found |= _flattened(inner) if is_dataclass(inner) else {one.name: inner}
-    return found
 
 
 def _cross_encoder_itself(outcome: Outcome) -> str:

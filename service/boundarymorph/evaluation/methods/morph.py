@@ -62,10 +62,13 @@ class Morph(ScoringMethod):
 
 
 @dataclass(frozen=True)
-class MaximumSeeking(Morph):
-    """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k."""
+class MaximumSeeking(ScoringMethod):
+    """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k. beta0: as of BAGEL."""
 
-    uses_k = False
+    beta0: float
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        return Morph(replace(_PAPER, acquisition=UpperConfidenceBound(self.beta0))).rank(problem)
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ CONTESTANTS = (
     Contestant(
         "no-acquisition",
         "w/o acquisition",
-        tuple(MaximumSeeking(replace(_PAPER, acquisition=UpperConfidenceBound(beta0))) for beta0 in BETAS),
+        tuple(MaximumSeeking(beta0) for beta0 in BETAS),
         "the paper's method, seeking the highest scores instead of the boundary",
     ),
     Contestant(
