@@ -16,6 +16,6 @@ def test_lines_are_named_at_their_ends_apart_from_each_other(tmp_path: Path) -> 
     values = {name: {(budget, k): height for budget in (10, 20) for k in (5, 50)} for name, height in HEIGHTS.items()}
     looks = plots.looks(dict.fromkeys(HEIGHTS, "name"), ["trend"])
     assert len({look.colour for look in looks.values()}) == len(HEIGHTS)
-    plots.quality_against_budget(tmp_path / "q.png", values, looks, "CE-nCG")
+    plots.quality_against_budget(tmp_path / "q.png", list(values["ss"]), values, looks, "CE-nCG")
     with Image.open(tmp_path / "q.png") as image:
         assert image.mode == "P" and image.size == (int(130 * 8.4), int(130 * 4.2))

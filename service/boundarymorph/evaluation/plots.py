@@ -68,12 +68,15 @@ def looks(titles: Mapping[str, str], ours: Collection[str]) -> dict[str, Look]:
 
 
 def quality_against_budget(
-    path: Path, values: Mapping[str, Mapping[tuple[int, int], float | None]], looks: Mapping[str, Look], metric: str
+    path: Path,
+    columns: Sequence[tuple[int, int]],
+    values: Mapping[str, Mapping[tuple[int, int], float | None]],
+    looks: Mapping[str, Look],
+    metric: str,
 ) -> None:
-    """values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line ends."""
-    budgets, ks = (
-        sorted(set(numbers)) for numbers in zip(*(cell for row in values.values() for cell in row), strict=True)
-    )
+    """columns: every (B, k); values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line
+    ends."""
+    budgets, ks = sorted({budget for budget, _ in columns}), sorted({k for _, k in columns})
     with saved_figure(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
         panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
         ends: list[list[tuple[float, str]]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +57,17 @@ def _json(path: Path, value: Any) -> None:
 def _per_query(studies: Sequence[Study]) -> Iterable[dict[str, Any]]:
     for found in studies:
         for row in found.outcome.rows:
-            yield {
-                "table": found.name,
-                "query": row.query,
-                "method": row.method,
-                "budget": row.budget,
-                "k": row.k,
-                "calls": row.calls,
-                "prompts": row.prompts,
-                # Not a number means not defined: an empty field.
-                **{name: "" if value != value else f"{value:.6f}" for name, value in asdict(row.quality).items()},
-                "seconds": f"{row.seconds:.6f}",
-                "waiting": f"{row.waiting:.6f}",
-            }
+            values: dict[str, Any] = {"table": found.name}
+            for name, value in asdict(row).items():
+                values |= value if name == "quality" else {name: value}
+            yield {name: _figure(value) for name, value in values.items()}
+
+
+def _figure(value: object) -> object:
+    """As it stands in a CSV file: nothing where a metric is not defined."""
+    if not isinstance(value, float):
+        return value
+    return "" if isnan(value) else f"{value:.6f}"
 
 
 def _rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -94,13 +93,14 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
 
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
-        for group, rows in table.groups.items() if table is not None else ():
+        if table is None:
+            continue
+        for group, rows in table.groups.items():
             # Variants of one method lie on top of each other; their differences have a table.
             values = {method: row for method, row in rows.items() if not is_variant(method)}
-            path = path_of(
-                "" if group == AVERAGE or len(studies) == 1 else group, f"quality-{metric.replace('_', '-')}"
-            )
-            plots.quality_against_budget(path, values, looks, title)
+            of_all = group == AVERAGE or len(studies) == 1
+            path = path_of("" if of_all else group, f"quality-{metric.replace('_', '-')}")
+            plots.quality_against_budget(path, table.columns, values, looks, title)
     for found in studies:
         if lines := _against_latency(found):
             title = f"{found.name}, k = {near_50(found.outcome.ks)}"
