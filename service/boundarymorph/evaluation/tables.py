@@ -41,7 +41,7 @@ from boundarymorph.selection.pool import Pool, unit_rows
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
 WHOLE, NUMBER, ANY = "iu", "biuf", "biufcmMOSUV"  # kinds of numpy types
 REQUIRED = ("doc_emb", "query_emb", "pool", "score")
-COLUMNS = {
+COLUMNS = {  # kind and shape, by letters: Q queries, N candidates, D documents, d dimensions
     "doc_emb": (NUMBER, "Dd"),
     "query_emb": (NUMBER, "Qd"),
     "pool": (WHOLE, "QN"),

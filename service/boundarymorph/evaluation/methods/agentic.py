@@ -47,7 +47,7 @@ These documents were found:
 Grade each of them from 0 (no use) to 10 (exactly what is needed), and write down what is new and useful in them, one \
 short sentence each. Reply with one JSON object and nothing around it, grades first, keyed by the number in brackets:
 {{"grades": {{"1": 7, "2": 0}}, "notes": ["..."]}}"""
-ATTEMPTS = 4
+ATTEMPTS, SECONDS, TOKENS = 4, 120.0, 4_000  # of an answer, at most
 BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
@@ -127,22 +127,13 @@ class ChatFailed(BoundaryMorphError):
 
 
 class Chat:
-    """Greedy answers to single prompts. base_url: as OpenAI clients take it, usually ending in /v1; tokens: most that
-    an answer may have; pause: seconds before the first repetition, doubled each time."""
+    """Greedy answers to single prompts. base_url: as OpenAI clients take it, usually ending in /v1; pause: seconds
+    before the first repetition, doubled each time."""
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        api_key: str | None = None,
-        tokens: int = 4_000,
-        timeout: float = 120.0,
-        pause: float = 1.0,
-    ) -> None:
-        self._model, self._tokens, self._pause = model, tokens, pause
+    def __init__(self, base_url: str, model: str, *, api_key: str | None = None, pause: float = 1.0) -> None:
+        self._model, self._pause = model, pause
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=timeout)
+        self._client = httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=SECONDS)
 
     def __call__(self, prompt: str) -> str:
         """The answer. Raises ChatFailed; a busy or unreachable endpoint is asked again a few times first."""
@@ -150,7 +141,7 @@ class Chat:
             "model": self._model,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
-            "max_tokens": self._tokens,
+            "max_tokens": TOKENS,
         }
         trouble = ""
         for attempt in range(ATTEMPTS):
