@@ -107,8 +107,7 @@ def _compared(table: tables.ScoreTable, budget: int) -> list[str]:
 
 
 def _ncg(question: Question, chosen: Mapping[int, np.ndarray]) -> list[float]:
-    nothing = np.ones(len(question.scores), dtype=np.bool_)
-    return [quality(question, documents, k, nothing).ncg for k, documents in chosen.items()]
+    return [quality(question, documents, k).ncg for k, documents in chosen.items()]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import datasets, tables
+from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool
 
@@ -80,5 +81,4 @@ def by_score(scores: NDArray[np.float64], scored: int) -> NDArray[np.intp]:
 def markdown(rows: Sequence[Row]) -> str:
     """Return a table of rows with the same keys."""
     head = list(rows[0])
-    lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---:' for _ in head)}|"]
-    return "\n".join([*lines, *(f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows)])
+    return grid(head, ([str(row[name]) for name in head] for row in rows), texts=0)

@@ -8,7 +8,7 @@ import pytest
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Event, Feedback, examined, grades_of, merged
 from boundarymorph.calibration.judgments import JudgedQuery
-from boundarymorph.calibration.learning import learn, learn_from_clicks
+from boundarymorph.calibration.learning import debiased, learn
 from boundarymorph.errors import LimitExceeded, StorageUnavailable
 from tests.calibration.worlds import World
 
@@ -86,11 +86,11 @@ def test_clicks_debiased_by_position_teach_what_grades_do() -> None:
     ]
     truth = learned(graded)
     naive = learned([JudgedQuery(query.scores, query.signals, clicks) for _, query, _, clicks in queries])
-    debiased = learn_from_clicks(believed, events, "relevant", learned)
+    corrected = learned(debiased(believed, events, "relevant"))
 
     def ratio(made: Calibration) -> float:
         return made.full.slope / made.full.weights["similarity"]
 
-    assert abs(ratio(debiased) - ratio(truth)) < abs(ratio(naive) - ratio(truth)) / 2
-    assert debiased.full.intercept == pytest.approx(truth.full.intercept, abs=0.8)
+    assert abs(ratio(corrected) - ratio(truth)) < abs(ratio(naive) - ratio(truth)) / 2
+    assert corrected.full.intercept == pytest.approx(truth.full.intercept, abs=0.8)
     assert naive.full.intercept < truth.full.intercept - 1

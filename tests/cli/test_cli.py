@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import numpy as np
 import orjson
 import pytest
-from rich.console import Console
 
 from boundarymorph import __version__
 from boundarymorph.access.keys import KeyRing, Scope
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
+from boundarymorph.cli.common import new_console
 from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.encoders import Embeddings
@@ -298,7 +298,7 @@ class TestIndexes:
 
     def test_progress_at_a_terminal(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = StringIO()
-        monkeypatch.setattr(index, "console", Console(file=screen, force_terminal=True, width=120))
+        monkeypatch.setattr(index, "console", new_console(file=screen, force_terminal=True, width=120))
         assert run("index", "build", "few", "--from", str(source)).code == 0
         assert "100%" in screen.getvalue() and "4 documents" in screen.getvalue()
 

@@ -5,9 +5,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from boundarymorph.cli import demo
+from boundarymorph.cli.common import new_console
 from boundarymorph.retrieval.document import Document
 from boundarymorph.settings import Settings
 from tests.scoring.transformer import tiny
@@ -40,7 +40,7 @@ def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.
     for outcome in ("40 added", "40 unchanged"):
         screen = StringIO()
         settings = Settings(data_directory=tmp_path, host="::", port=8765)
-        demo.run(Console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
+        demo.run(new_console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
         shown = screen.getvalue()
         assert f"40 documents: {outcome}" in shown
         assert "POST http://127.0.0.1:" in shown
@@ -56,7 +56,7 @@ def test_in_another_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(variable, str(tiny.xlm_roberta(tmp_path / name)))
     screen = StringIO()
     settings = Settings(data_directory=tmp_path / "data")
-    demo.run_multilingual(Console(file=screen, width=300), settings, demo.GERMAN, budget=3, k=2)
+    demo.run_multilingual(new_console(file=screen, width=300), settings, demo.GERMAN, budget=3, k=2)
     shown = screen.getvalue()
     assert "3 documents: 3 added" in shown and demo.GERMAN in shown
     assert "2 documents: " in shown and "3 of 3 cross-encoder calls" in shown
@@ -71,11 +71,11 @@ def test_without_a_way_to_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for variable in demo.MULTILINGUAL:
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(demo.DemoFailed, match=r"multilingual-e5-small could not be downloaded .*no route.* folders"):
-        demo.run_multilingual(Console(file=StringIO()), Settings(data_directory=tmp_path), demo.GERMAN, 3, 2)
+        demo.run_multilingual(new_console(file=StringIO()), Settings(data_directory=tmp_path), demo.GERMAN, 3, 2)
 
 
 def test_a_service_that_does_not_start(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     with pytest.raises(demo.DemoFailed, match="exit code 1"):
-        demo.run(Console(file=StringIO()), Settings(data_directory=in_the_way), "query", budget=1, k=1)
+        demo.run(new_console(file=StringIO()), Settings(data_directory=in_the_way), "query", budget=1, k=1)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from io import StringIO
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 
 from boundarymorph.cli import terminal
+from boundarymorph.cli.common import new_console
 from boundarymorph.retrieval.ingestion import IngestReport
 from boundarymorph.retrieval.upload_speed import WINDOW_SECONDS, UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine
@@ -26,7 +26,7 @@ def screen() -> Iterator[StringIO]:
 
 
 def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
-    console = Console(file=screen, width=40)
+    console = new_console(file=screen, width=40)
     with terminal.ingestion(console, "few", 40_000, clock) as tell:
         for seconds in range(1, 36):
             clock.now = 100.0 + seconds
@@ -39,7 +39,7 @@ def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> 
 
 
 def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
-    console = Console(file=screen, force_terminal=True, width=120)
+    console = new_console(file=screen, force_terminal=True, width=120)
     with terminal.ingestion(console, "few", 2_000, clock) as tell:
         clock.now += 2
         tell(IngestReport(added=10, position=1_000))
@@ -48,7 +48,7 @@ def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
 
 
 def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
-    console = Console(file=screen)
+    console = new_console(file=screen)
     with terminal.ingestion(console, "none", 0, clock) as tell:
         clock.now += terminal.LINE_SECONDS
         tell(IngestReport())
@@ -56,12 +56,12 @@ def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
 
 
 def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
-    console = Console(file=screen)
+    console = new_console(file=screen)
     with terminal.ingestion(console, "piped", None, clock) as tell:
         clock.now += terminal.LINE_SECONDS
         tell(IngestReport(added=20, position=1_000))
     assert screen.getvalue() == "indexing piped: 20 documents, 2/s\n"
-    with terminal.ingestion(Console(file=screen, force_terminal=True, width=120), "piped", None, clock) as tell:
+    with terminal.ingestion(new_console(file=screen, force_terminal=True, width=120), "piped", None, clock) as tell:
         tell(IngestReport(added=20, position=1_000))
     assert "100%" in screen.getvalue()
 
@@ -70,7 +70,7 @@ def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
 def test_a_whole_table_is_never_cut(screen: StringIO, terminal_: bool) -> None:
     table = Table(*(f"B={number}\nk=100" for number in range(40)))
     table.add_row(*(f"{number}.5" for number in range(40)))
-    terminal.print_whole(Console(file=screen, width=30, force_terminal=terminal_, no_color=True), table)
+    terminal.print_whole(new_console(file=screen, width=30, force_terminal=terminal_, no_color=True), table)
     shown = screen.getvalue()
     assert "…" not in shown
     assert all(f"B={number}" in shown and f"{number}.5" in shown for number in range(40))
@@ -79,7 +79,7 @@ def test_a_whole_table_is_never_cut(screen: StringIO, terminal_: bool) -> None:
 
 def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
     report = IngestReport(added=1_000, unchanged=500, skipped=102, problems=[BadLine(n, "bad") for n in range(1, 101)])
-    terminal.print_ingestion(Console(file=screen), "few", report, 4.0)
+    terminal.print_ingestion(new_console(file=screen), "few", report, 4.0)
     lines = screen.getvalue().splitlines()
     assert lines[1] == "1,602 documents in 4.0 s, 400 a second; 500 were there already and cost nothing"
     assert (len(lines), lines[2], lines[-1]) == (103, "  line 1 skipped: bad", "  and 2 more")

@@ -3,8 +3,7 @@
 from io import StringIO
 from typing import Any
 
-from rich.console import Console
-
+from boundarymorph.cli.common import new_console
 from boundarymorph.cli.terminal import print_selection
 
 
@@ -22,7 +21,7 @@ def document(rank: int, source: str, retrieval_rank: int, text: str | None) -> d
 
 def shown(answer: dict[str, Any], query: str = "what [is] asked") -> str:
     screen = StringIO()
-    print_selection(Console(file=screen, width=110, no_color=True, emoji=False), query, answer)
+    print_selection(new_console(file=screen, width=110, no_color=True), query, answer)
     return screen.getvalue()
 
 

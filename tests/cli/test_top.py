@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from boundarymorph.cli import top
+from boundarymorph.cli.common import new_console
 from boundarymorph.cli.main import app
 from boundarymorph.cli.top import Samples, Span
 from tests.faults import stand_in
@@ -58,7 +58,7 @@ def test_quantiles_are_those_of_prometheus() -> None:
 
 
 def shown(frame: object) -> str:
-    console = Console(width=180, file=io.StringIO(), record=True)
+    console = new_console(width=180, file=io.StringIO(), record=True)
     console.print(frame)
     return console.export_text()
 

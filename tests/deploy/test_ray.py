@@ -62,10 +62,11 @@ def test_an_index_on_a_disk_stays_on_its_node() -> None:
 
 
 def test_secrets_are_not_printed() -> None:
-    cache = {"url": "redis://:hunter2@redis:6379"}
-    text = str(printed(without_keys=True, cache=cache, scorer={"api_key": SECRET}, retriever={"api_key": SECRET}))
-    assert SECRET not in text
-    assert "hunter2" not in text
+    cache, store = {"url": "redis://:hunter2@redis:6379"}, {"url": "pgvector://:hunter2@db", "connections": 3}
+    keys = {"scorer": {"api_key": SECRET}, "retriever": {"api_key": SECRET}}
+    applications = printed(without_keys=True, cache=cache, stores={"pg": store}, **keys)
+    assert not any(hidden in str(applications) for hidden in (SECRET, "hunter2", "***"))
+    assert applications["retriever"]["args"]["stores"] == {"pg": {"connections": 3}}, "nodes have its URL"
 
 
 def test_without_keys_it_has_to_be_said() -> None:
@@ -79,6 +80,11 @@ def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     settings = Settings(without_keys=True)
     assert yaml.safe_load(result.stdout) == configuration(settings, port=9000, max_replicas=8, cpus=1, gpus=0.5)
+    monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
+    result = CliRunner().invoke(app, ["ray"])
+    applications = {each["name"]: each["args"] for each in yaml.safe_load(result.stdout)["applications"]}
+    assert applications["retriever"]["milvus"] == {"url": "http://milvus:19530"}
+    assert "milvus" not in applications["gateway"]
 
 
 def test_the_manifest_has_what_is_printed() -> None:

@@ -66,12 +66,12 @@ def chatting(answer: Answer, **options: Any) -> Iterator[tuple[Chat, list[dict[s
 
 
 def test_a_prompt_is_sent_as_a_chat_completion() -> None:
-    with chatting(lambda _: said("yes"), api_key="secret", tokens=9) as (chat, seen):
+    with chatting(lambda _: said("yes"), api_key="secret") as (chat, seen):
         assert chat("Is it?") == "yes"
     (request,) = seen
     assert request["path"] == "/v1/chat/completions" and request["key"] == "Bearer secret"
     assert request["messages"] == [{"role": "user", "content": "Is it?"}]
-    assert (request["model"], request["temperature"], request["max_tokens"]) == ("stand-in", 0, 9)
+    assert (request["model"], request["temperature"], request["max_tokens"]) == ("stand-in", 0, agentic.TOKENS)
 
 
 def test_a_busy_endpoint_is_asked_again() -> None:

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from rich.console import Console
 from typer.testing import CliRunner
 
+from boundarymorph.cli import evaluate as command
+from boundarymorph.cli.common import new_console
 from boundarymorph.cli.evaluate import Evaluation, evaluate
 from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.retrieval import build
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
@@ -124,16 +124,14 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
         "## Ablations, kernels and rounds",
         "| w/o acquisition | MORPH (paper) |",
         "95 % bootstrap interval",
-        "**Unscored share**",
         "| SS | 8 | 8 | 160 ms | 100 % |",
         "| SS | 8 | 8 |  |  |",
-        "| update | acquisition |",
         "![latency-one](plots/latency-one.png)",
         "other: `bm25` was left out, because the table has no bm25",
     ):
         assert expected in text, expected
     pictures = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
-    assert len(pictures) == len(set(pictures)) == 3 * 2 + 2 + 1, "quality by table and mean, unscored shares, a latency"
+    assert len(pictures) == len(set(pictures)) == 3 * 2 + 1, "quality by table and mean, a latency"
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"
@@ -189,21 +187,27 @@ def test_mistakes(tmp_path: Path, arguments: list[str], complaint: str) -> None:
         run(*given, *arguments, "--out", tmp_path / "out")
 
 
+@pytest.fixture
+def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading them is a mistake."""
+    monkeypatch.delattr(command, "build_encoder")
+    monkeypatch.delattr(command, "build_local_scorer")
+
+
+@pytest.mark.usefixtures("without_models")
 def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp_path: Path) -> None:
     tables.write(synthetic(), tmp_path / "t.npz")
-
-    def models() -> NoReturn:
-        raise AssertionError("the models are not loaded")
-
     request = Evaluation(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
     with pytest.raises(InvalidInput, match="choose another with --out"):
-        evaluate(request, models, models, Console(quiet=True))
+        evaluate(request, new_console(quiet=True))
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
+def test_judgments_that_come_or_change_after_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts stay as they are; scores are bought once."""
     folder, scorer = texts(tmp_path / "kitchen"), Lengths()
+    monkeypatch.setattr(command, "build_encoder", lambda settings: SeededEncoder())
+    monkeypatch.setattr(command, "build_local_scorer", lambda settings: scorer)
     judgments = (folder / "qrels.tsv").read_text()
     (folder / "qrels.tsv").unlink()
     request = Evaluation(data=str(folder), methods=["mips"], budgets=[4], ks=[10], out=tmp_path / "out")
@@ -211,7 +215,7 @@ def test_judgments_that_come_or_change_after_the_table(tmp_path: Path) -> None:
     def ncg(qrels: str | None) -> float | None:
         if qrels is not None:
             (folder / "qrels.tsv").write_text(qrels)
-        evaluate(request, SeededEncoder, lambda: scorer, Console(quiet=True))
+        evaluate(request, new_console(quiet=True))
         (row,) = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
         found: float | None = row["ncg"]
         return found
@@ -294,7 +298,7 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
 
 
 def test_agents_search_with_the_encoder_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build_encoder", lambda settings: SeededEncoder())
+    monkeypatch.setattr(command, "build_encoder", lambda settings: SeededEncoder())
     tables.write(synthetic(), tmp_path / "t.npz")
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -305,6 +309,7 @@ def test_agents_search_with_the_encoder_of_the_table(tmp_path: Path, monkeypatch
         run(*arguments, "--out", tmp_path / "out")
 
 
+@pytest.mark.usefixtures("without_models")
 @pytest.mark.parametrize("narrow", [False, True])
 def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in a pipe, where a console is 80 columns wide, nor at a small terminal."""
@@ -314,11 +319,7 @@ def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.Monk
         tables=[tmp_path / "one.npz"], methods=["mips"], budgets=range(1, 9), ks=[5, 10], out=tmp_path / "out"
     )
     screen = io.StringIO()
-    evaluate(request, _no_models, _no_models, Console(file=screen, width=40 if narrow else None, force_terminal=narrow))
+    evaluate(request, new_console(file=screen, width=40 if narrow else None, force_terminal=narrow))
     shown = screen.getvalue().partition("(%)")[2]  # after the bars of the progress
     assert "…" not in shown
     assert all(shown.count(f"B={budget}") == 2 * len(METRICS) for budget in range(1, 9))
-
-
-def _no_models() -> NoReturn:
-    raise AssertionError("a table has its scores")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boundarymorph.cli import evaluate as command
 from boundarymorph.errors import CostCeiling, InvalidInput, ScorerUnavailable
 from boundarymorph.evaluation import report, tables
-from boundarymorph.retrieval import build
 from tests.evaluation.test_command import GRID, run, texts
 from tests.faults import stand_in
 from tests.retrieval.fakes import SeededEncoder
@@ -24,7 +24,7 @@ PAIRS = 2 * 30
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_draw", lambda studies, folder: {})
-    monkeypatch.setattr(build, "build_encoder", lambda settings: SeededEncoder())
+    monkeypatch.setattr(command, "build_encoder", lambda settings: SeededEncoder())
 
 
 def evaluated(tmp_path: Path, server: Server, *options: str) -> tuple[str, Path]:

@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from boundarymorph.evaluation import neighbours
 from boundarymorph.evaluation.neighbours import ALPHA, Neighbourhood
 from tests.evaluation.tables import on_a_circle
 from tests.selection.pools import clustered
@@ -30,10 +28,7 @@ def _literal_prune(document: int, candidates: list[int], distance: np.ndarray, d
     return kept
 
 
-@pytest.mark.parametrize("whole_matrix", [True, False])
-def test_the_graph_against_a_literal_one(whole_matrix: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not whole_matrix:
-        monkeypatch.setattr(neighbours, "WHOLE_MATRIX", 0)
+def test_the_graph_against_a_literal_one() -> None:
     pool, _ = clustered(60, 6, seed=1)
     distance = 1 - pool.embeddings @ pool.embeddings.T
     forward = [_literal_prune(one, [other for other in range(60) if other != one], distance, 5) for one in range(60)]

@@ -37,10 +37,11 @@ def test_the_setting_is_selected_by_budget_on_ce_ncg() -> None:
 
 
 def test_rows_cover_every_cell_of_every_query() -> None:
-    done = []
-    outcome = experiment(TABLE, chosen(["mips", "ss", "boundarymorph"]), [5, 10], [5, 20], lambda: done.append(1))
+    seen: list[tuple[str, int, int]] = []
+    methods = chosen(["mips", "ss", "boundarymorph"])
+    outcome = experiment(TABLE, methods, [5, 10], [5, 20], lambda *done: seen.append(done))
     assert len(outcome.rows) == 3 * 4 * 2 * 2
-    assert len(done) == 4
+    assert seen == [("selecting", done, 4) for done in range(5)]
     assert np.array_equal(outcome.values("mips", 5, 20), outcome.values("mips", 10, 20))
     assert {row.calls for row in outcome.rows if row.method == "ss" and row.budget == 10} == {10}
 

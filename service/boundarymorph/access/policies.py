@@ -15,7 +15,6 @@ from boundarymorph.settings import Settings
 
 DEFAULT = "default"
 _MODEL = re.compile(r"(.*)@(?:(\d{1,9})|(\d{1,3}(?:\.\d{1,3})?)%)")
-FIELDS = ("budget", "deadline_ms", "calibration", "min_relevance", "distinct", "instruction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Policies:
         self._named = {DEFAULT: Policy()}
         self._of_key: dict[str, Policy] = {}
         for name, given in settings.policies.items():
-            fields = {field: getattr(given, field) for field in FIELDS if getattr(given, field) is not None}
+            fields = given.model_dump(exclude={"for_keys", "share"}, exclude_none=True)
             self._named[name] = Policy(name, fields, given.share)
             for key in given.for_keys:
                 if key not in callers:

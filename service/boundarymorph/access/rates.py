@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,14 +65,7 @@ class RateLimits:
     not asked for a while. Until then a limit applies to each process separately.
     """
 
-    def __init__(
-        self,
-        settings: RateLimitSettings,
-        callers: Collection[str],
-        *,
-        url: str | None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, settings: RateLimitSettings, callers: Collection[str], *, url: str | None) -> None:
         """callers: the names of all keys. url: of Redis, in the format of cache.url; None counts in this process.
 
         Does not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url.
@@ -81,7 +74,6 @@ class RateLimits:
             raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")
         self._default = _items(settings.default)
         self._of_key = {name: _items(text) for name, text in settings.keys.items()}
-        self._clock = clock
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._counters: SharedCounters | None = None
         if url is not None and any((self._default, *self._of_key.values())):
@@ -113,9 +105,7 @@ class RateLimits:
         for item in items:
             admitted = await limiter.hit(item, caller)
             reset, remaining = await limiter.get_window_stats(item, caller)
-            states.append(
-                LimitState(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - self._clock()))
-            )
+            states.append(LimitState(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - time.time())))
             if not admitted:
                 break
         return Decision(tuple(states), None if admitted else states[-1])

@@ -28,20 +28,16 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
     if size(whole) <= most:
         return whole
     bare = [tokens.count(_with_text(document, "").model_dump_json(exclude_none=True)) for document in documents]
-    least = [
-        frame + min(TEXT_TOKENS, tokens.count(document.text)) for frame, document in zip(bare, documents, strict=True)
-    ]
-    count = len(documents)
-    while count and sum(least[:count]) > most - most // FRAME:
-        count -= 1
-    while count:
+    least = [min(TEXT_TOKENS, tokens.count(document.text)) for document in documents]
+    for count in range(len(documents), 0, -1):
         room = most - sum(bare[:count])
+        if sum(least[:count]) > room - most // FRAME:
+            continue
         while room > 0:
             shorter = _shortened(whole, count, room)
             if size(shorter) <= most:
                 return shorter
             room -= max(room // 16, 1)
-        count -= 1
     return SelectedTexts(documents=[], notes=[*notes, NOTHING_FITS.format(count=len(documents), most=most)])
 
 

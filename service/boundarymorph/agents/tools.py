@@ -144,23 +144,20 @@ async def _only_index(call: Call) -> str:
 
 
 def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) -> schemas.SelectedText:
-    document = schemas.SelectedText(
+    judged = found["source"] == "cross_encoder"
+    details = {
+        "url": _url(rest, index, found["id"], found["metadata"]),
+        "judged": judged,
+        "uncertainty": None if judged else _short(found["std"]),
+        "retrieval_rank": found["retrieval_rank"],
+        "metadata": found["metadata"] or None,
+    }
+    return schemas.SelectedText(
         id=_handle(index, found["id"]),
         title=found["title"],
         text=found["text"] or "",
         relevance=_short(found["relevance"]),
-    )
-    if not detailed:
-        return document
-    judged = found["source"] == "cross_encoder"
-    return document.model_copy(
-        update={
-            "url": _url(rest, index, found["id"], found["metadata"]),
-            "judged": judged,
-            "uncertainty": None if judged else _short(found["std"]),
-            "retrieval_rank": found["retrieval_rank"],
-            "metadata": found["metadata"] or None,
-        }
+        **(details if detailed else {}),
     )
 
 

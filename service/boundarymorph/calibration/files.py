@@ -37,6 +37,7 @@ def judgments_of(lines: Iterable[bytes], name: str, queries: Mapping[str, str] |
     Objects whose grade is null were not judged. queries: texts by id; a query that is not among them is its own text,
     but in qrels. The last judgement of a pair counts. Raises InvalidInput, naming the line.
     """
+    texts = queries or {}
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for number, line in _lines(lines):
         if line.startswith(b"{"):
@@ -44,20 +45,18 @@ def judgments_of(lines: Iterable[bytes], name: str, queries: Mapping[str, str] |
             query, document, grade = (record.get(key) for key in ("query", "document", "grade"))
             if grade is None and isinstance(query, str):
                 continue
-            text = (queries or {}).get(str(query), str(query))
         else:
             fields = _text(line, number, name).split()
             query, document, grade = (fields[0], fields[-2], _number(fields[-1])) if len(fields) > 2 else (None,) * 3
-            if query is not None and query not in (queries or {}):
+            if query is not None and query not in texts:
                 raise InvalidInput(
                     f"{name}, line {number}: the text of the query {query!r} is not known; name a file of texts with "
                     "--queries"
                 )
-            text = (queries or {}).get(str(query), "")
         valid = isinstance(grade, int | float) and not isinstance(grade, bool) and 0 <= grade < float("inf")
         if not isinstance(query, str) or not isinstance(document, str | int) or not valid or grade is None:
             raise InvalidInput(f"{name}, line {number}: not a query, a document and a grade of 0 or more")
-        found[text][str(document)] = float(grade)
+        found[texts.get(query, query)][str(document)] = float(grade)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,25 +60,22 @@ def learn(
         queries=len(queries),
         judgments=sum(map(len, queries)),
         created=created,
-        report=report_of(held_out, full, learner.evidence, form).to_json(),
+        report=report_of(held_out, full, learner.evidence, form),
     )
 
 
-def learn_from_clicks(
-    queries: Sequence[tuple[str, JudgedQuery, Sequence[str]]],
-    events: Sequence[Event],
-    gain: Gain,
-    learned: Callable[[Sequence[JudgedQuery]], Calibration],
-) -> Calibration:
-    """Learn where people clicked on documents instead of grading them. What clicks say depends on what is believed, and
-    that on them: both are found in turns.
+def debiased(
+    queries: Sequence[tuple[str, JudgedQuery, Sequence[str]]], events: Sequence[Event], gain: Gain
+) -> list[JudgedQuery]:
+    """Return judged queries to learn from where people clicked on documents instead of grading them. What clicks say
+    depends on what is believed, and that on them: both are found in turns.
 
     queries: texts, their judged documents, with grades that take clicks as if nothing were believed, and the ids of
-    these. events: of these documents; those that have grades from elsewhere are not among them. learned: learns.
+    these. events: of these documents; those that have grades from elsewhere are not among them.
     """
     known = [query for _, query, _ in queries]
     if all(event.grade is not None for event in events):
-        return learned(known)
+        return known
     for _ in range(CLICK_ROUNDS):
         learner = _Learner(known, gain)
         trust = learner.full(range(len(known)))
@@ -91,7 +88,7 @@ def learn_from_clicks(
         }
         clicked = grades_of(events, believed)
         known = [_regraded(query, ids, clicked.get(text, {})) for text, query, ids in queries]
-    return learned(known)
+    return known
 
 
 def _regraded(query: JudgedQuery, ids: Sequence[str], grades: Mapping[str, float]) -> JudgedQuery:

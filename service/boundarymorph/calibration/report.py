@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -16,92 +15,53 @@ from boundarymorph.calibration.validation import MeanDifference, Predictions, ca
 
 REPORTED_AT = (5, 10, 50)
 MOST_WORTHWHILE = 10  # times the judged queries: more than that will not be judged
-Key = Callable[[Predictions], NDArray[np.float64]]
-
-
-@dataclass(frozen=True, slots=True)
-class NcgByOrder:
-    """nCG@k of judged documents by three orders, and what the calibrated one gains over the scorer's: in the mean, and
-    within two standard errors of it."""
-
-    k: int
-    scorer: float
-    retriever: float
-    calibrated: float
-    gain: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Figures of queries that were left out. Before: scores as they are; after: what is applied, or would be.
-
-    reliability: (documents, mean prediction, share of relevant ones) by tenths. trust: shares of what decides, by
-    signal. more_queries: how many more may bring the evidence, None if that is decided or beyond reach.
-    """
-
-    ncg: Sequence[NcgByOrder]
-    log_loss_before: float
-    log_loss_after: float
-    error_before: float
-    error_after: float
-    reliability_before: Sequence[tuple[int, float, float]]
-    reliability_after: Sequence[tuple[int, float, float]]
-    trust: Mapping[str, float]
-    more_queries: int | None
-    advice: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def report_of(
     held_out: Sequence[Predictions], full: Trust, evidence: Sequence[NDArray[np.float64]], form: Form
-) -> Report:
-    """Report predictions about queries that were left out. full: learned from all of them; evidence: (n, p) of each,
-    the scorer's first; form: what is applied."""
+) -> dict[str, Any]:
+    """Report predictions about queries that were left out, as JSON.
 
-    def after(query: Predictions) -> NDArray[np.float64]:
-        return query.full if form == "signals" else query.alone
+    full: learned from all of them; evidence: (n, p) of each, the scorer's first; form: what is applied.
 
-    targets = np.concatenate([query.targets for query in held_out])
-    predicted_before = sigmoid(np.concatenate([query.raw for query in held_out]))
-    predicted_after = sigmoid(np.concatenate([after(query) for query in held_out]))
-    qualities = [quality for k in REPORTED_AT if (quality := _quality(held_out, k)) is not None]
+    In the report, before is scores as they are, and after what is applied, or would be. ncg: rows as of `_ncg`. error:
+    the expected calibration error.
+    reliability: (documents, mean prediction, share of relevant ones) by tenths. trust: shares of what decides, by
+    signal. more_queries: how many more may bring the evidence, None if that is decided or beyond reach.
+    """
+    ncg = [row for k in REPORTED_AT if (row := _ncg(held_out, k)) is not None]
     more = _more_queries(MeanDifference.of([query.gain() for query in held_out])) if form != "signals" else None
-    return Report(
-        ncg=qualities,
-        log_loss_before=float(np.mean([query.loss(query.raw) for query in held_out])),
-        log_loss_after=float(np.mean([query.loss(after(query)) for query in held_out])),
-        error_before=calibration_error(predicted_before, targets),
-        error_after=calibration_error(predicted_after, targets),
-        reliability_before=reliability(predicted_before, targets),
-        reliability_after=reliability(predicted_after, targets),
-        trust=_trusted(full, evidence),
-        more_queries=more,
-        advice=_advice(qualities, form, more),
-    )
+    report: dict[str, Any] = {"ncg": ncg, "trust": _trusted(full, evidence), "more_queries": more}
+    targets = np.concatenate([query.targets for query in held_out])
+    for when, predictions in (
+        ("before", [query.raw for query in held_out]),
+        ("after", [query.full if form == "signals" else query.alone for query in held_out]),
+    ):
+        predicted = sigmoid(np.concatenate(predictions))
+        losses = [query.loss(own) for query, own in zip(held_out, predictions, strict=True)]
+        report |= {
+            f"log_loss_{when}": float(np.mean(losses)),
+            f"error_{when}": calibration_error(predicted, targets),
+            f"reliability_{when}": reliability(predicted, targets),
+        }
+    return {**report, "advice": _advice(ncg, form, more)}
 
 
-def _quality(held_out: Sequence[Predictions], k: int) -> NcgByOrder | None:
-    """None where no query has more than k judged documents, some of them relevant."""
+def _ncg(held_out: Sequence[Predictions], k: int) -> dict[str, float] | None:
+    """nCG@k of judged documents by three orders, and what the calibrated one gains over the scorer's: in the mean, and
+    within two standard errors of it. None where no query has more than k judged documents, some of them relevant."""
     seen = [query for query in held_out if len(query.targets) > k and query.targets.any()]
     if not seen:
         return None
-    keys: Sequence[Key] = (lambda query: query.raw, lambda query: query.retriever, lambda query: query.full)
-    scorer, retriever, calibrated = (np.array([query.ncg(key(query), k) for query in seen]) for key in keys)
-    gain = MeanDifference.of((calibrated - scorer).tolist())
+    found = {
+        "scorer": np.array([query.ncg(query.raw, k) for query in seen]),
+        "retriever": np.array([query.ncg(query.retriever, k) for query in seen]),
+        "calibrated": np.array([query.ncg(query.full, k) for query in seen]),
+    }
+    gain = MeanDifference.of((found["calibrated"] - found["scorer"]).tolist())
     reach = 2 * gain.error if np.isfinite(gain.error) else 1.0
-    return NcgByOrder(
-        k,
-        float(scorer.mean()),
-        float(retriever.mean()),
-        float(calibrated.mean()),
-        gain.mean,
-        gain.mean - reach,
-        gain.mean + reach,
-    )
+    means = {name: float(values.mean()) for name, values in found.items()}
+    return {"k": k, **means, "gain": gain.mean, "low": gain.mean - reach, "high": gain.mean + reach}
 
 
 def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, float]:
@@ -120,9 +80,9 @@ def _more_queries(gain: MeanDifference) -> int | None:
     return more if more <= MOST_WORTHWHILE * gain.count else None
 
 
-def _advice(qualities: Sequence[NcgByOrder], form: Form, more: int | None) -> str:
+def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:
     if form == "signals":
-        return f"{_standing(qualities)}; use the calibration"
+        return f"{_standing(ncg)}; use the calibration"
     judged_more = "" if more is None else f"; about {more} more judged queries may show that other evidence helps"
     if form == "scale":
         return (
@@ -132,12 +92,11 @@ def _advice(qualities: Sequence[NcgByOrder], form: Form, more: int | None) -> st
     return f"not enough to tell; nothing changed{judged_more}"
 
 
-def _standing(qualities: Sequence[NcgByOrder]) -> str:
-    if not qualities:
+def _standing(ncg: Sequence[Mapping[str, float]]) -> str:
+    if not ncg:
         return "calibrated probabilities are better than the scorer's"
     scorer, retriever, calibrated = (
-        100 * float(np.mean([getattr(quality, name) for quality in qualities]))
-        for name in ("scorer", "retriever", "calibrated")
+        100 * float(np.mean([row[name] for row in ncg])) for name in ("scorer", "retriever", "calibrated")
     )
     compared = "worse" if scorer < retriever else "better"
     gain = calibrated - max(scorer, retriever)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ from boundarymorph.access.calibrations import feedback_of, folder_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Event, grades_of, merged
 from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
-from boundarymorph.calibration.judgments import PAIRS, JudgedQuery
+from boundarymorph.calibration.judgments import PAIRS
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
 from boundarymorph.errors import InvalidInput
@@ -35,17 +35,15 @@ TOGETHER = 8  # texts in one call of it
 
 FromJudgments = Annotated[
     Path | None,
-    typer.Option(
-        callback=sources.optional, help="NDJSON with query, document and grade, or TREC qrels with --queries."
-    ),
+    typer.Option(callback=sources.checked, help="NDJSON with query, document and grade, or TREC qrels with --queries."),
 ]
 Queries = Annotated[
-    Path | None, typer.Option(callback=sources.optional, help="Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")
+    Path | None, typer.Option(callback=sources.checked, help="Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")
 ]
 Pools = Annotated[
     Path | None,
     typer.Option(
-        callback=sources.optional, help="Instead of an index: NDJSON with query and documents, as for /select."
+        callback=sources.checked, help="Instead of an index: NDJSON with query and documents, as for /select."
     ),
 ]
 JudgeUrl = Annotated[
@@ -124,12 +122,6 @@ def calibrate(
         print_calibration(console, made, missing, file)
 
 
-def _batched(items: Iterable[str], count: int) -> Iterator[list[str]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, count)):
-        yield batch
-
-
 def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
     """Those of pairs that have no given grade."""
     return [event for event in events if event.document not in given.get(event.query, {})]
@@ -165,9 +157,7 @@ def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
         return
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     console.print(
-        f"{len(lines)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments",
-        highlight=False,
-        soft_wrap=True,
+        f"{len(lines)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments"
     )
 
 
@@ -207,15 +197,13 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
             content = "\n".join(filter(None, (pair["title"], pair["text"])))
             texts.setdefault(str(pair["query"]), {})[str(pair["document"])] = content
         if isinstance(judge, PricedScorer):
-            most = Amount(0, 0)
-            for query, of_query in texts.items():
-                for text in of_query.values():
-                    most = most.plus(judge.most(query, text))
-            pairs = sum(map(len, texts.values()))
-            allow_cost(console, "graded", pairs, most, asked=yes or max_cost is not None)
+            pairs = [(query, text) for query, of_query in texts.items() for text in of_query.values()]
+            most = reduce(Amount.plus, (judge.most(*pair) for pair in pairs), Amount())
+            allow_cost(console, "graded", len(pairs), most, asked=yes or max_cost is not None)
         grades: dict[str, dict[str, float]] = {}
         for query, of_query in texts.items():
-            for ids in _batched(of_query, TOGETHER):
+            for start in range(0, len(of_query), TOGETHER):
+                ids = list(of_query)[start : start + TOGETHER]
                 scored = await judge.score(query, [of_query[id] for id in ids])
                 if scored.failure is not None:
                     raise scored.failure
@@ -231,7 +219,7 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
     """Return a calibration, and how many judged documents were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
-    from boundarymorph.calibration.learning import learn, learn_from_clicks
+    from boundarymorph.calibration.learning import debiased, learn
     from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.telling import WORDS
 
@@ -246,22 +234,19 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
         encoder = built.selector.encoder()
         named = {"lexical": WORDS, "index": encoder, "encoder": encoder}
     vectors = next((one.vectors for one in judged.values()), "none")
-
-    def learned(queries: Sequence[JudgedQuery]) -> Calibration:
-        return learn(
-            plan.name,
-            queries,
-            scorer=scorer,
-            encoder=named.get(vectors),
-            gain=plan.gain,
-            index=plan.index if plan.name == plan.index else None,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    found = {(query, id): None for query, one in judged.items() for id in one.ids}
+    found = {(query, id) for query, one in judged.items() for id in one.ids}
     clicks = [event for event in events if (event.query, event.document) in found]
     queries = [(query, one.query, one.ids) for query, one in judged.items()]
-    return learn_from_clicks(queries, clicks, plan.gain, learned), sum(one.missing for one in judged.values())
+    made = learn(
+        plan.name,
+        debiased(queries, clicks, plan.gain),
+        scorer=scorer,
+        encoder=named.get(vectors),
+        gain=plan.gain,
+        index=plan.index if plan.name == plan.index else None,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return made, sum(one.missing for one in judged.values())
 
 
 BAR = 30  # characters of a probability of 1
@@ -283,9 +268,7 @@ def print_calibration(console: Console, made: Calibration, missing: int, file: P
     console.print(quality)
     console.print(
         f"log loss {report['log_loss_before']:.3f} before, {report['log_loss_after']:.3f} after; expected calibration "
-        f"error {report['error_before']:.3f} before, {report['error_after']:.3f} after",
-        highlight=False,
-        soft_wrap=True,
+        f"error {report['error_before']:.3f} before, {report['error_after']:.3f} after"
     )
     for when in ("before", "after"):
         reliability = Table(f"relevance, {when}", "found relevant", "", "documents", box=None, pad_edge=False)
@@ -293,7 +276,7 @@ def print_calibration(console: Console, made: Calibration, missing: int, file: P
             reliability.add_row(f"{predicted:.2f}", f"{real:.2f}", "\u2588" * round(BAR * real), f"{count:,}")
         console.print(reliability)
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report["trust"].items())
-    console.print(f"trust: {shares}", highlight=False, soft_wrap=True)
-    console.print(f"[bold]{report['advice']}[/bold]", highlight=False, soft_wrap=True)
+    console.print(f"trust: {shares}")
+    console.print(f"[bold]{report['advice']}[/bold]")
     default = f", the default of the index {made.index!r}" if made.index else ""
-    console.print(f"kept as {file}{default}", highlight=False, soft_wrap=True)
+    console.print(f"kept as {file}{default}")

@@ -30,9 +30,9 @@ def check(
     examination = Examination(RemoteRetriever(url, api_key=api_key, timeout=30.0), index, query)
     asyncio.run(examination.run())
     for done in examination.passed:
-        console.print(f"ok     {done}", highlight=False, markup=False)
+        console.print(f"ok     {done}", markup=False)
     for wrong in examination.wrong:
-        console.print(f"wrong  {wrong}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"wrong  {wrong}", markup=False)
     if examination.wrong:
         fail(f"{len(examination.wrong)} of {len(examination.passed) + len(examination.wrong)} checks failed")
 

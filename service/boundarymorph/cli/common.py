@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from boundarymorph.scoring.bill import Amount
     from boundarymorph.server.composition import AllInOne, Gateway
 
-console = Console(emoji=False)
+
+def new_console(**options: Any) -> Console:
+    """Return a console for sentences, whose lines are not broken and whose numbers and paths are not coloured."""
+    return Console(emoji=False, highlight=False, soft_wrap=True, **options)
+
+
+console = new_console()
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
@@ -51,8 +57,7 @@ def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:
 
 def fail(message: str) -> NoReturn:
     """Print a message on stderr and exit with 1."""
-    stderr = Console(stderr=True, emoji=False)
-    stderr.print(f"[red]error:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    new_console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
     sys.exit(1)
 
 
@@ -77,9 +82,7 @@ def allow_cost(console: Console, done: str, pairs: int, most: Amount, *, asked: 
     """
     console.print(
         f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, which cost {most.cost:,.2f}, and likely a "
-        "quarter of that",
-        highlight=False,
-        soft_wrap=True,
+        "quarter of that"
     )
     if not asked and not (console.is_terminal and typer.confirm("Go on?")):
         raise InvalidInput(f"nothing was {done.split()[0]}: allow it with --yes, or set a ceiling with --max-cost")

@@ -67,7 +67,7 @@ def run(console: Console, settings: Settings, query: str, budget: int, k: int) -
         console.print(f"\n[bold]POST {client.base_url}/select[/bold] {orjson.dumps(request).decode()}\n")
         answer = _answered(client.post("/select", json=request)).json()
         terminal.print_selection(console, query, answer)
-    console.print(f"\nto see how it came about: {_afterwards(settings)}", highlight=False, soft_wrap=True)
+    console.print(f"\nto see how it came about: {_afterwards(settings)}")
 
 
 def run_multilingual(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
@@ -75,12 +75,12 @@ def run_multilingual(console: Console, settings: Settings, query: str, budget: i
     that the environment names. Raises DemoFailed."""
     chosen = {variable: os.environ.get(variable, model) for variable, model in MULTILINGUAL.items()}
     for model in chosen.values():
-        console.print(f"[dim]fetching {model}, unless it is there already[/dim]", soft_wrap=True)
+        console.print(f"[dim]fetching {model}, unless it is there already[/dim]")
         _download(model)
     os.environ |= chosen  # which the service inherits
     run(console, settings, query, budget, k)
     with_models = " ".join(f"{variable}={shlex.quote(model)}" for variable, model in chosen.items())
-    console.print(f"with {with_models} in its environment", highlight=False, soft_wrap=True)
+    console.print(f"with {with_models} in its environment")
 
 
 def _download(model: str) -> None:

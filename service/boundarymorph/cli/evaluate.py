@@ -25,11 +25,14 @@ from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.agentic import Chat
 from boundarymorph.evaluation.methods.method import Contestant
 from boundarymorph.evaluation.run import left_out
-from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study
+from boundarymorph.evaluation.study import METRIC_TITLES, Study, cells, study, titles_of
 from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.retrieval.build import build_encoder
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.scoring.bill import Amount
+from boundarymorph.scoring.bill import Amount, OpenLedger
+from boundarymorph.scoring.build import build_local_scorer, build_scorer
 from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.settings import Settings
 
 DEFAULT_METHODS = ("baselines", "product")
 SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder's, beyond rounding and quantisation
@@ -39,9 +42,9 @@ SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder'
 class Evaluation:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
     or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
-    collection; jobs: queries at a time, each in a process of its own; spend: the most that a scorer that costs money
-    may charge, None to ask the user; chat: a language model, which adds the agentic loop if there are texts; calibrate:
-    queries of each table whose grades a calibration is learned from, splits times."""
+    collection; jobs: queries at a time, each in a process of its own; scorer: URLs of a remote one for data; max_cost:
+    the most that it may charge; yes: without asking the user; chat: a language model, which adds the agentic loop if
+    there are texts; calibrate: queries of each table whose grades a calibration is learned from, splits times."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
@@ -56,14 +59,14 @@ class Evaluation:
     call_seconds: float | None = None
     jobs: int = 1
     chat: Chat | None = field(default=None, repr=False)
-    spend: float | None = None
+    scorer: Sequence[str] = ()
+    max_cost: float | None = None
+    yes: bool = False
     calibrate: int | None = None
     splits: int = 10
 
 
-def evaluate(
-    evaluation: Evaluation, load_encoder: Callable[[], Encoder], load_scorer: Callable[[], Scorer], console: Console
-) -> None:
+def evaluate(evaluation: Evaluation, console: Console) -> None:
     """Run, write the report and print its tables. The models are loaded only if there is data to score, the encoder
     also if an agent searches."""
     if not evaluation.tables and evaluation.data is None:
@@ -80,15 +83,15 @@ def evaluate(
     _make(evaluation.out)
 
     with terminal.progress(console) as progress, asyncio.Runner() as runner, ExitStack() as stack:
-        found = [_limited(tables.read(path), evaluation.queries) for path in evaluation.tables]
+        found = [tables.read(path).first(evaluation.queries) for path in evaluation.tables]
         collections = [datasets.load(source) for source in evaluation.texts]
         found = [tables.with_texts_of(table, collections) for table in found]
         searching = evaluation.chat is not None and any(table.texts is not None for table in found)
-        encoder = load_encoder() if evaluation.data is not None or searching else None
+        encoder = build_encoder(Settings.load()) if evaluation.data is not None or searching else None
         if encoder is not None:
             stack.callback(lambda: runner.run(encoder.close()))
         if encoder is not None and evaluation.data is not None:
-            scorer = load_scorer()
+            scorer = _scorer(evaluation)
             stack.callback(lambda: runner.run(scorer.close()))
             builder = TableBuilder(encoder, scorer, evaluation.depth, _approval(evaluation, scorer, console, progress))
             found.append(_built(evaluation, evaluation.data, builder, runner, progress))
@@ -102,7 +105,7 @@ def evaluate(
         report.write(studies, evaluation.out)
         progress.update(task, total=1, completed=1)
     _show(studies, console)
-    console.print(f"\nreport: {evaluation.out / 'report.md'}", highlight=False, soft_wrap=True)
+    console.print(f"\nreport: {evaluation.out / 'report.md'}")
 
 
 def _make(out: Path) -> None:
@@ -117,20 +120,27 @@ def _make(out: Path) -> None:
 def _built(
     evaluation: Evaluation, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress
 ) -> ScoreTable:
-    collection = datasets.load(source)
-    if evaluation.queries is not None:
-        collection = collection.first(evaluation.queries)
+    collection = datasets.load(source).first(evaluation.queries)
     path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
     return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
+
+
+def _scorer(evaluation: Evaluation) -> Scorer:
+    if not evaluation.scorer:
+        return build_local_scorer(Settings.load())
+    settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
+    return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
 
 
 def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress: Progress) -> Approve:
     """Return a function that states the possible cost and asks unless --yes or --max-cost was given. It raises
     InvalidInput if the user declines."""
 
+    allowed = evaluation.yes or evaluation.max_cost is not None
+
     def approve(pairs: int, most: Amount) -> None:
         progress.stop()
-        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=evaluation.spend is not None)
+        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=allowed)
         progress.start()
 
     return approve
@@ -160,10 +170,6 @@ def _studied(
         )
         for table in found
     ]
-
-
-def _limited(table: ScoreTable, queries: int | None) -> ScoreTable:
-    return table if queries is None else table.first(queries)
 
 
 def _embedding(encoder: Encoder, runner: asyncio.Runner) -> Callable[[str], NDArray[np.floating]]:
@@ -200,10 +206,11 @@ def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
 
 def _show(studies: Sequence[Study], console: Console) -> None:
     """Print one table per metric, as in the report."""
+    titles = titles_of(studies)
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
         if table is None:
-            console.print(f"\n{title}: no table has human labels", highlight=False)
+            console.print(f"\n{title}: no table has human labels")
             continue
         grid = Grid(title=f"{title} (%)", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
         grid.add_column("method", no_wrap=True)
@@ -218,12 +225,12 @@ def _show(studies: Sequence[Study], console: Console) -> None:
                     value, (best, _) = row[cell], table.best(group, cell)
                     text = "" if value is None else f"{100 * value:.1f}"
                     values.append(f"[bold]{text}[/bold]" if value is not None and round(value, 4) == best else text)
-                grid.add_row(f"  {table.titles[method]}", *values)
+                grid.add_row(f"  {titles[method]}", *values)
         console.print()
         terminal.print_whole(console, grid)
     for found in studies:
         for method, reason in found.outcome.left_out.items():
-            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}", highlight=False)
+            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}")
 
 
 def with_numbers(text: str, option: str) -> list[int]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.ingestion import IngestReport
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
+Name = Annotated[str, typer.Argument(help="Name of the index.")]
+
 app = typer.Typer(
     help="Build, list and delete indexes: those of this machine, or in Milvus if milvus.url is set. A running "
     "service sees every change.",
@@ -79,7 +81,7 @@ def build_index(
     if report.skipped and not (report.added or report.updated or report.unchanged):
         fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
     if not report.documents:
-        console.print(f"{sources.named(source)} is empty; a new index is not kept without documents", highlight=False)
+        console.print(f"{sources.named(source)} is empty; a new index is not kept without documents")
 
 
 @app.command("list")
@@ -101,9 +103,7 @@ def list_indexes(data_directory: DataDirectory = None) -> None:
 
 
 @app.command("info")
-def describe_index(
-    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
-) -> None:
+def describe_index(name: Name, data_directory: DataDirectory = None) -> None:
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         info = catalog.describe(name)
@@ -124,20 +124,16 @@ def describe_index(
 
 
 @app.command("compact")
-def compact_index(
-    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
-) -> None:
+def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
     """Rewrite the words without deleted documents, empty the write-ahead log, and train an ivf index again. Services do
     this by themselves, less thoroughly."""
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
-    console.print(f"{name} {'compacted' if done else 'is being trained by another process'}", highlight=False)
+    console.print(f"{name} {'compacted' if done else 'is being trained by another process'}")
 
 
 @app.command("words")
-def index_words(
-    name: Annotated[str, typer.Argument(help="Name of the index.")], data_directory: DataDirectory = None
-) -> None:
+def index_words(name: Name, data_directory: DataDirectory = None) -> None:
     """Add the words for BM25 and hybrid search to an index that was made without them, or index again those of an
     earlier release. Services can read and write meanwhile, without words. If interrupted, repeat the command: it
     continues."""
@@ -148,12 +144,12 @@ def index_words(
         made = catalog.get(name).index_words(
             lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    console.print(f"{name} {'has its words now' if made else 'already had its words'}", highlight=False)
+    console.print(f"{name} {'has its words now' if made else 'already had its words'}")
 
 
 @app.command("snapshot")
 def snapshot_index(
-    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    name: Name,
     target: Annotated[Path, typer.Option("--to", help="A new folder.")],
     data_directory: DataDirectory = None,
 ) -> None:
@@ -161,12 +157,7 @@ def snapshot_index(
     meanwhile."""
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
-    console.print(
-        f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}", markup=False)
 
 
 @app.command("restore")
@@ -179,12 +170,12 @@ def restore_index(
     """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
     with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
-    console.print(f"{name}: {info.count:,} documents restored", highlight=False)
+    console.print(f"{name}: {info.count:,} documents restored")
 
 
 @app.command("delete")
 def delete_index(
-    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    name: Name,
     filter: Annotated[
         str | None,
         typer.Option(help="Delete only documents whose metadata match it, as JSON.", show_default="the whole index"),
@@ -198,10 +189,10 @@ def delete_index(
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         if wanted is None:
             catalog.delete(name)
-            console.print(f"{name} deleted", highlight=False)
+            console.print(f"{name} deleted")
         else:
             deleted = catalog.get(name).delete_matching(wanted)
-            console.print(f"{name}: {deleted:,} documents deleted", highlight=False)
+            console.print(f"{name}: {deleted:,} documents deleted")
 
 
 def _encoder_of(info: IndexDescription) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -22,10 +20,6 @@ from boundarymorph.cli.top import top
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.settings import Settings, mistakes
 from boundarymorph.settings.dump import to_toml
-
-if TYPE_CHECKING:
-    from boundarymorph.retrieval.encoders import Encoder
-    from boundarymorph.scoring.scorer import Scorer
 
 CallSeconds = Annotated[
     float | None,
@@ -189,28 +183,14 @@ def evaluate(
         queries=queries,
         call_seconds=call_seconds,
         jobs=jobs,
-        spend=max_cost if max_cost is not None else (math.inf if yes else None),
+        scorer=scorer or [],
+        max_cost=max_cost,
+        yes=yes,
         chat=Chat(chat_url, chat_model, api_key=chat_key) if chat_url else None,
         calibrate=calibrate,
         splits=splits,
     )
-    evaluate_command.evaluate(evaluation, _encoder, partial(_scorer, scorer, max_cost), console)
-
-
-def _encoder() -> Encoder:
-    from boundarymorph.retrieval.build import build_encoder
-
-    return build_encoder(Settings.load())
-
-
-def _scorer(urls: list[str] | None, max_cost: float | None) -> Scorer:
-    """Return what scores the pairs of a table. urls: of a remote one; max_cost: for one that charges."""
-    from boundarymorph.scoring.bill import OpenLedger
-    from boundarymorph.scoring.build import build_local_scorer, build_scorer
-
-    if not urls:
-        return build_local_scorer(Settings.load())
-    return build_scorer(Settings.load(scorer={"url": tuple(urls)}), ledger=lambda: OpenLedger(max_cost))
+    evaluate_command.evaluate(evaluation, console)
 
 
 def _version(wanted: bool) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import Settings
+from boundarymorph.settings.settings import SESSIONS
 
 CODE = "boundarymorph.server.ray_serve"
 OF_A_PROCESS = {"host", "port", "workers", "worker_restarts", "worker_restart_seconds", "drain_seconds"}
@@ -18,6 +19,7 @@ DOCUMENTS = "documents"  # the resource of the node that has the indexes on its 
 ONGOING = 64  # concurrent calls of a retriever or a scorer
 QUEUED = 512  # calls that may wait for a scorer in each proxy
 RETRY_AFTER = 1  # seconds
+MASKED = str(SecretStr("any"))  # as pydantic dumps each secret
 
 
 def ray(
@@ -41,21 +43,20 @@ def configuration(settings: Settings, port: int, max_replicas: int, cpus: float,
     if not settings.keys and not settings.without_keys:
         raise InvalidConfiguration("every node of Ray answers: give keys, or set without_keys")
     arguments = _arguments(settings, port)
-    applications = [_scorer(max_replicas, cpus, gpus), _retriever(settings, max_replicas, cpus)]
-    applications = [each for each in applications if not getattr(settings, each["name"]).url]
-    gateway = _gateway(settings, Settings(**arguments["gateway"]).sessions, max_replicas, cpus)
+    deployments = _deployments(settings, max_replicas, cpus, gpus)
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": "0.0.0.0", "port": port},  # noqa: S104
         "applications": [
             {
-                "name": deployment["name"],
-                "route_prefix": _prefix(deployment["name"]),
-                "import_path": f"{CODE}:{deployment['name']}",
-                "args": arguments[deployment["name"]],
-                "deployments": [{"name": deployment["name"], **_common(settings), **deployment}],
+                "name": name,
+                "route_prefix": _prefix(name),
+                "import_path": f"{CODE}:{name}",
+                "args": arguments[name],
+                "deployments": [{"name": name, **_common(settings), **options}],
             }
-            for deployment in (*applications, gateway)
+            for name, options in deployments.items()
+            if name == "gateway" or not getattr(settings, name).url
         ],
     }
 
@@ -63,7 +64,7 @@ def configuration(settings: Settings, port: int, max_replicas: int, cpus: float,
 def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each role that differ from the defaults. The gateway's URLs are those of its node's
     proxy."""
-    given = _given(settings, OF_A_PROCESS)
+    given = _given(settings)
     gateway = _without(given, "milvus", "stores")
     for role in ("retriever", "scorer"):
         section = given.get(role, {})
@@ -77,26 +78,22 @@ def _arguments(settings: Settings, port: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _gateway(settings: Settings, sessions: int, most: int, cpus: float) -> dict[str, Any]:
-    """It ends after the calls that it has made, which wait in a proxy while their own replica is replaced."""
-    queued = {"max_queued_requests": settings.limits.waiting}
-    drained = {"graceful_shutdown_timeout_s": settings.grace_seconds + settings.retriever.timeout_seconds}
-    return {"name": "gateway", **_scaled(most, sessions), **queued, "ray_actor_options": {"num_cpus": cpus}, **drained}
-
-
-def _retriever(settings: Settings, most: int, cpus: float) -> dict[str, Any]:
-    """Return the retriever's deployment: on the node that has the documents, or with Milvus on any node."""
-    queued = {"max_queued_requests": settings.work.search_waiting}
-    if settings.milvus.url is not None:
-        return {"name": "retriever", **_scaled(most, ONGOING), **queued, "ray_actor_options": {"num_cpus": cpus}}
-    alone = {"num_replicas": 1, "max_ongoing_requests": ONGOING}
-    place = {"num_cpus": cpus, "resources": {DOCUMENTS: 1}}
-    return {"name": "retriever", **alone, **queued, "ray_actor_options": place}
-
-
-def _scorer(most: int, cpus: float, gpus: float) -> dict[str, Any]:
-    place = {"num_cpus": cpus, "num_gpus": gpus}
-    return {"name": "scorer", **_scaled(most, ONGOING), "max_queued_requests": QUEUED, "ray_actor_options": place}
+def _deployments(settings: Settings, most: int, cpus: float, gpus: float) -> dict[str, dict[str, Any]]:
+    """Return the options that are each role's own. most: replicas of a role."""
+    retriever = _scaled(most, ONGOING, cpus)
+    if settings.milvus.url is None:  # it is one, on the node that has the documents
+        place = {"num_cpus": cpus, "resources": {DOCUMENTS: 1}}
+        retriever = {"num_replicas": 1, "max_ongoing_requests": ONGOING, "ray_actor_options": place}
+    scorer = {**_scaled(most, ONGOING, cpus), "ray_actor_options": {"num_cpus": cpus, "num_gpus": gpus}}
+    # A gateway ends after the calls that it has made, which wait in a proxy while their own replica is replaced.
+    patience = settings.grace_seconds + settings.retriever.timeout_seconds
+    sessions = settings.limits.sessions or SESSIONS  # as its scorer is elsewhere
+    gateway = {**_scaled(most, sessions, cpus), "graceful_shutdown_timeout_s": patience}
+    return {
+        "scorer": {**scorer, "max_queued_requests": QUEUED},
+        "retriever": {**retriever, "max_queued_requests": settings.work.search_waiting},
+        "gateway": {**gateway, "max_queued_requests": settings.limits.waiting},
+    }
 
 
 def _common(settings: Settings) -> dict[str, Any]:
@@ -113,26 +110,24 @@ def _prefix(role: str) -> str:
     return "/" if role == "gateway" else f"/{role}"
 
 
-def _scaled(most: int, ongoing: int) -> dict[str, Any]:
+def _scaled(most: int, ongoing: int, cpus: float) -> dict[str, Any]:
     """Return an autoscaling configuration that keeps each replica at half of its concurrent requests."""
     scaling = {"min_replicas": 1, "max_replicas": most, "target_ongoing_requests": max(1, ongoing // 2)}
-    return {"max_ongoing_requests": ongoing, "autoscaling_config": scaling}
+    place = {"num_cpus": cpus}
+    return {"max_ongoing_requests": ongoing, "autoscaling_config": scaling, "ray_actor_options": place}
 
 
-def _given(value: BaseModel, but: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, as plain data without secrets, in their order."""
-    found: dict[str, Any] = {}
-    for name in type(value).model_fields:
-        if name not in value.model_fields_set or name in but:
-            continue
-        match getattr(value, name):
-            case SecretStr():
-                continue
-            case BaseModel() as inner:
-                found[name] = _given(inner)
-            case _:
-                found[name] = value.model_dump(mode="json", include={name})[name]
-    return found
+def _given(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, as plain data without secrets."""
+    return _without_secrets(settings.model_dump(mode="json", exclude_unset=True, exclude=OF_A_PROCESS))
+
+
+def _without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_secrets(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if value != MASKED
+    }
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -20,16 +20,11 @@ Stream = BufferedReader | gzip.GzipFile
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 
 
-def checked(path: Path) -> Path:
-    """Check that a path is an existing file or pipe, or - for standard input. Raises typer.BadParameter."""
-    if str(path) != "-" and (not path.exists() or path.is_dir()):
+def checked(path: Path | None) -> Path | None:
+    """Check that a path, if given, is an existing file or pipe, or - for standard input. Raises typer.BadParameter."""
+    if path is not None and str(path) != "-" and (not path.exists() or path.is_dir()):
         raise typer.BadParameter(f"file {str(path)!r} does not exist, or is a directory")
     return path
-
-
-def optional(path: Path | None) -> Path | None:
-    """Check a path as `checked` does, if there is one."""
-    return None if path is None else checked(path)
 
 
 def named(source: Path) -> str:

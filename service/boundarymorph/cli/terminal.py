@@ -43,13 +43,8 @@ def ingestion(
     otherwise as a line every LINE_SECONDS. total: bytes of the upload, None if unknown."""
     pace = UploadSpeed(total, clock)
     if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[status]}"),
-        )
-        with Progress(*columns, console=console) as bar:
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+        with Progress(*columns, TextColumn("{task.fields[status]}"), console=console) as bar:
             task = bar.add_task(f"indexing {name}", total=total, status="")
 
             def draw(report: IngestReport) -> None:
@@ -67,7 +62,7 @@ def ingestion(
         if clock() - last >= LINE_SECONDS:
             last = clock()
             share = "" if total is None else f"{report.position / max(1, total):.0%}, "
-            console.print(f"indexing {name}: {share}{_status(report, pace)}", highlight=False, soft_wrap=True)
+            console.print(f"indexing {name}: {share}{_status(report, pace)}")
 
     yield write
 
@@ -78,30 +73,22 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
         f"{report.documents:,} documents in {seconds:,.1f} s, {report.documents / max(seconds, 1e-9):,.0f} a second; "
-        f"{report.unchanged:,} were there already and cost nothing",
-        highlight=False,
-        soft_wrap=True,
+        f"{report.unchanged:,} were there already and cost nothing"
     )
     for problem in report.problems:
-        console.print(
-            f"  line {problem.line:,} skipped: {problem.reason}", highlight=False, markup=False, soft_wrap=True
-        )
+        console.print(f"  line {problem.line:,} skipped: {problem.reason}", markup=False)
     if report.skipped > len(report.problems):
-        console.print(f"  and {report.skipped - len(report.problems):,} more", highlight=False)
+        console.print(f"  and {report.skipped - len(report.problems):,} more")
     if report.unknown_fields:
         counts = ", ".join(f"{name!r} in {count:,}" for name, count in report.unknown_fields.items())
-        console.print(
-            f"  documents with unknown fields, which were not kept: {counts}; misspelt, or for metadata?",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        misspelt = f"  documents with unknown fields, which were not kept: {counts}; misspelt, or for metadata?"
+        console.print(misspelt, markup=False)
 
 
 def print_whole(console: Console, table: Table) -> None:
     """Print a table without cutting off any cell, if necessary wider than the console."""
     table.width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-    console.print(table, soft_wrap=True)
+    console.print(table)
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
@@ -111,7 +98,7 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     k = len(documents)
     pulled = sum(document["retrieval_rank"] > k for document in documents)
 
-    console.print(f"[bold]query[/bold]  {escape(query)}", highlight=False)
+    console.print(f"[bold]query[/bold]  {escape(query)}")
     console.print(f"[bold]N[/bold] {answer['pool_size']:,}   [bold]B[/bold] {usage['budget']}   [bold]k[/bold] {k}")
     table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
     table.add_column("#", justify="right", width=3)
@@ -128,23 +115,19 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     console.print(table)
     console.print(
         f"\n{k} documents: {scored} scored, {k - scored} inferred; {pulled} from below rank {k} "
-        f"(deepest {max((document['retrieval_rank'] for document in documents), default=0):,})",
-        highlight=False,
+        f"(deepest {max((document['retrieval_rank'] for document in documents), default=0):,})"
     )
     console.print(
         f"{usage['cross_encoder_calls']} of {usage['budget']} cross-encoder calls in {usage['rounds']} rounds; "
-        f"stopped: {answer['stop_reason']}",
-        highlight=False,
+        f"stopped: {answer['stop_reason']}"
     )
     stages = dict(answer["timings_ms"])
     total = stages.pop("total")
     console.print(
-        f"time: {total:.0f} ms = "
-        + " + ".join(f"{stage} {milliseconds:.0f}" for stage, milliseconds in stages.items()),
-        highlight=False,
+        f"time: {total:.0f} ms = " + " + ".join(f"{stage} {milliseconds:.0f}" for stage, milliseconds in stages.items())
     )
     for warning in answer["warnings"]:
-        console.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
+        console.print(f"[yellow]note:[/yellow] {escape(warning)}")
 
 
 def _status(report: IngestReport, pace: UploadSpeed) -> str:

@@ -36,13 +36,13 @@ class Comparison:
         return self.q < 0.05
 
 
-def bootstrap_interval(values: NDArray[np.float64], seed: int = 0, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean of (n,) values; nan are left out; (nan, nan) without any value."""
+def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % percentile interval of the mean of (n,) values; nan are left out; (nan, nan) without any value."""
     values = values[np.isfinite(values)]
     if not values.size:
         return float("nan"), float("nan")
-    draws = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -63,7 +63,7 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
 class Latency:
     """Medians a query. calls: of the scorer, which take `scorer` seconds one after the other, None if nobody says how
     long one takes; prompts: calls of a language model, which take `model` seconds; algorithm: CPU seconds of all
-    else, of which update and acquisition are parts."""
+    else."""
 
     method: str
     budget: int
@@ -72,8 +72,6 @@ class Latency:
     scorer: float | None
     model: float
     algorithm: float
-    update: float
-    acquisition: float
 
     @property
     def total(self) -> float | None:
@@ -84,51 +82,37 @@ class Latency:
 def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> list[Latency]:
     """Of the methods that call models (paper tab. app-latency)."""
     found = []
-    for contestant in outcome.contestants:
-        for budget in outcome.budgets:
-            rows = [
-                row
-                for row in outcome.rows
-                if row.method == contestant.name and row.budget == budget and row.k == k and (row.calls or row.prompts)
-            ]
-            if rows:
-                calls, prompts, model, algorithm, update, acquisition = np.median(
-                    [(row.calls, row.prompts, row.waiting, row.seconds, row.update, row.acquisition) for row in rows],
-                    axis=0,
-                ).tolist()
-                scorer = calls * call_seconds if call_seconds is not None else None
-                found.append(
-                    Latency(contestant.name, budget, calls, prompts, scorer, model, algorithm, update, acquisition)
-                )
+    for method, budget in outcome.settings:
+        taken = [
+            (row.calls, row.prompts, row.waiting, row.seconds)
+            for row in outcome.rows
+            if (row.method, row.budget, row.k) == (method, budget, k) and (row.calls or row.prompts)
+        ]
+        if taken:
+            calls, prompts, model, algorithm = np.median(taken, axis=0).tolist()
+            scorer = None if call_seconds is None else calls * call_seconds
+            found.append(Latency(method, budget, calls, prompts, scorer, model, algorithm))
     return found
 
 
 def comparisons(outcome: Outcome, method: str, metric: str) -> list[Comparison]:
     """A method against every other, at every B and k. One family of tests: all of this table and metric."""
     others = [contestant.name for contestant in outcome.contestants if contestant.name != method]
-    return _compared([outcome], [(method, other) for other in others], metric)
+    return changes([outcome], [(method, other) for other in others], metric)
 
 
 def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> list[Comparison]:
     """Variants against what they vary, (variant, original), over the queries of all tables together. One family of
     tests: all of them."""
-    return _compared(outcomes, pairs, metric)
-
-
-def _compared(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> list[Comparison]:
     found = []
     for method, other in pairs:
-        for budget in outcomes[0].budgets:
-            for k in outcomes[0].ks:
-                differences = np.concatenate(
-                    [
-                        outcome.values(method, budget, k, metric) - outcome.values(other, budget, k, metric)
-                        for outcome in outcomes
-                    ]
-                )
-                differences = differences[np.isfinite(differences)]
-                if differences.size:
-                    found.append((method, other, budget, k, differences))
+        for cell in outcomes[0].cells:
+            differences = np.concatenate(
+                [outcome.values(method, *cell, metric) - outcome.values(other, *cell, metric) for outcome in outcomes]
+            )
+            differences = differences[np.isfinite(differences)]
+            if differences.size:
+                found.append((method, other, *cell, differences))
     p = [paired_p(differences) for *_, differences in found]
     compared = []
     for (method, other, budget, k, differences), raw, adjusted in zip(found, p, benjamini_hochberg(p), strict=True):

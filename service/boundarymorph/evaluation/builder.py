@@ -1,22 +1,18 @@
 """From a collection to a table: every document and query encoded, every pair of every pool scored, once.
 
-What was computed is appended to files in a folder beside the table, so that after a crash, or a kill, building the same
-table goes on where it stopped. Only one process at a time may build a table.
+What was computed is kept in a file beside the table, so that after a crash, or a kill, building the same table goes on
+where it stopped. Only one process at a time may build a table.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import struct
-import zlib
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import orjson
@@ -25,18 +21,17 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
+from boundarymorph.evaluation.run import Watch
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.scoring.bill import NOTHING, Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 
-CHUNK = 32  # texts or pairs between two appends: what a crash can cost
-BLOCK = 256
-JUDGMENTS = ("grade", "n_relevant")
+CHUNK = 32  # texts or pairs that are kept together: what a crash can cost
+RENEWED = ("grade", "n_relevant", "terms")  # what a finished table takes from the collection anew
 
 TRIES = 3  # of pairs that the scorer could not answer at once
-Watch = Callable[[str, int, int], None]  # stage, done, of how many
 Approve = Callable[[int, Amount], None]  # pairs that are to be scored, and the most that they may cost
 
 
@@ -70,58 +65,60 @@ class TableBuilder:
         }
         if (table := _kept(path, recipe, collection)) is not None:
             return table
-        with _sole(path) as work:
+        with _unfinished(path, recipe) as work:
             table = _kept(path, recipe, collection)  # if another process has built it in the meantime
             if table is None:
-                _begin(work, recipe)
                 table = await self._built(collection, path, work, recipe, watch)
-            shutil.rmtree(work)
         return table
 
     async def _built(
-        self, collection: Collection, path: Path, work: Path, recipe: Mapping[str, Any], watch: Watch
+        self, collection: Collection, path: Path, work: _Work, recipe: Mapping[str, Any], watch: Watch
     ) -> ScoreTable:
         documents = await self._encoded(collection, work, watch)
         queries = np.array([await self.encoder.encode_query(text) for text in collection.queries.values()])
         pools, similarities = _pools(documents, queries, min(self.depth, len(documents)))
-        scores, seconds = await self._scored(collection, pools, work, watch)
+        scores, seconds = (await self._scored(collection, pools, work, watch)).T
+        scores = scores.reshape(pools.shape)
         arrays = _assembled(collection, documents, queries, pools, similarities)
         arrays["pool"][np.isnan(scores)] = -1
         arrays |= {
             "score": np.nan_to_num(scores),
-            "call_seconds": np.array(seconds),
+            "call_seconds": seconds.mean(),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
-        arrays = _judged(_with_terms(arrays, collection), collection)
-        table = ScoreTable(path.stem, arrays, (collection.queries, collection.documents))
+        table = ScoreTable(path.stem, _renewed(arrays, collection), (collection.queries, collection.documents))
         tables.write(table, path)
         return table
 
-    async def _encoded(self, collection: Collection, work: Path, watch: Watch) -> NDArray[np.float32]:
+    async def _encoded(self, collection: Collection, work: _Work, watch: Watch) -> NDArray[np.float32]:
         texts = list(collection.documents.values())
-        shelf = _Shelf(work / "embeddings", self.encoder.dimension, np.float32)
-        watch("encoding documents", len(shelf), len(texts))
-        while (start := len(shelf)) < len(texts):
-            shelf.append((await self.encoder.encode_documents(texts[start : start + CHUNK])).vectors)
-            watch("encoding documents", len(shelf), len(texts))
-        return shelf.read()
+        done = len(work.rows("embeddings", self.encoder.dimension, np.float32))
+        watch("encoding documents", done, len(texts))
+        while done < len(texts):
+            vectors = (await self.encoder.encode_documents(texts[done : done + CHUNK])).vectors
+            work.append("embeddings", vectors.astype(np.float32))
+            done += len(vectors)
+            watch("encoding documents", done, len(texts))
+        return work.rows("embeddings", self.encoder.dimension, np.float32)
 
     async def _scored(
-        self, collection: Collection, pools: NDArray[np.intp], work: Path, watch: Watch
-    ) -> tuple[NDArray[np.float64], float]:
+        self, collection: Collection, pools: NDArray[np.intp], work: _Work, watch: Watch
+    ) -> NDArray[np.float64]:
+        """(pairs, 2): the score of each pair of the pools, and the seconds that it took."""
         texts, queries = list(collection.documents.values()), list(collection.queries.values())
-        shelf, clock = _Shelf(work / "scores", 1, np.float64), _Shelf(work / "seconds", 1, np.float64)
-        watch("scoring pairs", len(shelf), pools.size)
-        self._ask_for_approval(queries, texts, pools, len(shelf))
-        while (start := len(shelf)) < pools.size:
-            row, column = divmod(start, pools.shape[1])
+        done = len(work.rows("scores", 2, np.float64))
+        watch("scoring pairs", done, pools.size)
+        self._ask_for_approval(queries, texts, pools, done)
+        while done < pools.size:
+            row, column = divmod(done, pools.shape[1])
             chunk = pools[row, column : column + CHUNK]
             begin = perf_counter()
             scores = await self._scores(queries[row], [texts[document] for document in chunk])
-            clock.append(np.array([perf_counter() - begin]))
-            shelf.append(scores)
-            watch("scoring pairs", len(shelf), pools.size)
-        return shelf.read().reshape(pools.shape), float(clock.read().sum()) / pools.size
+            seconds = np.full(len(chunk), (perf_counter() - begin) / len(chunk))
+            work.append("scores", np.column_stack([scores, seconds]))
+            done += len(chunk)
+            watch("scoring pairs", done, pools.size)
+        return work.rows("scores", 2, np.float64)
 
     async def _scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """NaN where the scorer answered without a score. Raises what the scorer does."""
@@ -148,62 +145,69 @@ class TableBuilder:
         self.approve(pools.size - scored, most)
 
 
-class _Shelf:
-    """Rows of one length in a file that only grows, in blocks that each tell where they begin, their number of rows and
-    their checksum. The first block that is not as it was written, and all after it, are cut off and computed again."""
+class _Work:
+    """What was computed of a table so far: rows of numbers, by what they are, in an SQLite database."""
 
-    _HEAD = struct.Struct("<QLL")
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
 
-    def __init__(self, path: Path, width: int, dtype: type[np.floating]) -> None:
-        self._path, self._width, self._dtype = path, width, np.dtype(dtype)
-        path.touch()
-        self._rows = 0
-        with path.open("r+b") as file:
-            end = 0
-            for block in self._blocks(file):
-                self._rows += len(block)
-                end = file.tell()
-            file.truncate(end)
+    def belong(self, recipe: Mapping[str, Any]) -> None:
+        """Delete what was computed by another recipe."""
+        self._database.execute("create table if not exists work (number integer primary key, name text, content blob)")
+        if self._contents("recipe") != [noted := orjson.dumps(recipe)]:
+            self._database.execute("delete from work")
+            self._database.execute("insert into work (name, content) values ('recipe', ?)", (noted,))
+        self._database.commit()
 
-    def __len__(self) -> int:
-        return self._rows
+    def rows(self, name: str, width: int, dtype: type[np.floating]) -> NDArray[Any]:
+        """(n, width) all that were appended."""
+        return np.frombuffer(b"".join(self._contents(name)), dtype).reshape(-1, width)
 
-    def append(self, rows: NDArray[np.floating]) -> None:
-        values = np.ascontiguousarray(rows, dtype=self._dtype).reshape(-1, self._width)
-        content = values.tobytes()
-        with self._path.open("ab") as file:
-            file.write(self._HEAD.pack(self._rows, len(values), _checksum(self._rows, content)) + content)
-        self._rows += len(values)
+    def append(self, name: str, rows: NDArray[np.floating]) -> None:
+        """Keep some more, all of them or none."""
+        self._database.execute("insert into work (name, content) values (?, ?)", (name, rows.tobytes()))
+        self._database.commit()
 
-    def read(self) -> NDArray[Any]:
-        with self._path.open("rb") as file:
-            return np.concatenate([np.empty((0, self._width), self._dtype), *self._blocks(file)])
-
-    def _blocks(self, file: BinaryIO) -> Iterator[NDArray[Any]]:
-        """The rows of each block, up to the first that is damaged."""
-        rows = 0
-        while len(head := file.read(self._HEAD.size)) == self._HEAD.size:
-            start, count, checksum = self._HEAD.unpack(head)
-            if start != rows or count > CHUNK:
-                return
-            content = file.read(count * self._width * self._dtype.itemsize)
-            if _checksum(start, content) != checksum:
-                return
-            rows += count
-            yield np.frombuffer(content, self._dtype).reshape(-1, self._width)
+    def _contents(self, name: str) -> list[bytes]:
+        found = self._database.execute("select content from work where name = ? order by number", (name,))
+        return [content for (content,) in found]
 
 
-def _checksum(start: int, content: bytes) -> int:
-    return zlib.crc32(content, start & 0xFFFFFFFF)
+@contextmanager
+def _unfinished(path: Path, recipe: Mapping[str, Any]) -> Iterator[_Work]:
+    """The unfinished work of a table, for this process alone, deleted when all is done. Raises InvalidInput if another
+    process has it, or it cannot be kept."""
+    file = path.with_name(path.name + ".unfinished")
+    with suppress(OSError):  # SQLite will say so
+        file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with closing(sqlite3.connect(file, timeout=0)) as database:
+            database.execute("pragma locking_mode = exclusive")  # from the next line to the end
+            database.execute("begin exclusive")
+            work = _Work(database)
+            work.belong(recipe)
+            yield work
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise InvalidInput(
+                f"another process is building {path}; wait for its end, or name another file with --write-table"
+            ) from None
+        raise InvalidInput(
+            f"unfinished work cannot be kept in {file}: {error}; delete it, or choose another --write-table"
+        ) from error
+    file.unlink(missing_ok=True)
 
 
 def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> ScoreTable | None:
     """The finished table that is there, with the collection's judgments and terms; None if there is none."""
     if (done := _finished(path, recipe)) is None:
         return None
-    found, rows = ScoreTable(path.stem, done[0], (collection.queries, collection.documents)), done[1]
-    table = replace(found, arrays=_judged(_with_terms(found.only(rows).arrays, collection), collection))
-    if rows == list(range(len(found))) and _differ(found, table):
+    arrays, rows = done
+    found = ScoreTable(path.stem, arrays, (collection.queries, collection.documents))
+    table = replace(found, arrays=_renewed(found.only(rows).arrays, collection))
+    absent = np.empty(0)
+    as_before = (np.array_equal(arrays.get(key, absent), table.arrays.get(key, absent)) for key in RENEWED)
+    if rows == list(range(len(found))) and not all(as_before):
         tables.write(table, path)
     return table
 
@@ -228,50 +232,6 @@ def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[
     )
 
 
-@contextmanager
-def _sole(path: Path) -> Iterator[Path]:
-    """The folder of unfinished work of a table, for this process alone. Raises InvalidInput if another has it."""
-    work = path.with_name(path.name + ".unfinished")
-    while True:
-        with ExitStack() as stack:
-            try:
-                work.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(work, os.O_RDONLY)
-                stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InvalidInput(
-                    f"another process is building {path}; wait for its end, or name another file with --write-table"
-                ) from None
-            except OSError as error:
-                raise _no_place(work, error) from error
-            if work.exists() and os.path.samestat(os.fstat(descriptor), work.stat()):  # else another has just finished
-                yield work
-                return
-
-
-def _begin(work: Path, recipe: Mapping[str, Any]) -> None:
-    """Empty the folder of unfinished work if it belongs to another recipe or does not say to which."""
-    note = work / "recipe.json"
-    try:
-        if orjson.loads(note.read_bytes()) == recipe:
-            return
-    except (OSError, orjson.JSONDecodeError):
-        pass
-    try:
-        for path in work.iterdir():
-            path.unlink()
-        scratch = work / "recipe.writing"
-        scratch.write_bytes(orjson.dumps(recipe))
-        os.replace(scratch, note)
-    except OSError as error:
-        raise _no_place(work, error) from error
-
-
-def _no_place(work: Path, error: OSError) -> InvalidInput:
-    return InvalidInput(f"unfinished work cannot be kept in {work}: {error}; choose another --write-table")
-
-
 def _pools(
     documents: NDArray[np.float32], queries: NDArray[np.float32], depth: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
@@ -279,7 +239,7 @@ def _pools(
     pools = np.empty((len(queries), depth), dtype=np.intp)
     similarities = np.empty((len(queries), depth), dtype=np.float32)
     for number, query in enumerate(queries):
-        products = np.concatenate([documents[at : at + BLOCK] @ query for at in range(0, len(documents), BLOCK)])
+        products = documents @ query
         pools[number] = np.argsort(-products, kind="stable")[:depth]
         similarities[number] = products[pools[number]]
     return pools, similarities
@@ -310,27 +270,18 @@ def _assembled(
     }
 
 
-def _judged(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[str, NDArray[Any]]:
-    """With the collection's judgments, whatever stood there."""
-    arrays = {key: values for key, values in arrays.items() if key not in JUDGMENTS}
+def _renewed(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[str, NDArray[Any]]:
+    """With the terms and judgments of the collection, whatever stood there."""
+    documents = [collection.documents[id] for id in arrays["doc_ids"].tolist()]
+    terms = tables.packed_terms(documents, list(collection.queries.values()), arrays["pool"])
+    renewed = {**{key: values for key, values in arrays.items() if key not in RENEWED}, "terms": terms}
     if collection.judgments is not None:
         judged = [collection.judgments.get(query, {}) for query in collection.queries]
         pools = arrays["doc_ids"][arrays["pool"]].tolist()
-        arrays["grade"] = np.array(
+        renewed["grade"] = np.array(
             [[grades.get(document, 0) for document in pool] for grades, pool in zip(judged, pools, strict=True)],
             dtype=np.uint16,
         )
         present = collection.documents.keys()
-        arrays["n_relevant"] = np.array([sum(document in present for document in grades) for grades in judged])
-    return arrays
-
-
-def _with_terms(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[str, NDArray[Any]]:
-    documents = [collection.documents[id] for id in arrays["doc_ids"].tolist()]
-    return {**arrays, "terms": tables.packed_terms(documents, list(collection.queries.values()), arrays["pool"])}
-
-
-def _differ(one: ScoreTable, other: ScoreTable) -> bool:
-    """Whether in what a finished table takes from the collection anew."""
-    absent, renewed = np.empty(0), (*JUDGMENTS, "terms")
-    return any(not np.array_equal(one.arrays.get(key, absent), other.arrays.get(key, absent)) for key in renewed)
+        renewed["n_relevant"] = np.array([sum(document in present for document in grades) for grades in judged])
+    return renewed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -14,27 +14,21 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.calibration.learning import learn
-from boundarymorph.calibration.logistic import log_loss
+from boundarymorph.calibration.logistic import log_loss, log_odds
 from boundarymorph.calibration.validation import BINS
 from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods import Method
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question
-from boundarymorph.evaluation.run import Outcome, run_once
+from boundarymorph.evaluation.run import Outcome, Watch, run_once
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import DEFAULT
 
 METRICS = ("ce_ncg", "ncg")
 LEAST = 1e-6  # how close to 0 or 1 a score is taken at its word, as a probability
-Cell = tuple[str, int, int]  # method, B, k
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A calibration, and the rows of the queries that it was not learned from."""
-
-    calibration: Calibration
-    rows: NDArray[np.intp]
+Run = tuple[str, int, int]  # method, B, k
+Values = Mapping[Run, Mapping[str, float]]  # by metric
 
 
 @dataclass(frozen=True)
@@ -42,199 +36,163 @@ class CalibratedStudy:
     """Means over splits of means over the queries that were not used.
 
     queries: judged ones of each split; judgments: mean number of grades; forms: what the gates applied, counted.
-    without, with_: cell -> metric -> mean; with_ has the product's default only. errors, losses: expected calibration
-    error and log loss of relevance over all documents of the unused queries, with every score known: of scores as they
-    are, and as the calibration reads them.
+    without, with_: of every method, and of the product's default when it is told calibrated scores. errors, losses:
+    expected calibration error and log loss of relevance over all documents of the unused queries, with every score
+    known: of scores as they are, and as the calibration reads them.
     """
 
     queries: int
     judgments: float
     forms: Mapping[str, int]
-    without: Mapping[Cell, Mapping[str, float]]
-    with_: Mapping[Cell, Mapping[str, float]]
+    without: Values
+    with_: Values
     errors: tuple[float, float]
     losses: tuple[float, float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A calibration, and what was measured on the rows that it was not learned from.
+
+    told: means of the methods that were told calibrated scores, None if the calibration leaves sets as they are.
+    bins: (2, BINS, 4) as of `_bins`, of scores as they are and as the calibration reads them.
+    """
+
+    calibration: Calibration
+    rows: NDArray[np.intp]
+    told: Values | None
+    bins: NDArray[np.float64]
+
+
 def calibrated_study(
-    outcome: Outcome, queries: int, splits: int, jobs: int = 1, advance: Callable[[], None] = lambda: None
+    outcome: Outcome, queries: int, splits: int, jobs: int = 1, watch: Watch = lambda *_: None
 ) -> CalibratedStudy:
-    """Calibrate by `queries` random queries, `splits` times. `advance` is called once a query of the table.
+    """Calibrate by `queries` random queries, `splits` times, `jobs` at a time.
 
     Raises InvalidInput if the table has no grades, or too few queries.
     """
     table = outcome.table
     if not outcome.judged or len(table) <= queries:
         raise InvalidInput(f"{table.name!r} has {len(table)} queries; with {queries} judged none is left to measure")
-    made = [_split(table, queries, seed) for seed in range(splits)]
-    methods = {
-        (name, budget): method
+    runs = {
+        (name, budget, k): method
         for (name, budget), method in outcome.settings.items()
         if name.partition("@")[0] == DEFAULT
+        for k in outcome.ks
     }
-    tasks = (
-        delayed(_on_query)(
-            table.question(row), [split.calibration for split in made if row in split.rows], methods, outcome.ks
-        )
-        for row in range(len(table))
+    made: list[_Split] = []
+    watch("calibrating", 0, splits)
+    for split in Parallel(n_jobs=jobs, return_as="generator")(
+        delayed(_split)(table, runs, queries, seed) for seed in range(splits)
+    ):
+        made.append(split)
+        watch("calibrating", len(made), splits)
+
+    everything = [(name, budget, k) for name, budget in outcome.settings for k in outcome.ks]
+    without = [_means(outcome, everything, split.rows) for split in made]
+    with_ = [split.told or {run: bare[run] for run in runs} for split, bare in zip(made, without, strict=True)]
+    bins = np.stack([split.bins for split in made])
+    documents, off = bins[..., 0].sum(axis=-1), np.abs(bins[..., 1] - bins[..., 2]).sum(axis=-1)
+    before_error, after_error = (off / documents).mean(axis=0).tolist()
+    before_loss, after_loss = (bins[..., 3].sum(axis=-1) / documents).mean(axis=0).tolist()
+    return CalibratedStudy(
+        queries=made[0].calibration.queries,
+        judgments=fmean(split.calibration.judgments for split in made),
+        forms=Counter(split.calibration.form for split in made),
+        without=_mean_of(without),
+        with_=_mean_of(with_),
+        errors=(before_error, after_error),
+        losses=(before_loss, after_loss),
     )
-    found: list[_OnQuery] = []
-    for of_query in Parallel(n_jobs=jobs, return_as="generator")(tasks):
-        found.append(of_query)
-        advance()
-    return _summed(outcome, made, methods, found)
 
 
-@dataclass(frozen=True, slots=True)
-class _OnQuery:
-    """Of one query, a row for each calibration: values by cell and metric, and sums over the documents by which errors
-    and losses are found. A row is None where the sets are those without."""
-
-    values: Sequence[Mapping[Cell, Mapping[str, float]] | None]
-    sums: Sequence[NDArray[np.float64]]
-
-
-def _split(table: ScoreTable, queries: int, seed: int) -> Split:
+def _split(table: ScoreTable, runs: Mapping[Run, Method], queries: int, seed: int) -> _Split:
     order = np.random.default_rng(seed).permutation(len(table))
+    calibration = _learned(table, order[:queries], seed)
+    bins = np.zeros((2, BINS, 4))
+    told: dict[Run, list[Mapping[str, float]]] = {run: [] for run in runs}
+    for row in order[queries:]:
+        question = table.question(row)
+        assert question.grades is not None
+        probability = calibration.on(question.pool).probability(question.scores, np.arange(len(question.pool)))
+        applied = question.scores if calibration.form == "none" else probability
+        bins += np.stack([_bins(scores, question.grades > 0) for scores in (question.scores, applied)])
+        if calibration.form == "signals":
+            instead = Question(question.id, question.pool, probability)
+            for run, method in runs.items():
+                _, budget, k = run
+                measured = quality(question, run_once(method, instead, budget, k)[1], k)
+                told[run].append({metric: getattr(measured, metric) for metric in METRICS})
+    means = {
+        run: {metric: float(np.nanmean([values[metric] for values in of_rows])) for metric in METRICS}
+        for run, of_rows in told.items()
+        if of_rows
+    }
+    return _Split(calibration, order[queries:], means or None, bins)
+
+
+def _learned(table: ScoreTable, rows: NDArray[np.intp], seed: int) -> Calibration:
     judged = []
-    for row in order[:queries].tolist():
+    for row in rows:
         question = table.question(row)
         assert question.grades is not None
         best = np.argsort(-question.scores, kind="stable")
         documents = worth_judging(best, len(question.pool), seed)
         judged.append(JudgedQuery.of(question.pool, documents, question.scores[documents], question.grades[documents]))
-    return Split(learn(f"{table.name}-{seed}", judged, scorer=table.name, encoder=None), order[queries:])
+    return learn(f"{table.name}-{seed}", judged, scorer=table.name, encoder=None)
 
 
-def _on_query(
-    question: Question,
-    calibrations: Sequence[Calibration],
-    methods: Mapping[tuple[str, int], Method],
-    ks: Sequence[int],
-) -> _OnQuery:
-    every = np.arange(len(question.pool))
-    relevant = (np.zeros(len(every)) if question.grades is None else question.grades > 0).astype(np.float64)
-    values: list[Mapping[Cell, Mapping[str, float]] | None] = []
-    sums = []
-    for calibration in calibrations:
-        probability = calibration.on(question.pool).probability(question.scores, every)
-        applied = question.scores if calibration.form == "none" else probability
-        sums.append(np.stack([_sums(question.scores, relevant), _sums(applied, relevant)]))
-        told = Question(question.id, question.pool, probability)
-        values.append(_values(question, told, methods, ks) if calibration.form == "signals" else None)
-    return _OnQuery(values, sums)
-
-
-def _values(
-    question: Question, told: Question, methods: Mapping[tuple[str, int], Method], ks: Sequence[int]
-) -> dict[Cell, dict[str, float]]:
-    """By methods that are told other scores, which are judged by the question's own."""
-    found = {}
-    for (name, budget), method in methods.items():
-        for k in ks:
-            problem, ranking = run_once(method, told, budget, k)
-            measured = quality(question, ranking, k, problem.scored)
-            found[name, budget, k] = {metric: getattr(measured, metric) for metric in METRICS}
-    return found
-
-
-def _sums(probabilities: NDArray[np.float64], relevant: NDArray[np.float64]) -> NDArray[np.float64]:
+def _bins(probabilities: NDArray[np.float64], relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
     """(BINS, 4): documents, sums of probabilities, relevant ones and log losses by tenths of the probabilities."""
-    held = np.clip(probabilities, LEAST, 1.0 - LEAST)
-    losses = log_loss(np.log(held) - np.log1p(-held), relevant)
+    losses = log_loss(log_odds(probabilities, LEAST), relevant.astype(np.float64))
     tenth = np.minimum((probabilities * BINS).astype(int), BINS - 1)
-    columns = (None, probabilities, relevant, losses)
-    return np.column_stack([np.bincount(tenth, weights, BINS) for weights in columns])
+    return np.column_stack([np.bincount(tenth, weights, BINS) for weights in (None, probabilities, relevant, losses)])
 
 
-def _summed(
-    outcome: Outcome, made: Sequence[Split], methods: Mapping[tuple[str, int], Method], found: Sequence[_OnQuery]
-) -> CalibratedStudy:
-    """Collect what was found of each query by splits."""
-    place = [0] * len(found)  # of a query's next calibration
-    errors, losses = [], []
-    with_: dict[Cell, dict[str, list[float]]] = {}
-    cells = [(name, budget, k) for name, budget in methods for k in outcome.ks]
-    for split in made:
-        of_split = []
-        for row in range(len(found)):
-            if row in split.rows:
-                of_split.append((row, place[row]))
-                place[row] += 1
-        sums = np.sum([found[row].sums[at] for row, at in of_split], axis=0)
-        errors.append((np.abs(sums[:, :, 1] - sums[:, :, 2]).sum(axis=1) / sums[:, :, 0].sum(axis=1)).tolist())
-        losses.append((sums[:, :, 3].sum(axis=1) / sums[:, :, 0].sum(axis=1)).tolist())
-        for cell in cells:
-            for metric in METRICS:
-                bare = outcome.values(*cell, metric)
-                values = [
-                    bare[row] if (changed := found[row].values[at]) is None else changed[cell][metric]
-                    for row, at in of_split
-                ]
-                with_.setdefault(cell, {}).setdefault(metric, []).append(float(np.nanmean(values)))
-    without = {
-        (contestant.name, budget, k): {
-            metric: fmean(
-                float(np.nanmean(outcome.values(contestant.name, budget, k, metric)[split.rows])) for split in made
-            )
-            for metric in METRICS
-        }
-        for contestant in outcome.contestants
-        for budget in outcome.budgets
-        for k in outcome.ks
-    }
-    return CalibratedStudy(
-        queries=made[0].calibration.queries,
-        judgments=fmean(split.calibration.judgments for split in made),
-        forms=Counter(split.calibration.form for split in made),
-        without=without,
-        with_={cell: {metric: fmean(values) for metric, values in of.items()} for cell, of in with_.items()},
-        errors=(fmean(error[0] for error in errors), fmean(error[1] for error in errors)),
-        losses=(fmean(loss[0] for loss in losses), fmean(loss[1] for loss in losses)),
-    )
+def _means(outcome: Outcome, runs: Sequence[Run], rows: NDArray[np.intp]) -> Values:
+    """Over these rows of a table."""
+    return {run: {metric: float(np.nanmean(outcome.values(*run, metric)[rows])) for metric in METRICS} for run in runs}
+
+
+def _mean_of(splits: Sequence[Values]) -> Values:
+    return {run: {metric: fmean(values[run][metric] for values in splits) for metric in METRICS} for run in splits[0]}
 
 
 def rows(studies: Mapping[str, CalibratedStudy]) -> list[dict[str, object]]:
     """For machines: means over tables, each counting as much, on the queries that were not used."""
     found: list[dict[str, object]] = []
     for calibrated in (False, True):
-        first = next(iter(studies.values()))
-        for cell in first.with_ if calibrated else first.without:
-            per_table = [(study.with_ if calibrated else study.without).get(cell) for study in studies.values()]
-            if None in per_table:
-                continue
-            means = {metric: fmean(values[metric] for values in per_table if values) for metric in METRICS}
-            method, budget, k = cell
-            found.append({"method": method, "budget": budget, "k": k, "calibrated": calibrated, **means})
+        tables = [study.with_ if calibrated else study.without for study in studies.values()]
+        for run in tables[0]:
+            if all(run in values for values in tables):
+                method, budget, k = run
+                means = _mean_of([{run: values[run]} for values in tables])[run]
+                found.append({"method": method, "budget": budget, "k": k, "calibrated": calibrated, **means})
     return found
 
 
-def section(studies: Mapping[str, CalibratedStudy]) -> str:
+def section(studies: Mapping[str, CalibratedStudy]) -> list[str]:
     """A part of the report: human nCG with and without, by table."""
     first = next(iter(studies.values()))
-    rivals = [name for name in ("ss-hybrid",) if any(cell[0] == name for cell in first.without)]
-    names = list(dict.fromkeys(cell[0] for cell in first.with_))
-    titles = [*(f"{name}, {what}" for name in names for what in ("without", "calibrated")), *rivals]
-    lines = [
-        "## Calibrated by a few judgements",
-        "",
+    rivals = [name for name in ("ss-hybrid",) if any(run[0] == name for run in first.without)]
+    names = list(dict.fromkeys(run[0] for run in first.with_))
+    lines = []
+    for table, study in studies.items():
+        figures = [mean for name in names for mean in (_ncg(study.without, name), _ncg(study.with_, name))]
+        figures += [_ncg(study.without, name) for name in rivals]
+        values = [f"{100 * value:.1f}" for value in figures]
+        changes = [f"{before:.3f} to {after:.3f}" for before, after in (study.errors, study.losses)]
+        applied = ", ".join(f"{form} {count}" for form, count in sorted(study.forms.items()))
+        lines.append([table, *values, *changes, applied])
+    titles = [f"{name}, {what}" for name in names for what in ("without", "calibrated")]
+    return [
         f"Learned from each table's grades of {first.queries} random queries, at most 40 documents each. Human nCG in "
         "% of the other queries, mean over B, k and splits. Error: expected calibration error of relevance, every "
         "score being known, before and after; log loss likewise. Applied: how often the gate let all evidence decide "
         "(signals), scores be read as probabilities (scale), or nothing change (none).",
-        "",
-        f"| table | {' | '.join(titles)} | error | log loss | applied |",
-        f"|---|{'---:|' * (len(titles) + 2)}---|",
+        grid(["table", *titles, *rivals, "error", "log loss", "applied"], lines),
     ]
-    for table, study in studies.items():
-        figures = [mean for name in names for mean in (_mean(study.without, name), _mean(study.with_, name))]
-        figures += [_mean(study.without, name) for name in rivals]
-        applied = ", ".join(f"{form} {count}" for form, count in sorted(study.forms.items()))
-        values = " | ".join(f"{100 * value:.1f}" for value in figures)
-        changes = " | ".join(f"{before:.3f} to {after:.3f}" for before, after in (study.errors, study.losses))
-        lines.append(f"| {table} | {values} | {changes} | {applied} |")
-    return "\n".join([*lines, ""])
 
 
-def _mean(cells: Mapping[Cell, Mapping[str, float]], method: str) -> float:
-    return fmean(values["ncg"] for cell, values in cells.items() if cell[0] == method)
+def _ncg(values: Values, method: str) -> float:
+    return fmean(of["ncg"] for run, of in values.items() if run[0] == method)

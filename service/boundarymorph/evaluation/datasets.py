@@ -30,8 +30,8 @@ class Collection:
     queries: Mapping[str, str]
     judgments: Mapping[str, Mapping[str, int]] | None = None
 
-    def first(self, queries: int) -> Collection:
-        """With only the first so many queries."""
+    def first(self, queries: int | None) -> Collection:
+        """With only the first so many queries; None for all."""
         return replace(self, queries=dict(list(self.queries.items())[:queries]))
 
 

@@ -2,196 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from statistics import fmean
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
-from boundarymorph.evaluation.analyses import changes
-from boundarymorph.evaluation.details import details, images
-from boundarymorph.evaluation.methods.method import Contestant
-from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Cells, Study, cells, ours_of, titles_of
+import numpy as np
+
+from boundarymorph.evaluation import calibrated
+from boundarymorph.evaluation.analyses import Comparison, Latency, changes
+from boundarymorph.evaluation.grids import grid
+from boundarymorph.evaluation.metrics import quality
+from boundarymorph.evaluation.run import Cell, Outcome
+from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Cells, Study, cells, mean_of, ours_of, titles_of
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 
 CLOSE = 0.005
+HEADINGS = {"ce_ncg": "CE-nCG: how well the calls were spent", "ncg": "nCG: what people would say of the set"}
+LEGEND = "**Best** and <u>second</u> of each column and table."
+EXPLAINED = {
+    "ce_ncg": "Cross-encoder scores of the chosen k documents, summed, over the best sum that k documents of the pool "
+    f"can have. Needs no human labels. {LEGEND}",
+    "ncg": "Documents with a human label above 0 in the chosen set, over the most that k documents of the pool can "
+    "hold. Where the cross-encoder and people disagree, following the one more closely loses the other: compare with "
+    f"CE-nCG, and with the line *cross-encoder itself* under each table's heading below. {LEGEND} Graded gains, "
+    "and gains against all relevant documents of the collection, are in per_query.csv.",
+}
 
 
 def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) -> str:
     """The report. pictures: paths of plots by the name of their table, and of all tables by the empty name."""
     parts = [
         "# Evaluation",
-        _preamble(studies),
+        *_preamble(studies),
         "## The methods",
         _methods(studies),
         "## At a glance",
         _glance(studies),
-        *images(pictures.get("", ())),
+        *_images(pictures.get("", ())),
     ]
     for metric in METRIC_TITLES:
         table = cells(studies, metric)
         if table is not None:
-            parts += [f"## {_heading(metric)}", _explained(metric), _main_table(table)]
+            parts += [f"## {HEADINGS[metric]}", EXPLAINED[metric], _main_table(table, titles_of(studies))]
     varied = _variants(studies)
     if varied:
-        parts += ["## Ablations, kernels and rounds", varied]
-    parts += ["## Is it more than noise?", _differences(studies), "## Settings of the baselines", _settings(studies)]
+        parts += ["## Ablations, kernels and rounds", *varied]
+    parts += ["## Is it more than noise?", *_differences(studies), "## Settings of the baselines", *_settings(studies)]
     for found in studies:
-        parts += [f"## {found.name}", *details(found, pictures.get(found.name, ()))]
+        parts += [
+            f"## {found.name}",
+            _cross_encoder_itself(found.outcome),
+            *_latencies(found.latencies, titles_of([found])),
+        ]
+        parts += _images(pictures.get(found.name, ()))
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
+    if made := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
+        parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _preamble(studies: Sequence[Study]) -> str:
+def _preamble(studies: Sequence[Study]) -> list[str]:
     first = studies[0].outcome
-    lines = [
+    tables = [found.outcome.table for found in studies]
+    rows = [
+        (
+            table.name,
+            f"{len(table):,}",
+            f"{table.depth:,}",
+            f"{len(table.arrays['doc_emb']):,}",
+            "yes" if "grade" in table.arrays else "no: CE-nCG only",
+        )
+        for table in tables
+    ]
+    budgets, ks = (", ".join(str(value) for value in values) for values in (first.budgets, first.ks))
+    return [
         "A query has a pool of N candidates from a retriever. A method may buy at most **B** scores from a "
         "cross-encoder and then has to name **k** documents. Every method gets the same pools and pays for every "
         "score; nothing but the choice of calls and of the set differs.",
-        "",
-        "| table | queries | N | documents | human labels |",
-        "|---|---:|---:|---:|---|",
+        grid(("table", "queries", "N", "documents", "human labels"), rows),
+        f"B: {budgets}. k: {ks}. All figures are percentages, means over queries.",
     ]
-    for found in studies:
-        table = found.outcome.table
-        lines.append(
-            f"| {found.name} | {len(table):,} | {table.depth:,} | {len(table.arrays['doc_emb']):,} | "
-            f"{'yes' if found.outcome.judged else 'no: CE-nCG only'} |"
-        )
-    budgets, ks = (", ".join(str(value) for value in values) for values in (first.budgets, first.ks))
-    return "\n".join([*lines, "", f"B: {budgets}. k: {ks}. All figures are percentages, means over queries."])
 
 
 def _methods(studies: Sequence[Study]) -> str:
     contestants = {one.name: one for found in studies for one in found.outcome.contestants}.values()
-    return "\n".join(
-        ["| method | `--methods` | what it does |", "|---|---|---|"]
-        + [f"| {_bold(one.title, one.ours)} | `{one.name}` | {one.about} |" for one in contestants]
-    )
+    rows = [(_bold(one.title, one.ours), f"`{one.name}`", one.about) for one in contestants]
+    return grid(("method", "`--methods`", "what it does"), rows, texts=3)
+
+
+def _images(paths: Iterable[str]) -> list[str]:
+    return [f"![{Path(path).stem}]({path})" for path in paths]
 
 
 def _glance(studies: Sequence[Study]) -> str:
-    titles, reference = titles_of(studies), studies[0].reference
-    ours = ours_of(studies)
+    titles, ours = titles_of(studies), ours_of(studies)
     lines = []
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
         if table is None:
             continue
-        group = AVERAGE if AVERAGE in table.groups else next(iter(table.groups))
-        means = {
-            method: fmean(value for value in row.values() if value is not None)
-            for method, row in table.groups[group].items()
-            if any(value is not None for value in row.values())
-        }
+        means = {method: mean for method, row in table.overall.items() if (mean := mean_of(row.values())) is not None}
         order = sorted(means, key=lambda method: -means[method])
         lines.append(
-            f"- **{title}**, mean over all B and k{' and tables' if group == AVERAGE else ''}: "
+            f"- **{title}**, mean over all B and k{' and tables' if AVERAGE in table.groups else ''}: "
             + ", ".join(f"{titles[method]} {_bold(f'{100 * means[method]:.1f}', method in ours)}" for method in order)
             + "."
         )
-        single = [name for name in table.groups if name != AVERAGE]
-        total = len(single) * len(table.columns)
-        for method in dict.fromkeys((PAPER, reference)):
+        for method in dict.fromkeys((PAPER, studies[0].reference)):
             if method not in means:
                 continue
             others = [name for name in order if name.partition("@")[0] != method]
             if method == PAPER:
                 others = [name for name in others if name not in ours]
-            wins = near = 0
-            for name in single:
-                rows = table.groups[name]
-                for cell in table.columns:
-                    mine = rows[method][cell] or 0.0
-                    best = max((rows[other][cell] or 0.0 for other in others if other in rows), default=0.0)
-                    wins += mine >= best
-                    near += mine >= best - CLOSE
+            leads = _leads(table, method, others)
             against = "every baseline" if method == PAPER else "every other method"
             lines.append(
-                f"  - {titles[method]} is at least as good as {against} in {wins} of {total} cells "
-                f"(table, B, k), and within {100 * CLOSE:.1f} points in {near}."
+                f"  - {titles[method]} is at least as good as {against} in {sum(lead >= 0 for lead in leads)} of "
+                f"{len(leads)} cells (table, B, k), and within {100 * CLOSE:.1f} points in "
+                f"{sum(lead >= -CLOSE for lead in leads)}."
             )
     return "\n".join(lines)
+
+
+def _leads(table: Cells, method: str, others: Sequence[str]) -> list[float]:
+    """How far a method is above the best of others, in every cell of every table."""
+    return [
+        (rows[method][cell] or 0.0) - max((rows[other][cell] or 0.0 for other in others if other in rows), default=0.0)
+        for group, rows in table.groups.items()
+        if group != AVERAGE
+        for cell in table.columns
+    ]
 
 
 def _bold(text: str, yes: bool) -> str:
     return f"**{text}**" if yes else text
 
 
-def _heading(metric: str) -> str:
-    return {"ce_ncg": "CE-nCG: how well the calls were spent", "ncg": "nCG: what people would say of the set"}[metric]
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
 
 
-def _explained(metric: str) -> str:
-    legend = "**Best** and <u>second</u> of each column and table."
-    if metric == "ce_ncg":
-        return (
-            "Cross-encoder scores of the chosen k documents, summed, over the best sum that k documents of the pool "
-            f"can have. Needs no human labels. {legend}"
-        )
-    return (
-        "Documents with a human label above 0 in the chosen set, over the most that k documents of the pool can hold. "
-        "Where the cross-encoder and people disagree, following the one more closely loses the other: compare with "
-        f"CE-nCG, and with the line *cross-encoder itself* under each table's heading below. {legend} Graded gains, "
-        "and gains against all relevant documents of the collection, are in per_query.csv."
-    )
+def _points(one: Comparison) -> str:
+    """The difference, and a star if it is significant."""
+    return f"{100 * one.difference:+.1f}" + ("\\*" if one.significant else "")
 
 
-def _main_table(table: Cells) -> str:
-    head = " | ".join(f"B={budget}, k={k}" for budget, k in table.columns)
-    lines = [f"| | method | {head} | mean |", f"|---|---|{'---:|' * (len(table.columns) + 1)}"]
+def _heads(columns: Iterable[Cell]) -> list[str]:
+    return [f"B={budget}, k={k}" for budget, k in columns]
+
+
+def _main_table(table: Cells, titles: Mapping[str, str]) -> str:
+    lines = []
     for group, rows in table.groups.items():
         for number, (method, row) in enumerate(rows.items()):
             shown = []
             for cell in table.columns:
-                value = row[cell]
+                value, text = row[cell], _percent(row[cell])
                 best, second = table.best(group, cell)
-                text = "" if value is None else f"{100 * value:.1f}"
                 if value is not None and round(value, 4) == best:
                     text = f"**{text}**"
                 elif value is not None and round(value, 4) == second:
                     text = f"<u>{text}</u>"
                 shown.append(text)
-            known = [value for value in row.values() if value is not None]
-            mean = f"{100 * fmean(known):.1f}" if known else ""
             name = f"**{group}**" if number == 0 else ""
-            title = _bold(table.titles[method], method in METHODS)
-            lines.append(f"| {name} | {title} | {' | '.join(shown)} | {mean} |")
-    return "\n".join(lines)
+            title = _bold(titles[method], method in METHODS)
+            lines.append([name, title, *shown, _percent(mean_of(row.values()))])
+    return grid(["", "method", *_heads(table.columns), "mean"], lines, texts=2)
 
 
-def _differences(studies: Sequence[Study]) -> str:
-    titles, reference = titles_of(studies), studies[0].reference
-    first = studies[0].outcome
-    columns = [(budget, k) for budget in first.budgets for k in first.ks]
-    lines = [
-        f"{titles[reference]} minus each other method, in points, with the 95 % bootstrap interval over queries. "
-        "\\* marks q < 0.05: paired Wilcoxon signed-rank tests, Benjamini-Hochberg over all of a table and metric."
+def _differences(studies: Sequence[Study]) -> list[str]:
+    titles, columns = titles_of(studies), studies[0].outcome.cells
+    parts = [
+        f"{titles[studies[0].reference]} minus each other method, in points, with the 95 % bootstrap interval over "
+        "queries. \\* marks q < 0.05: paired Wilcoxon signed-rank tests, Benjamini-Hochberg over all of a table and "
+        "metric."
     ]
     for found in studies:
-        for metric in METRIC_TITLES:
+        for metric, title in METRIC_TITLES.items():
             here = [one for one in found.comparisons if one.metric == metric]
-            if not here:
-                continue
-            by_cell = {(one.other, one.budget, one.k): one for one in here}
-            lines += [
-                "",
-                f"<details><summary>{found.name}, {METRIC_TITLES[metric]}: better in "
-                f"{sum(one.significant and one.difference > 0 for one in here)}, worse in "
-                f"{sum(one.significant and one.difference < 0 for one in here)}, undecided in "
-                f"{sum(not one.significant for one in here)} of {len(here)} comparisons</summary>",
-                "",
-                f"| against | {' | '.join(f'B={budget}, k={k}' for budget, k in columns)} |",
-                f"|---|{'---:|' * len(columns)}",
-            ]
-            for other in dict.fromkeys(one.other for one in here):
-                row = []
-                for cell in columns:
-                    one = by_cell[other, *cell]
-                    star = "\\*" if one.significant else ""
-                    row.append(f"{100 * one.difference:+.1f}{star} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]")
-                lines.append(f"| {titles[other]} | {' | '.join(row)} |")
-            lines += ["", "</details>"]
-    return "\n".join(lines)
+            if here:
+                better = sum(one.significant and one.difference > 0 for one in here)
+                worse = sum(one.significant and one.difference < 0 for one in here)
+                rows = _by_cell(
+                    here, columns, lambda one: f"{_points(one)} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+                )
+                parts += [
+                    f"<details><summary>{found.name}, {title}: better in {better}, worse in {worse}, undecided in "
+                    f"{len(here) - better - worse} of {len(here)} comparisons</summary>",
+                    grid(["against", *_heads(columns)], ([titles[other], *row] for (_, other), row in rows.items())),
+                    "</details>",
+                ]
+    return parts
+
+
+def _by_cell(
+    found: Sequence[Comparison], columns: Sequence[Cell], shown: Callable[[Comparison], str]
+) -> dict[tuple[str, str], list[str]]:
+    """What is shown of each pair of methods in each column."""
+    texts = {(one.method, one.other, one.budget, one.k): shown(one) for one in found}
+    pairs = dict.fromkeys((one.method, one.other) for one in found)
+    return {pair: [texts.get((*pair, *cell), "") for cell in columns] for pair in pairs}
 
 
 VARIANTS = {
@@ -210,85 +219,104 @@ def is_variant(name: str) -> bool:
     return name in VARIANTS or "@" in name
 
 
-def _variants(studies: Sequence[Study]) -> str:
+def _variants(studies: Sequence[Study]) -> list[str]:
     """What a method loses or wins when one thing about it changes; nothing if no variant ran beside its original."""
-    running = [one.name for one in studies[0].outcome.contestants]
-    originals = VARIANTS | {name: name.partition("@")[0] for name in running if "@" in name}
     outcomes = [found.outcome for found in studies]
+    ran = set.intersection(*({one.name for one in outcome.contestants} for outcome in outcomes))
     pairs = [
-        (name, originals[name])
-        for name in running
-        if name in originals
-        and all(
-            (one, outcome.budgets[0]) in outcome.settings for outcome in outcomes for one in (name, originals[name])
-        )
+        (one.name, original)
+        for one in outcomes[0].contestants
+        if (original := VARIANTS.get(one.name, one.name.partition("@")[0])) != one.name and {one.name, original} <= ran
     ]
     if not pairs:
-        return ""
-    titles, columns = titles_of(studies), [(budget, k) for budget in outcomes[0].budgets for k in outcomes[0].ks]
-    head = " | ".join(f"B={budget}, k={k}" for budget, k in columns)
-    lines = [
+        return []
+    titles, columns = titles_of(studies), outcomes[0].cells
+    parts = [
         "The change in points from the original to the variant, over the queries of all tables together. \\* marks "
         "q < 0.05 (paired Wilcoxon, Benjamini-Hochberg over a metric's changes)."
     ]
     for metric, title in METRIC_TITLES.items():
-        having = [outcome for outcome in outcomes if metric == "ce_ncg" or outcome.judged]
-        found = changes(having, pairs, metric) if having else []
-        by_cell = {(one.method, one.budget, one.k): one for one in found}
-        if found:
-            lines += ["", f"| {title}: variant | of | {head} |", f"|---|---|{'---:|' * len(columns)}"]
-            for name, original in pairs:
-                cells_of = (by_cell.get((name, *cell)) for cell in columns)
-                shown = (
-                    "" if one is None else f"{100 * one.difference:+.1f}" + ("\\*" if one.significant else "")
-                    for one in cells_of
-                )
-                lines.append(f"| {titles[name]} | {titles[original]} | {' | '.join(shown)} |")
-    return "\n".join(lines)
+        having = [outcome for outcome in outcomes if outcome.has(metric)]
+        if having and (found := changes(having, pairs, metric)):
+            rows = _by_cell(found, columns, _points)
+            lines = ([titles[name], titles[original], *row] for (name, original), row in rows.items())
+            parts.append(grid([f"{title}: variant", "of", *_heads(columns)], lines, texts=2))
+    return parts
 
 
-def _settings(studies: Sequence[Study]) -> str:
-    swept = [contestant for contestant in studies[0].outcome.contestants if contestant.swept]
+def _settings(studies: Sequence[Study]) -> list[str]:
+    outcomes = [found.outcome for found in studies]
+    swept = [contestant for contestant in outcomes[0].contestants if contestant.swept]
     if not swept:
-        return "No method with a grid of settings was run."
-    lines = [
+        return ["No method with a grid of settings was run."]
+    budgets = outcomes[0].budgets
+    rows = [
+        [
+            contestant.title,
+            str(len(contestant.settings)),
+            outcome.table.name,
+            *(f"`{outcome.settings[contestant.name, budget]}`" for budget in budgets),
+        ]
+        for contestant in swept
+        for outcome in outcomes
+        if (contestant.name, budgets[0]) in outcome.settings
+    ]
+    return [
         "Methods with settings get the best of their grid on each table and budget, selected on CE-nCG@50 of the very "
         "queries that are reported, as in the paper: an advantage that nobody has in practice. The product's methods "
         "run with one fixed configuration everywhere.",
-        "",
-        "| method | grid | table | "
-        + " | ".join(f"selected at B = {budget}" for budget in studies[0].outcome.budgets)
-        + " |",
-        f"|---|---:|---|{'---|' * len(studies[0].outcome.budgets)}",
+        grid(
+            ["method", "grid", "table", *(f"selected at B = {budget}" for budget in budgets)],
+            rows,
+            texts=3 + len(budgets),
+        ),
     ]
-    for contestant in swept:
-        for found in studies:
-            if (contestant.name, found.outcome.budgets[0]) in found.outcome.settings:
-                picks = (
-                    _varied(contestant, found.outcome.settings[contestant.name, budget])
-                    for budget in found.outcome.budgets
-                )
-                lines.append(
-                    f"| {contestant.title} | {len(contestant.settings)} | {found.name} | {' | '.join(picks)} |"
-                )
-    return "\n".join(lines)
 
 
-def _varied(contestant: Contestant, method: Any) -> str:
-    """The settings in which the grid's methods differ."""
-    flat = [_flattened(setting) for setting in contestant.settings]
-    mine = flat[list(contestant.settings).index(method)]
-    return ", ".join(f"{name} = {mine[name]}" for name in mine if len({str(one[name]) for one in flat}) > 1)
+def _cross_encoder_itself(outcome: Outcome) -> str:
+    """The nCG of the sets that a scorer with an unlimited budget would choose."""
+    if not outcome.judged:
+        return ""
+    questions = list(outcome.table.questions())
+    orders = [np.argsort(-question.scores, kind="stable") for question in questions]
+    shown = []
+    for k in outcome.ks:
+        values = [quality(question, order, k).ncg for question, order in zip(questions, orders, strict=True)]
+        shown.append(f"{100 * np.nanmean(values):.1f} at k = {k}")
+    return f"**Cross-encoder itself.** With every document scored, its own best k have an nCG of {', '.join(shown)}."
 
 
-def _flattened(value: Any) -> dict[str, Any]:
-    """The settings of a method, those of its configuration and acquisition among them."""
-    found: dict[str, Any] = {}
-    for one in fields(value):
-        if one.compare:
-            inner = getattr(value, one.name)
-            found |= _flattened(inner) if is_dataclass(inner) else {one.name: inner}
-    return found
+def _latencies(found: Sequence[Latency], titles: Mapping[str, str]) -> list[str]:
+    if not found:
+        return []
+    asking = any(one.prompts for one in found)
+    rows = [
+        [
+            titles[one.method],
+            str(one.budget),
+            f"{one.calls:.0f}",
+            _milliseconds(one.scorer),
+            *([f"{one.prompts:.0f}", _milliseconds(one.model)] if asking else []),
+            "" if one.total is None else f"{100 * (1 - one.algorithm / one.total):.0f} %",
+            f"{1000 * one.algorithm:,.1f} ms",
+        ]
+        for one in found
+    ]
+    return [
+        "**Latency**, medians a query. Calls are one after the other; their share is that of the models in the whole. "
+        "Algorithm is the CPU time of all else, with neighbour graphs built beforehand."
+        + ("" if found[0].total else " The table does not say how long a call takes; --call-seconds tells."),
+        grid(
+            ["method", "B", "calls", "cross-encoder"]
+            + (["prompts", "language model"] if asking else [])
+            + ["their share", "algorithm"],
+            rows,
+        ),
+    ]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds else ""
 
 
 def _notes(studies: Sequence[Study]) -> str:

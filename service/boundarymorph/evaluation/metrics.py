@@ -19,14 +19,12 @@ class Quality:
     would fit into k slots". ncg_graded: the same with grades as gains. ncg_collection: as ncg, but against
     min(k, relevant documents of the collection), so that what retrieval missed counts; nan where a table's count of
     relevant documents speaks of something else than the pool's documents do.
-    unscored_share: share of the set's CE gain that came from documents that were never scored (paper sec. 5.3).
     """
 
     ce_ncg: float
     ncg: float
     ncg_graded: float
     ncg_collection: float
-    unscored_share: float
 
 
 def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
@@ -36,24 +34,15 @@ def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> flo
     return float(gains[chosen].sum() / best) if best > 0 else float("nan")
 
 
-def quality(question: Question, ranking: Ranking, k: int, scored: NDArray[np.bool_]) -> Quality:
-    """The metrics of the first k documents of a ranking; scored: (N,) mask of what was paid for."""
+def quality(question: Question, ranking: Ranking, k: int) -> Quality:
+    """The metrics of the first k documents of a ranking."""
     chosen = ranking[:k]
-    gains = question.scores[chosen]
-    total = gains.sum()
-    nan = float("nan")
-    binary = graded = collection = nan
+    binary = graded = collection = float("nan")
     if question.grades is not None:
         relevant = (question.grades > 0).astype(np.float64)
         binary = normalised_gain(chosen, relevant)
         graded = normalised_gain(chosen, question.grades)
         if question.relevant is not None and question.relevant >= relevant.sum():
             possible = min(k, question.relevant)
-            collection = float(relevant[chosen].sum() / possible) if possible else nan
-    return Quality(
-        ce_ncg=normalised_gain(chosen, question.scores),
-        ncg=binary,
-        ncg_graded=graded,
-        ncg_collection=collection,
-        unscored_share=float(gains[~scored[chosen]].sum() / total) if total > 0 else nan,
-    )
+            collection = float(relevant[chosen].sum() / possible) if possible else float("nan")
+    return Quality(normalised_gain(chosen, question.scores), binary, graded, collection)

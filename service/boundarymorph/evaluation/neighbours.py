@@ -12,7 +12,6 @@ from boundarymorph.selection.pool import Pool
 
 CANDIDATES = 100  # L of the paper's DiskANN graph: how many nearest documents the pruning chooses from
 ALPHA = 1.2
-WHOLE_MATRIX = 4_096  # up to this N all cosines are kept at once
 BLOCK = 512
 
 Positions = NDArray[np.intp]
@@ -59,9 +58,8 @@ class Neighbourhood:
         return self._graphs[degree]
 
     @cached_property
-    def _cosines(self) -> NDArray[np.float32] | None:
-        if len(self._embeddings) > WHOLE_MATRIX:
-            return None
+    def _cosines(self) -> NDArray[np.float32]:
+        """(N, N), for pruning alone."""
         return self._embeddings @ self._embeddings.T
 
     def _exact(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
@@ -69,13 +67,9 @@ class Neighbourhood:
         positions, cosines = np.empty((n, count), dtype=np.intp), np.empty((n, count), dtype=np.float32)
         for start in range(0, n, BLOCK):
             rows = slice(start, min(start + BLOCK, n))
-            products = (
-                self._embeddings[rows] @ self._embeddings.T if self._cosines is None else self._cosines[rows].copy()
-            )
+            products = self._embeddings[rows] @ self._embeddings.T
             products[np.arange(len(products)), np.arange(rows.start, rows.stop)] = -np.inf
-            top = np.argpartition(-products, min(count, n - 1), axis=1)[:, :count] if count < n - 1 else None
-            if top is None:
-                top = np.argsort(-products, axis=1, kind="stable")[:, :count]
+            top = np.argpartition(-products, count, axis=1)[:, :count]
             top = np.sort(top, axis=1)  # equal cosines go by retrieval rank
             values = np.take_along_axis(products, top, axis=1)
             order = np.argsort(-values, axis=1, kind="stable")
@@ -97,17 +91,10 @@ class Neighbourhood:
                 first = alive.argmax(axis=1)
                 kept = wanted[np.arange(len(wanted)), first]
                 graph[rows, step] = np.where(has, kept, -1)
-                between = 1.0 - self._between(kept, wanted)
+                between = 1.0 - self._cosines[kept[:, None], wanted]
                 alive &= ALPHA * between > distances
                 alive[np.arange(len(wanted)), first] = False
         return graph
-
-    def _between(self, documents: Positions, others: Positions) -> NDArray[np.float32]:
-        """(b, m) cosines of b documents with m others each."""
-        if self._cosines is not None:
-            return self._cosines[documents[:, None], others]
-        products: NDArray[np.float32] = np.einsum("bd,bmd->bm", self._embeddings[documents], self._embeddings[others])
-        return products
 
     def _with_reverse(self, graph: Positions) -> tuple[Positions, NDArray[np.float32]]:
         """Each document's out- and in-neighbours together, nearest first, padded with -1; at most 2 x 100 of them."""
@@ -116,10 +103,7 @@ class Neighbourhood:
         n = len(graph)
         edges = np.unique(np.concatenate([source * n + target, target * n + source]))
         source, target = np.divmod(edges, n)
-        cosine = np.empty(len(edges), dtype=np.float32)
-        for start in range(0, len(edges), BLOCK * 64):
-            some = slice(start, start + BLOCK * 64)
-            cosine[some] = self._between(source[some], target[some, None])[:, 0]
+        cosine = self._cosines[source, target]
         order = np.lexsort((target, -cosine, source))
         source, target, cosine = source[order], target[order], cosine[order]
         begins = np.searchsorted(source, np.arange(n))

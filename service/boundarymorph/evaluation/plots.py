@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -37,23 +38,45 @@ STYLE: Any = {
 }
 
 
-def colours(methods: Sequence[str], ours: Sequence[str]) -> dict[str, str]:
-    """A fixed colour a method: quiet ones for baselines, strong ones for the product's."""
+@dataclass(frozen=True)
+class Look:
+    """Of a method in every picture. strong: one of the product's."""
+
+    title: str
+    colour: str
+    strong: bool
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {
+            "color": self.colour,
+            "linewidth": 2.6 if self.strong else 1.3,
+            "marker": "o",
+            "markersize": 5.5 if self.strong else 3.5,
+            "linestyle": "-" if self.strong else "--",
+            "zorder": 3 if self.strong else 2,
+        }
+
+
+def looks(titles: Mapping[str, str], ours: Collection[str]) -> dict[str, Look]:
+    """By method, with a colour each: quiet ones for baselines, strong ones for the product's."""
     quiet, strong = iter(LINES * 4), iter(OURS * 4)
-    return {method: next(strong) if method in ours else next(quiet) for method in methods}
+    return {
+        method: Look(title, next(strong) if method in ours else next(quiet), method in ours)
+        for method, title in titles.items()
+    }
 
 
 def quality_against_budget(
     path: Path,
-    budgets: Sequence[int],
-    ks: Sequence[int],
+    columns: Sequence[tuple[int, int]],
     values: Mapping[str, Mapping[tuple[int, int], float | None]],
-    titles: Mapping[str, str],
-    palette: Mapping[str, str],
-    ours: Sequence[str],
+    looks: Mapping[str, Look],
     metric: str,
 ) -> None:
-    """values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line ends."""
+    """columns: every (B, k); values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line
+    ends."""
+    budgets, ks = sorted({budget for budget, _ in columns}), sorted({k for _, k in columns})
     with saved_figure(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
         panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
         ends: list[list[tuple[float, str]]] = []
@@ -64,7 +87,7 @@ def quality_against_budget(
                 heights = [100 * value for value in line if value is not None]
                 if len(heights) < len(budgets):
                     continue
-                panel.plot(budgets, heights, **_line(palette[method], strong=method in ours))
+                panel.plot(budgets, heights, **looks[method].line)
                 ends[-1].append((heights[-1], method))
             panel.set_title(f"k = {k}")
             panel.set_xlabel("budget B (cross-encoder calls)")
@@ -78,13 +101,13 @@ def quality_against_budget(
             places = _apart([end for end, _ in here], 0.042 * (high - low), high)
             for (end, method), place in zip(here, places, strict=True):
                 panel.annotate(
-                    f"{titles[method]} {end:.1f}",
+                    f"{looks[method].title} {end:.1f}",
                     (budgets[-1], end),
                     (1.03, place),
                     textcoords=("axes fraction", "data"),
-                    color=palette[method],
+                    color=looks[method].colour,
                     fontsize=7.5,
-                    fontweight="bold" if method in ours else "normal",
+                    fontweight="bold" if looks[method].strong else "normal",
                     va="center",
                     annotation_clip=False,
                 )
@@ -94,9 +117,7 @@ def quality_against_budget(
 def quality_against_latency(
     path: Path,
     lines: Mapping[str, Mapping[str, Sequence[tuple[float, float, int]]]],
-    titles: Mapping[str, str],
-    palette: Mapping[str, str],
-    ours: Sequence[str],
+    looks: Mapping[str, Look],
     title: str,
 ) -> None:
     """lines: metric -> method -> (seconds a query, value 0..1, B), by growing B. One panel a metric."""
@@ -105,14 +126,14 @@ def quality_against_latency(
         for panel, (metric, methods) in zip(panels, lines.items(), strict=True):
             for method, points in methods.items():
                 seconds, values, budgets = zip(*points, strict=True)
-                style = _line(palette[method], strong=method in ours)
-                panel.plot(seconds, [100 * value for value in values], label=titles[method], **style)
+                look = looks[method]
+                panel.plot(seconds, [100 * value for value in values], label=look.title, **look.line)
                 panel.annotate(
                     f"B={budgets[-1]}",
                     (seconds[-1], 100 * values[-1]),
                     (4, 3),
                     textcoords="offset points",
-                    color=palette[method],
+                    color=look.colour,
                     fontsize=7,
                 )
             panel.set_xscale("log")
@@ -120,32 +141,6 @@ def quality_against_latency(
             panel.set_ylabel(f"{metric} (%)")
         panels[0].set_title(title)
         panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
-
-
-def unscored_share(path: Path, shares: Mapping[str, float], palette: Mapping[str, str], title: str) -> None:
-    """Bars: how much of each set's CE gain came from documents that nobody paid for."""
-    with saved_figure(path, 6.8, 0.42 * len(shares) + 1.2) as figure:
-        panel = figure.subplots()
-        names = list(shares)[::-1]
-        widths = [100 * shares[name] for name in names]
-        panel.barh(names, widths, color=[palette[name] for name in names], height=0.62)
-        for row, width in enumerate(widths):
-            panel.annotate(f"{width:.0f} %", (width, row), (4, 0), textcoords="offset points", va="center", fontsize=8)
-        panel.set_xlim(0, 108)
-        panel.set_xlabel("share of the set's CE gain from unscored documents (%)")
-        panel.grid(axis="y", visible=False)
-        panel.set_title(title)
-
-
-def _line(colour: str, *, strong: bool) -> dict[str, Any]:
-    return {
-        "color": colour,
-        "linewidth": 2.6 if strong else 1.3,
-        "marker": "o",
-        "markersize": 5.5 if strong else 3.5,
-        "linestyle": "-" if strong else "--",
-        "zorder": 3 if strong else 2,
-    }
 
 
 @contextmanager

@@ -70,8 +70,8 @@ class Question:
 class SelectionProblem:
     """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
 
-    calls: positions in the order in which they were scored; prompts: how often a language model was asked; seconds:
-    where time went, "model" for waiting for a language model, "update" and "acquisition" CPU time, as a method says.
+    calls: positions in the order in which they were scored; prompts: how often a language model was asked; waiting:
+    seconds until it had answered.
     """
 
     question: Question = field(repr=False)
@@ -79,7 +79,7 @@ class SelectionProblem:
     k: int
     calls: list[int] = field(default_factory=list)
     prompts: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
+    waiting: float = 0.0
 
     @property
     def pool(self) -> Pool:
@@ -117,7 +117,7 @@ class SelectionProblem:
         begin = perf_counter()
         answer = model(prompt)
         self.prompts += 1
-        self.seconds["model"] = self.seconds.get("model", 0.0) + perf_counter() - begin
+        self.waiting += perf_counter() - begin
         return answer
 
     def banded(self) -> Ranking:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import orjson
 
 from boundarymorph.evaluation import calibrated, plots
 from boundarymorph.evaluation.markdown import is_variant, markdown
-from boundarymorph.evaluation.metrics import Quality
-from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Study, cells, ours_of, overall, titles_of
+from boundarymorph.evaluation.run import near_50
+from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Study, cells, ours_of, titles_of
 from boundarymorph.selection.methods import DEFAULT, PAPER
 
 
@@ -21,17 +22,16 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     """The figures for machines: means over tables, each counting as much; ncg is null without human labels. A method
     that could not run on every table is not in it. In a study of calibrations the means are over the judged tables'
     queries that no calibration was learned from, and each row says whether it is calibrated."""
-    if found := _calibrated(studies):
+    if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
         return {"default": DEFAULT, "paper": PAPER, "rows": calibrated.rows(found)}
-    first = studies[0].outcome
+    scored, judged = (cells(studies, metric) for metric in METRIC_TITLES)
+    assert scored is not None, "every table has CE-nCG"
     rows = []
-    for contestant in first.contestants:
-        for budget in first.budgets:
-            for k in first.ks:
-                value = overall(studies, contestant.name, budget, k, "ce_ncg")
-                if value is not None:
-                    ncg = overall(studies, contestant.name, budget, k, "ncg")
-                    rows.append({"method": contestant.name, "budget": budget, "k": k, "ce_ncg": value, "ncg": ncg})
+    for method, row in scored.overall.items():
+        ncg = {} if judged is None else judged.overall.get(method, {})
+        for (budget, k), value in row.items():
+            if value is not None:
+                rows.append({"method": method, "budget": budget, "k": k, "ce_ncg": value, "ncg": ncg.get((budget, k))})
     return {"default": DEFAULT, "paper": PAPER, "rows": rows}
 
 
@@ -47,15 +47,7 @@ def write(studies: Sequence[Study], out: Path) -> None:
         out / "comparisons.csv",
         ({"table": found.name} | asdict(comparison) for found in studies for comparison in found.comparisons),
     )
-    pictures = _draw(studies, out / "plots")
-    report = markdown(studies, pictures)
-    if made := _calibrated(studies):
-        report += "\n" + calibrated.section(made)
-    (out / "report.md").write_text(report, encoding="utf-8")
-
-
-def _calibrated(studies: Sequence[Study]) -> dict[str, calibrated.CalibratedStudy]:
-    return {found.name: found.calibrated for found in studies if found.calibrated is not None}
+    (out / "report.md").write_text(markdown(studies, _draw(studies, out / "plots")), encoding="utf-8")
 
 
 def _json(path: Path, value: Any) -> None:
@@ -65,20 +57,17 @@ def _json(path: Path, value: Any) -> None:
 def _per_query(studies: Sequence[Study]) -> Iterable[dict[str, Any]]:
     for found in studies:
         for row in found.outcome.rows:
-            values = {name: getattr(row.quality, name) for name in (field.name for field in fields(Quality))}
-            yield {
-                "table": found.name,
-                "query": row.query,
-                "method": row.method,
-                "budget": row.budget,
-                "k": row.k,
-                "calls": row.calls,
-                "prompts": row.prompts,
-                # Not a number means not defined: an empty field.
-                **{name: "" if value != value else f"{value:.6f}" for name, value in values.items()},
-                "seconds": f"{row.seconds:.6f}",
-                "waiting": f"{row.waiting:.6f}",
-            }
+            values: dict[str, Any] = {"table": found.name}
+            for name, value in asdict(row).items():
+                values |= value if name == "quality" else {name: value}
+            yield {name: _figure(value) for name, value in values.items()}
+
+
+def _figure(value: object) -> object:
+    """As it stands in a CSV file: nothing where a metric is not defined."""
+    if not isinstance(value, float):
+        return value
+    return "" if isnan(value) else f"{value:.6f}"
 
 
 def _rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -94,14 +83,13 @@ def _rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
     """Paths relative to the report, by table; "" for those over all tables."""
-    titles, ours = titles_of(studies), ours_of(studies)
-    palette = plots.colours(list(titles), ours)
+    looks = plots.looks(titles_of(studies), ours_of(studies))
     drawn: dict[str, list[str]] = {}
 
-    def draw(group: str, name: str, picture: Callable[[Path], None]) -> None:
+    def path_of(group: str, name: str) -> Path:
         path = folder / f"{name}{f'-{group}' if group else ''}.png"
-        picture(path)
         drawn.setdefault(group, []).append(f"{folder.name}/{path.name}")
+        return path
 
     for metric, title in METRIC_TITLES.items():
         table = cells(studies, metric)
@@ -110,43 +98,19 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
         for group, rows in table.groups.items():
             # Variants of one method lie on top of each other; their differences have a table.
             values = {method: row for method, row in rows.items() if not is_variant(method)}
-            overall_group = "" if group == AVERAGE or len(studies) == 1 else group
-            draw(
-                overall_group,
-                f"quality-{metric.replace('_', '-')}",
-                lambda path, values=values, table=table, title=title: plots.quality_against_budget(  # type: ignore[misc]
-                    path, table.budgets, table.ks, values, titles, palette, ours, title
-                ),
-            )
+            of_all = group == AVERAGE or len(studies) == 1
+            path = path_of("" if of_all else group, f"quality-{metric.replace('_', '-')}")
+            plots.quality_against_budget(path, table.columns, values, looks, title)
     for found in studies:
-        _draw_table(found, titles, palette, lambda name, picture, found=found: draw(found.name, name, picture))  # type: ignore[misc]
+        if lines := _against_latency(found):
+            title = f"{found.name}, k = {near_50(found.outcome.ks)}"
+            plots.quality_against_latency(path_of(found.name, "latency"), lines, looks, title)
     return drawn
-
-
-def _draw_table(
-    found: Study,
-    titles: Mapping[str, str],
-    palette: Mapping[str, str],
-    draw: Callable[[str, Callable[[Path], None]], None],
-) -> None:
-    outcome, (budget, k) = found.outcome, found.pictured
-    contestants = {contestant.name: contestant for contestant in outcome.contestants}
-    shares = {name: share for name, share in found.shares().items() if not is_variant(name)}
-    if shares:
-        title = f"{found.name}: what came for free (B = {budget}, k = {k})"
-        by_title = {titles[name]: share for name, share in shares.items()}
-        colours = {titles[name]: palette[name] for name in shares}
-        draw("unscored", lambda path: plots.unscored_share(path, by_title, colours, title))
-    lines = _against_latency(found)
-    if lines:
-        title = f"{found.name}, k = {k}"
-        ours = [name for name, contestant in contestants.items() if contestant.ours]
-        draw("latency", lambda path: plots.quality_against_latency(path, lines, titles, palette, ours, title))
 
 
 def _against_latency(found: Study) -> dict[str, dict[str, list[tuple[float, float, int]]]]:
     """Metric -> method -> (seconds, value, B); nothing where nobody says how long a call takes."""
-    _, k = found.pictured
+    k = near_50(found.outcome.ks)
     lines: dict[str, dict[str, list[tuple[float, float, int]]]] = {}
     for metric, title in METRIC_TITLES.items():
         for one in found.latencies:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property, partial
 from statistics import fmean
 from time import process_time
-from typing import TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -18,15 +19,15 @@ from boundarymorph.evaluation.metrics import Quality, quality
 from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
 from boundarymorph.evaluation.tables import ScoreTable
 
-Result = TypeVar("Result")
-SELECTION_K = 50  # settings are selected on CE-nCG@50, per budget, and reused across k (paper app. D.2)
+METRICS = tuple(field.name for field in fields(Quality))
+Cell = tuple[int, int]  # B, k
+Watch = Callable[[str, int, int], None]  # stage, done, of how many
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One method on one query at one B and k. calls: bought; prompts: how often a language model was asked; seconds:
-    CPU time of the method's own, without building graphs; waiting: in which a language model answered; update,
-    acquisition: parts of the CPU time, where it has them."""
+    CPU time of the method's own, without building graphs; waiting: in which a language model answered."""
 
     query: str
     method: str
@@ -37,8 +38,6 @@ class Measurement:
     quality: Quality
     seconds: float
     waiting: float
-    update: float
-    acquisition: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,19 @@ class Outcome:
     settings: Mapping[tuple[str, int], Method]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def cells(self) -> list[Cell]:
+        """Every B and k."""
+        return [(budget, k) for budget in self.budgets for k in self.ks]
+
+    @property
+    def judged(self) -> bool:
+        return "grade" in self.table.arrays
+
+    def has(self, metric: str) -> bool:
+        """Whether the metric is defined on this table: those of human labels are where there are some."""
+        return self.judged or metric == "ce_ncg"
+
     def values(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> NDArray[np.float64]:
         """(Q,) one metric a query, in the table's order; nan where it is not defined."""
         return self._index[metric, method, budget, k]
@@ -64,21 +76,13 @@ class Outcome:
         values = values[np.isfinite(values)]
         return float(values.mean()) if values.size else None
 
-    @property
-    def judged(self) -> bool:
-        return "grade" in self.table.arrays
-
-    def __post_init__(self) -> None:
-        collected: dict[tuple[str, str, int, int], list[float]] = {}
+    @cached_property
+    def _index(self) -> Mapping[tuple[str, str, int, int], NDArray[np.float64]]:
+        collected: defaultdict[tuple[str, str, int, int], list[float]] = defaultdict(list)
         for row in self.rows:
             for metric in METRICS:
-                collected.setdefault((metric, row.method, row.budget, row.k), []).append(getattr(row.quality, metric))
-        object.__setattr__(self, "_index", {key: np.array(values) for key, values in collected.items()})
-
-    _index: Mapping[tuple[str, str, int, int], NDArray[np.float64]] = field(init=False, repr=False)
-
-
-METRICS = tuple(Quality.__dataclass_fields__)
+                collected[metric, row.method, row.budget, row.k].append(getattr(row.quality, metric))
+        return {key: np.array(values) for key, values in collected.items()}
 
 
 def left_out(table: ScoreTable, contestants: Sequence[Contestant]) -> dict[str, str]:
@@ -99,41 +103,36 @@ def experiment(
     contestants: Sequence[Contestant],
     budgets: Sequence[int],
     ks: Sequence[int],
-    advance: Callable[[], None] = lambda: None,
+    watch: Watch = lambda *_: None,
     jobs: int = 1,
 ) -> Outcome:
-    """Run them all, `jobs` queries at a time; `advance` is called once a query."""
+    """Run them all, `jobs` queries at a time, each in a process of its own."""
     missing = left_out(table, contestants)
     running = [contestant for contestant in contestants if contestant.name not in missing]
-    select_at = min(ks, key=lambda k: abs(k - SELECTION_K))
-    rows: dict[tuple[str, int, int], list[Measurement]] = {}  # (method, setting, B) -> rows
-    criterion: dict[tuple[str, int, int], list[float]] = {}
-    for of_question in each_question(_all_runs, table, running, budgets, ks, jobs=jobs):
+    rows: defaultdict[tuple[str, int, int], list[Measurement]] = defaultdict(list)  # (method, setting, B) -> rows
+    tasks = (delayed(_runs)(question, running, budgets, ks) for question in table.questions())
+    watch("selecting", 0, len(table))
+    for done, of_question in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
         for run, results in of_question:
-            rows.setdefault(run, []).extend(results)
-            at = next(row.quality.ce_ncg for row in results if row.k == select_at)
-            criterion.setdefault(run, []).append(at)
-        advance()
+            rows[run] += results
+        watch("selecting", done, len(table))
 
+    select_at = near_50(ks)
     kept: list[Measurement] = []
     settings: dict[tuple[str, int], Method] = {}
     for contestant in running:
         for budget in budgets:
-            # The first of equals wins; a nan (no gain to win) says nothing about a setting.
-            best = max(
-                range(len(contestant.settings)),
-                key=lambda number: _mean(criterion[contestant.name, number, budget]),
-            )
-            kept += rows[contestant.name, best, budget]
+            runs = [rows[contestant.name, number, budget] for number in range(len(contestant.settings))]
+            worth = [_mean([row.quality.ce_ncg for row in results if row.k == select_at]) for results in runs]
+            best = worth.index(max(worth))  # the first of equals
+            kept += runs[best]
             settings[contestant.name, budget] = contestant.settings[best]
     return Outcome(table, running, budgets, ks, kept, settings, missing)
 
 
-def each_question(work: Callable[..., Result], table: ScoreTable, *arguments: object, jobs: int) -> Iterator[Result]:
-    """What `work` makes of each question with these arguments, in order, in `jobs` processes."""
-    tasks = (delayed(work)(question, *arguments) for question in table.questions())
-    results: Iterator[Result] = Parallel(n_jobs=jobs, return_as="generator")(tasks)
-    return results
+def near_50(ks: Sequence[int]) -> int:
+    """The k on whose CE-nCG settings are selected, to be used with every k (paper app. D.2)."""
+    return min(ks, key=lambda k: abs(k - 50))
 
 
 def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking]:
@@ -142,55 +141,35 @@ def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[S
     return problem, method.rank(problem)
 
 
-def _all_runs(
+def _runs(
     question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
 ) -> list[tuple[tuple[str, int, int], list[Measurement]]]:
-    """((method, setting, B), rows) of every run on one query."""
-    return [
-        ((contestant.name, number, budget), results)
-        for contestant in contestants
-        for number, method in enumerate(contestant.settings)
-        for budget, results in _runs(contestant.name, method, question, budgets, ks)
-    ]
+    """((method, setting, B), rows) of every run on one query. What does not depend on B or k is computed once."""
+    found = []
+    for contestant in contestants:
+        for number, method in enumerate(contestant.settings):
+            run = cache(partial(_timed, method, question))
+            for budget in budgets:
+                rows = []
+                for k in ks:
+                    given = budget if method.uses_budget else budgets[0], k if method.uses_k else ks[0]
+                    problem, ranking, seconds = run(*given)
+                    bought, gained = (len(problem.calls), problem.prompts), quality(question, ranking, k)
+                    rows.append(
+                        Measurement(question.id, contestant.name, budget, k, *bought, gained, seconds, problem.waiting)
+                    )
+                found.append(((contestant.name, number, budget), rows))
+    return found
 
 
-def _runs(
-    name: str, method: Method, question: Question, budgets: Sequence[int], ks: Sequence[int]
-) -> list[tuple[int, list[Measurement]]]:
-    """What does not depend on B or k is computed once and reported for all of them."""
-    results: list[tuple[int, list[Measurement]]] = []
-    done: dict[int, tuple[SelectionProblem, Ranking, float]] = {}
-    for budget in budgets:
-        here: list[Measurement] = []
-        for k in ks:
-            key = k if method.uses_k else 0
-            if key not in done:
-                built, begin = question.neighbourhood.seconds, process_time()
-                problem, ranking = run_once(method, question, budget, k)
-                seconds = process_time() - begin - (question.neighbourhood.seconds - built)
-                done[key] = problem, ranking, seconds
-            problem, ranking, seconds = done[key]
-            here.append(
-                Measurement(
-                    question.id,
-                    name,
-                    budget,
-                    k,
-                    len(problem.calls),
-                    problem.prompts,
-                    quality(question, ranking, k, problem.scored),
-                    seconds,
-                    problem.seconds.get("model", 0.0),
-                    problem.seconds.get("update", 0.0),
-                    problem.seconds.get("acquisition", 0.0),
-                )
-            )
-        results.append((budget, here))
-        if method.uses_budget:
-            done.clear()
-    return results
+def _timed(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
+    """A run and its CPU time, without that of graphs."""
+    built, begin = question.neighbourhood.seconds, process_time()
+    problem, ranking = run_once(method, question, budget, k)
+    return problem, ranking, process_time() - begin - (question.neighbourhood.seconds - built)
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Of those that are defined: no gain to win says nothing about a setting."""
     defined = [value for value in values if np.isfinite(value)]
     return fmean(defined) if defined else 0.0

@@ -38,17 +38,24 @@ from boundarymorph.evaluation.problem import Question, QuestionTexts
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
-REQUIRED = ("doc_emb", "query_emb", "pool", "score")
-PER_PAIR = ("score", "mips", "bm25", "terms", "grade")
-FEATURES = ("bm25",)
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
-WHOLE, NUMBER = "iu", "biuf"  # kinds of numpy types
-KINDS = {
-    **dict.fromkeys(("doc_emb", "query_emb", "call_seconds", *PER_PAIR), NUMBER),
-    **dict.fromkeys(("pool", "n_relevant"), WHOLE),
+WHOLE, NUMBER, ANY = "iu", "biuf", "biufcmMOSUV"  # kinds of numpy types
+REQUIRED = ("doc_emb", "query_emb", "pool", "score")
+COLUMNS = {  # kind and shape, by letters: Q queries, N candidates, D documents, d dimensions
+    "doc_emb": (NUMBER, "Dd"),
+    "query_emb": (NUMBER, "Qd"),
+    "pool": (WHOLE, "QN"),
+    "score": (NUMBER, "QN"),
+    "doc_ids": (ANY, "D"),
+    "query_ids": (ANY, "Q"),
+    "mips": (NUMBER, "QN"),
+    "bm25": (NUMBER, "QN"),
+    "terms": (NUMBER, "QN"),
+    "grade": (NUMBER, "QN"),
+    "n_relevant": (WHOLE, "Q"),
+    "call_seconds": (NUMBER, ""),
 }
 TERMS = np.dtype(np.uint64)
-KNOWN = (*REQUIRED, "doc_ids", "query_ids", "mips", "bm25", "terms", "grade", "n_relevant", "call_seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +101,7 @@ class ScoreTable:
             embeddings[order],
             query,
             retrieval[order],
-            {name: arrays[name][row][there] for name in FEATURES if name in arrays},
+            {"bm25": arrays["bm25"][row][there]} if "bm25" in arrays else {},
             _unpacked(arrays["terms"][row][there]) if "terms" in arrays else None,
         )
         identifier = str(arrays["query_ids"][row]) if "query_ids" in arrays else str(row)
@@ -114,13 +121,13 @@ class ScoreTable:
     def questions(self) -> Iterator[Question]:
         return (self.question(row) for row in range(len(self)))
 
-    def first(self, count: int) -> ScoreTable:
-        """The first `count` queries."""
-        return self.only(range(min(count, len(self))))
+    def first(self, count: int | None) -> ScoreTable:
+        """The first `count` queries; None for all."""
+        return self.only(range(len(self))[:count])
 
     def only(self, rows: Sequence[int]) -> ScoreTable:
         """The queries of these rows, in this order."""
-        per_query, chosen = {"query_ids", "query_emb", "pool", "n_relevant", *PER_PAIR}, list(rows)
+        per_query, chosen = {name for name, (_, shape) in COLUMNS.items() if shape.startswith("Q")}, list(rows)
         arrays = {name: values[chosen] if name in per_query else values for name, values in self.arrays.items()}
         return ScoreTable(self.name, arrays, self.texts)
 
@@ -129,7 +136,7 @@ def read(path: Path) -> ScoreTable:
     """Raises InvalidInput where the file is not a table, saying what is missing."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in KNOWN if name in file}
+            arrays = {name: file[name] for name in COLUMNS if name in file}
     except UNREADABLE as error:
         raise InvalidInput(f"{path} cannot be read as a table (.npz): {error}") from error
     return ScoreTable(path.stem, arrays)
@@ -180,7 +187,7 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     missing = [key for key in REQUIRED if key not in arrays]
     if missing:
         raise InvalidInput(f"the table {name!r} lacks {', '.join(missing)}")
-    for key, kinds in KINDS.items():
+    for key, (kinds, _) in COLUMNS.items():
         if key in arrays and arrays[key].dtype.kind not in kinds:
             wanted = "whole numbers" if kinds == WHOLE else "numbers"
             raise InvalidInput(f"in the table {name!r}, {key} is of {arrays[key].dtype}; it takes {wanted}")
@@ -193,15 +200,9 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         raise InvalidInput(
             f"in the table {name!r}, doc_emb has the shape {documents.shape}, not (documents, dimension)"
         )
-    shapes: dict[str, tuple[int, ...]] = {
-        "query_emb": (len(pool), documents.shape[1]),
-        "doc_ids": (len(documents),),
-        "query_ids": (len(pool),),
-        "n_relevant": (len(pool),),
-        "call_seconds": (),
-        **dict.fromkeys(PER_PAIR, pool.shape),
-    }
-    for key, shape in shapes.items():
+    sizes = dict(zip("QNDd", (*pool.shape, *documents.shape), strict=True))
+    for key, (_, letters) in COLUMNS.items():
+        shape = tuple(sizes[letter] for letter in letters)
         if key in arrays and arrays[key].shape != shape:
             raise InvalidInput(
                 f"in the table {name!r}, {key} has the shape {arrays[key].shape}; "

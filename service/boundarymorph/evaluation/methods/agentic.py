@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.evaluation.methods.method import Contestant
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.evaluation.problem import QuestionTexts, Ranking, SelectionProblem
 from boundarymorph.remote.chat import PATH, completion, json_in
 from boundarymorph.remote.wire import Unusable
@@ -48,12 +47,12 @@ These documents were found:
 Grade each of them from 0 (no use) to 10 (exactly what is needed), and write down what is new and useful in them, one \
 short sentence each. Reply with one JSON object and nothing around it, grades first, keyed by the number in brackets:
 {{"grades": {{"1": 7, "2": 0}}, "notes": ["..."]}}"""
-ATTEMPTS = 4
+ATTEMPTS, SECONDS, TOKENS = 4, 120.0, 4_000  # of an answer, at most
 BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True)
-class Agentic:
+class Agentic(ScoringMethod):
     """hops: searches; each shows B / hops documents that were not shown before, so that B are read in all.
 
     The model grades what it reads; no cross-encoder is called. Graded documents come first, best first, ties by
@@ -64,9 +63,7 @@ class Agentic:
     ask: Callable[[str], str] = field(repr=False, compare=False)
     embed: Callable[[str], NDArray[np.floating]] = field(repr=False, compare=False)
 
-    uses_budget: ClassVar[bool] = True
-    uses_k: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset({"texts"})
+    requires = frozenset({"texts"})
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         texts = problem.question.texts
@@ -130,22 +127,13 @@ class ChatFailed(BoundaryMorphError):
 
 
 class Chat:
-    """Greedy answers to single prompts. base_url: as OpenAI clients take it, usually ending in /v1; tokens: most that
-    an answer may have; pause: seconds before the first repetition, doubled each time."""
+    """Greedy answers to single prompts. base_url: as OpenAI clients take it, usually ending in /v1; pause: seconds
+    before the first repetition, doubled each time."""
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        api_key: str | None = None,
-        tokens: int = 4_000,
-        timeout: float = 120.0,
-        pause: float = 1.0,
-    ) -> None:
-        self._model, self._tokens, self._pause = model, tokens, pause
+    def __init__(self, base_url: str, model: str, *, api_key: str | None = None, pause: float = 1.0) -> None:
+        self._model, self._pause = model, pause
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=timeout)
+        self._client = httpx.Client(base_url=base_url.rstrip("/"), headers=headers, timeout=SECONDS)
 
     def __call__(self, prompt: str) -> str:
         """The answer. Raises ChatFailed; a busy or unreachable endpoint is asked again a few times first."""
@@ -153,7 +141,7 @@ class Chat:
             "model": self._model,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
-            "max_tokens": self._tokens,
+            "max_tokens": TOKENS,
         }
         trouble = ""
         for attempt in range(ATTEMPTS):

@@ -8,33 +8,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant, Method, ScoringMethod
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 
 
 @dataclass(frozen=True)
-class Mips:
+class Mips(ScoringMethod):
     """The retriever's own order: what one gets without a cross-encoder."""
 
-    uses_budget: ClassVar[bool] = False
-    uses_k: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset()
+    uses_budget = False
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         return np.arange(len(problem.pool))
 
 
 @dataclass(frozen=True)
-class Bm25:
+class Bm25(ScoringMethod):
     """BM25 as a re-ranking of the pool: a lexical floor. Equal scores go by retrieval rank."""
 
-    uses_budget: ClassVar[bool] = False
-    uses_k: ClassVar[bool] = False
-    requires: ClassVar[frozenset[str]] = frozenset({"bm25"})
+    uses_budget = False
+    requires = frozenset({"bm25"})
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         return np.argsort(-problem.pool.features["bm25"], kind="stable")
@@ -93,25 +90,30 @@ class Gar(ScoringMethod):
     batch: int = 16
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        near, _ = problem.neighbourhood.nearest(self.neighbours)
-        worth = np.full(len(problem.pool), -np.inf)
+        scores = np.zeros(len(problem.pool))
         from_frontier = False
         while problem.left:
-            size = min(self.batch, problem.left)
+            waiting = np.flatnonzero(~problem.scored)
             if from_frontier:
-                waiting = np.flatnonzero((worth > -np.inf) & ~problem.scored)
-                batch = waiting[np.argsort(-worth[waiting], kind="stable")][:size]
-            else:
-                batch = np.flatnonzero(~problem.scored)[:size]
+                worth = self._worth(problem, scores)
+                waiting = waiting[worth[waiting] > -np.inf]
+                waiting = waiting[np.argsort(-worth[waiting], kind="stable")]
+            batch = waiting[: min(self.batch, problem.left)]
+            scores[batch] = problem.score(batch)
             from_frontier = not from_frontier
-            if batch.size:
-                for document, score in zip(batch, problem.score(batch), strict=True):
-                    worth[near[document]] = np.maximum(worth[near[document]], score)
         return problem.banded()
+
+    def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(N,) of documents at the frontier; -inf of others."""
+        near, _ = problem.neighbourhood.nearest(self.neighbours)
+        worth = np.full(len(scores), -np.inf)
+        for document in problem.calls:
+            worth[near[document]] = np.maximum(worth[near[document]], scores[document])
+        return worth
 
 
 @dataclass(frozen=True)
-class Quam(ScoringMethod):
+class Quam(Gar):
     """neighbours, batch: as for GAR; leaders: s, how many of the best scored documents form the set S.
 
     As GAR, but a document d of the frontier is worth its affinity to the whole of S: the sum over those d' in S whose
@@ -119,32 +121,18 @@ class Quam(ScoringMethod):
     of the scores of S: the softmax of log-probabilities, which is what the method's own rerankers answer.
     """
 
-    neighbours: int = 16
-    batch: int = 16
     leaders: int = 30
 
-    def rank(self, problem: SelectionProblem) -> Ranking:
+    def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         near, affinity = problem.neighbourhood.nearest(self.neighbours)
-        scores = np.zeros(len(problem.pool))
-        from_frontier = False
-        while problem.left:
-            size = min(self.batch, problem.left)
-            if from_frontier:
-                worth = np.zeros(len(problem.pool))
-                reached = np.zeros(len(problem.pool), dtype=np.bool_)
-                leaders = problem.banded()[: min(self.leaders, len(problem.calls))]
-                total = scores[leaders].sum()
-                share = scores[leaders] / total if total > 0 else np.full(len(leaders), 1 / len(leaders))
-                for leader, weight in zip(leaders, share, strict=True):
-                    worth[near[leader]] += weight * affinity[leader]
-                    reached[near[leader]] = True
-                waiting = np.flatnonzero(reached & ~problem.scored)
-                batch = waiting[np.argsort(-worth[waiting], kind="stable")][:size]
-            else:
-                batch = np.flatnonzero(~problem.scored)[:size]
-            from_frontier = not from_frontier
-            scores[batch] = problem.score(batch)
-        return problem.banded()
+        leaders = problem.banded()[: min(self.leaders, len(problem.calls))]
+        total = scores[leaders].sum()
+        shares = scores[leaders] / total if total > 0 else np.full(len(leaders), 1 / len(leaders))
+        worth, reached = np.zeros(len(scores)), np.zeros(len(scores), dtype=np.bool_)
+        for leader, share in zip(leaders, shares, strict=True):
+            worth[near[leader]] += share * affinity[leader]
+            reached[near[leader]] = True
+        return np.where(reached, worth, -np.inf)
 
 
 @dataclass(frozen=True)

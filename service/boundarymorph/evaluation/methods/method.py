@@ -13,7 +13,7 @@ class Method(Protocol):
     """A selector with all its settings made; usually a frozen dataclass whose fields are the settings.
 
     uses_budget, uses_k: False where the answer is the same whatever B or k is, so that it is computed once.
-    requires: keys of a table (`tables.KNOWN`), or "texts", without which it cannot run.
+    requires: keys of a table (`tables.COLUMNS`), or "texts", without which it cannot run.
     """
 
     uses_budget: ClassVar[bool]
@@ -26,7 +26,7 @@ class Method(Protocol):
 
 
 class ScoringMethod:
-    """Defaults of the methods that buy scores and answer for every k at once."""
+    """What most methods have in common: they buy scores, and answer for every k at once."""
 
     uses_budget: ClassVar[bool] = True
     uses_k: ClassVar[bool] = False

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from time import process_time
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -34,32 +33,23 @@ ROUND = 5  # as the service has it where a request does not say
 
 
 def drive(session: SelectionSession, problem: SelectionProblem, batch: int | None = 1) -> None:
-    """Play a session to its end, in rounds of `batch` or in growing ones, and note where its time went."""
-    choose = update = 0.0
-    while True:
-        begin = process_time()
-        left = session.budget - session.spent
-        asked = session.ask(batch or max(1, growing(session.spent, left, session.budget)))
-        choose += process_time() - begin
-        if not asked.size:
-            break
-        scores = problem.score(asked)
-        begin = process_time()
-        session.tell(asked, scores)
-        update += process_time() - begin
-    problem.seconds |= {"acquisition": choose, "update": update}
+    """Play a session to its end, in rounds of `batch` or in growing ones."""
+
+    def size() -> int:
+        return batch or max(1, growing(session.spent, session.budget - session.spent, session.budget))
+
+    while (asked := session.ask(size())).size:
+        session.tell(asked, problem.score(asked))
 
 
 @dataclass(frozen=True)
-class Morph:
+class Morph(ScoringMethod):
     """A SelectionSession; config: as for the service; batch: documents a round, None for rounds that grow."""
 
     config: Config = field(default_factory=SelectionConfig)
     batch: int | None = 1
 
-    uses_budget: ClassVar[bool] = True
-    uses_k: ClassVar[bool] = True
-    requires: ClassVar[frozenset[str]] = frozenset()
+    uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
@@ -72,10 +62,13 @@ class Morph:
 
 
 @dataclass(frozen=True)
-class MaximumSeeking(Morph):
-    """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k."""
+class MaximumSeeking(ScoringMethod):
+    """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k. beta0: as of BAGEL."""
 
-    uses_k: ClassVar[bool] = False
+    beta0: float
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        return Morph(replace(_PAPER, acquisition=UpperConfidenceBound(self.beta0))).rank(problem)
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,7 @@ class Independent(ScoringMethod):
     the percentile prior and one common uncertainty. It is the idea of AcuRank, whose listwise beliefs a table of
     pointwise scores cannot replay. The common level of the residuals is learnt; documents share nothing else."""
 
-    uses_k: ClassVar[bool] = True
+    uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         prior = percentile(problem.pool)
@@ -132,7 +125,7 @@ CONTESTANTS = (
     Contestant(
         "no-acquisition",
         "w/o acquisition",
-        tuple(MaximumSeeking(replace(_PAPER, acquisition=UpperConfidenceBound(beta0))) for beta0 in BETAS),
+        tuple(MaximumSeeking(beta0) for beta0 in BETAS),
         "the paper's method, seeking the highest scores instead of the boundary",
     ),
     Contestant(
@@ -144,14 +137,13 @@ CONTESTANTS = (
 
 
 @dataclass(frozen=True)
-class Lexical:
+class Lexical(ScoringMethod):
     """order: what is known of a retriever's ranking: its scores, the order alone, or nothing, where BM25 ranks."""
 
     order: Order
 
-    uses_budget: ClassVar[bool] = True
-    uses_k: ClassVar[bool] = True
-    requires: ClassVar[frozenset[str]] = frozenset({"bm25", "texts"})
+    uses_k = True
+    requires = frozenset({"bm25", "texts"})
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         question = problem.question
@@ -161,7 +153,6 @@ class Lexical:
         reordered = SelectionProblem(Question(question.id, pool, question.scores[original]), problem.budget, problem.k)
         ranking = Morph(METHODS[DEFAULT], ROUND).rank(reordered)
         problem.score(original[reordered.calls])
-        problem.seconds |= reordered.seconds
         return original[ranking]
 
     def _pool(self, question: Question) -> Pool:
