@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -204,6 +204,9 @@ bench-sessions: setup  ## sessions a second and core, and what of a request is n
 
 bench-overhead: setup  ## what a request costs besides its scores; OPTIONS="--beside COMMIT" -> build/bench/overhead.json
 	$(BIN)/python -m load_tests.bench_overhead $(OPTIONS)
+
+bench-saturation: setup  ## how long requests take at half and at four fifths of the most a service answers; OPTIONS="--beside COMMIT" -> build/bench/saturation.json
+	$(BIN)/python -m load_tests.bench_saturation $(OPTIONS)
 
 bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
 	$(BIN)/python -m load_tests.bench_select $(OPTIONS)
