@@ -111,7 +111,7 @@ async def test_a_document_without_a_grade_is_as_believed(tmp_path: Path, behavio
         assert len(body["documents"]) == 12
         assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == 5
         (warning,) = body["warnings"]
-        assert warning.startswith("1 document was not graded")
+        assert warning.startswith("1 document got no score")
         server.asked.clear()
         again = body_of(await client.post("/select", json=REQUEST | {"k": 12}))
         assert again["usage"]["reused_scores"] == 5 and len(server.asked) == 1, "it is not remembered as a 0"

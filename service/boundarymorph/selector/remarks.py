@@ -83,15 +83,15 @@ def remarks(deleted: int, scores: Collection[float], ungraded: int, truncated: i
     """Say what was deleted meanwhile, that all scores are low, what got no score, and what was cut."""
     found = []
     if deleted:
-        found.append(f"{_were(deleted, 'document')} deleted from the index meanwhile and left out")
+        found.append(_documents(deleted, "were deleted from the index meanwhile and left out"))
     if (said := nothing_found(scores)) is not None:
         found.append(said)
     if ungraded:
-        found.append(f"{_were(ungraded, 'document')} not graded by the language model and returned by an expected score")
+        found.append(_documents(ungraded, "got no score of the language model, only an expected one"))
     if truncated:
-        found.append(f"{_were(truncated, 'scored document')} cut to the cross-encoder's maximum length")
+        found.append(_documents(truncated, "were cut to the cross-encoder's maximum length to be scored"))
     return found
 
 
-def _were(count: int, what: str) -> str:
-    return f"1 {what} was" if count == 1 else f"{count} {what}s were"
+def _documents(count: int, did: str) -> str:
+    return f"1 document {did.replace('were', 'was', 1)}" if count == 1 else f"{count} documents {did}"
