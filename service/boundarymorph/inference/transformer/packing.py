@@ -51,19 +51,6 @@ class Row:
         ]
         return [0, *accumulate(map(len, tokens))], tokens
 
-    def filled(self, tokens: int, sequences: int) -> Row:
-        """Return a longer row of more sequences, the first of which are these. For rows without prefixes."""
-        missing = np.zeros(tokens - len(self.ids), dtype=np.int64)
-        more = sequences - len(self.prefixes)
-        return Row(
-            ids=np.concatenate([self.ids, missing]),
-            positions=np.concatenate([self.positions, missing]),
-            type_ids=None if self.type_ids is None else np.concatenate([self.type_ids, missing]),
-            borders=[*self.borders, *[tokens] * more],
-            prefixes=[*self.prefixes, *[range(0)] * more],
-            sequences=[*self.sequences, *[0] * (sequences - len(self.sequences))],
-        )
-
 
 def pack(items: Sequence[TokenSequence], groups: Sequence[Hashable] | None = None) -> Row:
     """Put n items into one row.
@@ -129,8 +116,7 @@ class Layout:
     """What the attention needs to know about a row: a keyword argument of the model's forward.
 
     query_borders, key_borders: (S + 1,) int32, on the device; key_tokens: the row's tokens in the order in which
-    sequences attend to them, on the device, or None if each attends only to itself. The longest may be said to be
-    longer than they are.
+    sequences attend to them, on the device, or None if each attends only to itself.
     """
 
     borders: list[int]
