@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
 from boundarymorph.retrieval.catalog import IndexConfiguration, StructureDescription
@@ -28,10 +28,10 @@ from boundarymorph.retrieval.local.mapped import FlatFormat
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.structures import StructureFiles
 from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
-from boundarymorph.retrieval.local.vector_index import Neighbours, VectorIndex, VectorView
+from boundarymorph.retrieval.local.vector_index import VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.selection.pool import Pool, unit_rows
+from boundarymorph.selection.pool import Pool
 
 WORDS_WITHOUT_STEMS = (
     "the words of this index are those of an earlier release; for better selections, index them again with "
@@ -92,30 +92,14 @@ class LocalIndex:
         """Number of documents in the index."""
         return self._store.count()
 
-    def search(self, query: ArrayLike, depth: int) -> Pool:
-        """Return the `depth` documents nearest to a (d,) query, or all if there are fewer.
-
-        Raises EmptyIndex, or InvalidEmbeddings for a query of another dimension or without a direction.
-        """
-        return self.search_with_sequences(query, depth)[0]
-
-    def search_with_sequences(
-        self, query: ArrayLike, depth: int, *, within: NDArray[np.int64] | None = None
-    ) -> tuple[Pool, NDArray[np.int64]]:
-        """Return the same pool with the (n,) sequence numbers of its documents, which speed up lookups in the store.
-
-        within: ascending sequence numbers of the only documents to search, exactly for any kind of index. The pool is
-        empty if none of them exists.
-        """
-        with self._one_state() as vectors:
-            pool, found = self._search(vectors, query, depth, within)
-        return pool, found.sequences
-
     def retrieve(self, search: Search) -> Retrieved:
         """See `Index.retrieve`."""
         with self._one_state() as vectors:
             within = None if search.condition is None else self._store.matching_sequences(search.condition)
-            pool, found = self._search(vectors, search.unit, search.depth, within)
+            if len(vectors) == 0:
+                raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
+            found = vectors.search(search.unit, search.depth, within=within)
+            pool = Pool(found.ids, found.vectors, search.unit, found.scores)
             if len(pool) == 0:  # no document matches the filter
                 return Retrieved(pool, (*self._warnings, *found.warnings))
             sequences, said = found.sequences, list(found.warnings)
@@ -241,16 +225,6 @@ class LocalIndex:
         if self._vectors is None:
             self._vectors, self._sequence = self._begin()
         return self._vectors
-
-    def _search(
-        self, vectors: VectorView, query: ArrayLike, depth: int, within: NDArray[np.int64] | None
-    ) -> tuple[Pool, Neighbours]:
-        """Return the nearest as a pool, and as neighbours."""
-        unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
-        if len(vectors) == 0:
-            raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-        found = vectors.search(unit, depth, within=within)
-        return Pool(found.ids, found.vectors, unit, found.scores), found
 
     def _trained_by(self, policy: TrainingPolicy, clock: Callable[[], float]) -> Trainer[Any]:
         """Return what makes the structure of this kind of index."""
