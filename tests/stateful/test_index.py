@@ -35,7 +35,6 @@ from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25
-from tests.retrieval.fakes import nearest
 from tests.stateful.profile import draws
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
@@ -215,7 +214,7 @@ class IndexMachine(RuleBasedStateMachine):
                 if compacting:
                     other.compact()
                 if self.model and not index._catching_up.locked():
-                    nearest(index, QUERIES[0], 1)
+                    index.refresh()
             except BaseException as failure:  # which SQLite would not pass on
                 failures.append(failure)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.interfaces import CachedScore, ScoreCache, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.scorer import (
@@ -39,17 +40,13 @@ class KnownScores:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
-        identity: Callable[[], str | None] | None = None,
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """identity: returns the scorer's full name, by default `scorer.name`, or None while it is unknown, when nothing
-        is cached. writes: most pending background writes. The caller closes the scorer and the cache.
-        """
+        """writes: most pending background writes. The caller closes the scorer and the cache."""
         self.scorer = scorer
         self.cache = cache
         self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
-        self._identity = identity or (lambda: scorer.name)
 
     def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
@@ -62,11 +59,11 @@ class KnownScores:
     @property
     def model(self) -> str | None:
         """The full name of the scorer; None while it is unknown."""
-        return self._identity()
+        return identity_of(self.scorer)
 
     def identity(self, tenant: str, instruction: str | None = None) -> str | None:
         """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
-        name = None if self.cache is None else self._identity()
+        name = None if self.cache is None else self.model
         if name is not None and instruction is not None:
             return f"{name}\0{tenant}\0{digest(instruction).hex()}"
         return f"{name}\0{tenant}" if name is not None and tenant else name

@@ -16,7 +16,6 @@ from boundarymorph.inference.transformer.architecture import (
 from boundarymorph.inference.transformer.device import Placement, weight_type
 from boundarymorph.inference.transformer.forward import Headed, PackedBody, PaddedBody, Pooling
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.inference.transformer.transfers import Transfers
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
 _INPUT = "sentence_embedding"
@@ -62,7 +61,6 @@ def open_body(
     pooling: Pooling,
     dense: tuple[str, ...],
     placement: Placement,
-    transfers: Transfers,
     packed: bool | None,
 ) -> tuple[Headed, int]:
     """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
@@ -76,8 +74,8 @@ def open_body(
     make_bidirectional(model)
     body: PackedBody | PaddedBody
     if place(model, model, placement, packed):
-        body = PackedBody(model, pooling, transfers, first_position(model.config), caches(model))
+        body = PackedBody(model, pooling, placement.transfers, first_position(model.config), caches(model))
     else:
-        body = PaddedBody(model, pooling, transfers, padding_token(repository), caches(model))
+        body = PaddedBody(model, pooling, placement.transfers, padding_token(repository), caches(model))
     layers, width = open_dense(repository, dense, int(model.config.hidden_size))
     return Headed(body, layers.to(placement.device)), width

@@ -10,6 +10,7 @@ import torch
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.inference.models import available_cores
+from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.settings import ModelSettings
 
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
@@ -54,9 +55,11 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. batch_tokens: per batch; workers: concurrent batches."""
+    """Where and how a model runs. transfers: to the device and back; batch_tokens: per batch; workers: concurrent
+    batches."""
 
     device: torch.device
+    transfers: Transfers
     precision: Precision
     batch_tokens: int
     workers: int
@@ -67,6 +70,7 @@ class Placement(NamedTuple):
         device = chosen_device(options.get("device", "auto"))
         return cls(
             device,
+            Transfers(device),
             chosen_precision(options.get("precision", "auto"), device),
             _chosen_batch_tokens(options.get("batch_tokens"), device),
             _chosen_workers(options.get("threads"), device),

@@ -13,7 +13,6 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.batching.model import Item
 from boundarymorph.inference.transformer.device import Placement, on_device, release
 from boundarymorph.inference.transformer.forward import Forward
-from boundarymorph.inference.transformer.transfers import Transfers
 
 
 class DeviceModel(Generic[Item]):
@@ -24,9 +23,7 @@ class DeviceModel(Generic[Item]):
 
     failed: ClassVar[type[BoundaryMorphError]]
 
-    def __init__(
-        self, name: str, forward: Forward[Item], transfers: Transfers, placement: Placement, max_length: int
-    ) -> None:
+    def __init__(self, name: str, forward: Forward[Item], placement: Placement, max_length: int) -> None:
         self.name = name
         self.max_length = max_length
         self.batch_tokens = placement.batch_tokens
@@ -35,7 +32,7 @@ class DeviceModel(Generic[Item]):
         self.parallel = placement.device.type == "cpu"
         self.pads = forward.pads
         self._forward: Forward[Item] | None = forward
-        self._transfers = transfers
+        self._placement = placement
 
     def compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
         """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
@@ -45,9 +42,9 @@ class DeviceModel(Generic[Item]):
     def _compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
         if self._forward is None:
             raise self.failed(f"{self.name} is closed")
-        return self._transfers.run(self._forward.prepare(items))
+        return self._placement.transfers.run(self._forward.prepare(items))
 
     def close(self) -> None:
         """Release the memory."""
         self._forward = None
-        release(self._transfers.device)
+        release(self._placement.device)

@@ -20,7 +20,6 @@ from boundarymorph.inference.transformer.device import LoadOptions, Placement, o
 from boundarymorph.inference.transformer.forward import Forward
 from boundarymorph.inference.transformer.model import DeviceModel
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.retrieval.encoders.encoder import unit_vectors
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
@@ -70,14 +69,13 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         self,
         name: str,
         forward: Forward[TokenSequence],
-        transfers: Transfers,
         placement: Placement,
         max_length: int,
         *,
         reader: TextReader,
         dimension: int,
     ) -> None:
-        super().__init__(name, forward, transfers, placement, max_length)
+        super().__init__(name, forward, placement, max_length)
         self.dimension = dimension
         self._reader = reader
 
@@ -120,14 +118,12 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
             types=typed(repository),
             filler=int(repository.tokenizer.eos_token_id or 0),
         )
-        transfers = Transfers(placement.device)
         forward, width = on_device(
             lambda: open_body(
                 repository,
                 pooling="first" if recipe.pooling == "cls" else recipe.pooling,
                 dense=recipe.dense,
                 placement=placement,
-                transfers=transfers,
                 packed=options.get("packed"),
             )
         )
@@ -136,7 +132,7 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         dimension = dimension or width
         origin = f"{repository.model}@{repository.revision[:12]}"
         name = f"{origin}/{placement.precision}/{length}/{_digest(recipe, dimension)}"
-        return cls(name, forward, transfers, placement, length, reader=reader, dimension=dimension)
+        return cls(name, forward, placement, length, reader=reader, dimension=dimension)
 
     def tokenize_query(self, text: str) -> TokenSequence:
         return self._reader.query(text)

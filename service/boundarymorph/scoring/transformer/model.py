@@ -31,7 +31,6 @@ from boundarymorph.inference.transformer.device import LoadOptions, Placement, P
 from boundarymorph.inference.transformer.forward import Forward, Headed, PackedBody, PaddedBody
 from boundarymorph.inference.transformer.model import DeviceModel
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.heads import PaddedLabels, answer_head, check_labels, label_head
 from boundarymorph.scoring.transformer.prompts import (
@@ -81,14 +80,13 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         self,
         name: str,
         forward: Forward[Pair],
-        transfers: Transfers,
         placement: Placement,
         max_length: int,
         *,
         prompt: Prompt,
         temperature: float,
     ) -> None:
-        super().__init__(name, forward, transfers, placement, max_length)
+        super().__init__(name, forward, placement, max_length)
         self._prompt = prompt
         self._temperature = temperature
 
@@ -124,12 +122,10 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        transfers = Transfers(placement.device)
-        forward = on_device(lambda: _open(repository, placement, transfers, options.get("packed"), share_prefix, chat))
+        forward = on_device(lambda: _open(repository, placement, options.get("packed"), share_prefix, chat))
         return cls(
             _name(repository, placement.precision, length, chat),
             forward,
-            transfers,
             placement,
             length,
             prompt=reader,
@@ -156,7 +152,6 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
 def _open(
     repository: RerankerRepository,
     placement: Placement,
-    transfers: Transfers,
     packed: bool | None,
     share_prefix: bool,
     chat: ChatPrompt | None,
@@ -169,16 +164,17 @@ def _open(
         no = chat.template.no
         pooling, head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
         if not packed:
-            return Headed(PaddedBody(body, pooling, transfers, padding_token(repository), cached=True), head)
+            return Headed(PaddedBody(body, pooling, placement.transfers, padding_token(repository), cached=True), head)
     else:
         check_labels(model)
         if not packed:
             if model.config.pad_token_id is None:
                 model.config.pad_token_id = padding_token(repository)
-            return PaddedLabels(model, transfers, model.config.pad_token_id)
+            return PaddedLabels(model, placement.transfers, model.config.pad_token_id)
         pooling, head = label_head(model)
     group = attrgetter("query") if share_prefix and causal(model) else None
-    return Headed(PackedBody(body, pooling, transfers, first_position(model.config), caches(model), group), head)
+    first = first_position(model.config)
+    return Headed(PackedBody(body, pooling, placement.transfers, first, caches(model), group), head)
 
 
 def _template(repository: RerankerRepository, prompt: str | None, instruction: str | None) -> Template | None:
