@@ -114,7 +114,9 @@ class TestReadingThrough:
 
     async def test_what_is_no_relevance_is_not_kept(self, cache: MemoryScoreCache) -> None:
         class Odd(SeededScorer):
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 return Scores(np.array([0.5, np.nan, 1.5]))
 
         scorer = Alone(Odd(), cache)
@@ -214,7 +216,9 @@ class TestNames:
         class Remote(SeededScorer):
             models: ClassVar = ["one", None, "one", "two"]
 
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 scores = await super().score(query, texts, deadline=deadline)
                 return replace(scores, model=self.models[len(self.rounds) - 1], cached=1)
 
@@ -257,7 +261,9 @@ class TestSingleFlight:
 
     async def test_what_the_first_got_no_score_for_the_second_asks_itself(self, cache: MemoryScoreCache) -> None:
         class Partial(GatedScorer):
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 values = (await super().score(query, texts, deadline=deadline)).values
                 return Scores(np.where([text == "b" and len(texts) > 1 for text in texts], np.nan, values))
 

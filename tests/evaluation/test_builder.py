@@ -32,6 +32,7 @@ COLLECTION = Collection(
 class Lengths:
     """A `Scorer` that keeps count; its scores depend on the two texts alone."""
 
+    takes_instruction = False
     name = "lengths"
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -41,7 +42,9 @@ class Lengths:
     async def check(self) -> None:
         pass
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         await asyncio.sleep(self.pause)
         self.pairs += len(texts)
         return Scores(np.array([float(vector_of(query + text, 1)[0] > 0) * 0.5 + 0.25 for text in texts]))
@@ -162,7 +165,9 @@ def test_what_was_not_written_whole_is_computed_again(
     whole = build(path, Lengths())
 
     class Dies(Lengths):
-        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        async def score(
+            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        ) -> Scores:
             if self.pairs >= 64:
                 raise ConnectionError
             return await super().score(query, texts)
@@ -186,7 +191,9 @@ def test_two_at_once(tmp_path: Path) -> None:
     class Second(Lengths):
         refused = 0
 
-        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        async def score(
+            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        ) -> Scores:
             with pytest.raises(InvalidInput, match="another process is building"):
                 await TableBuilder(encoder, Lengths(), 40).build(COLLECTION, path)
             with pytest.raises(InvalidInput, match="another process is building"):

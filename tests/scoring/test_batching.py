@@ -212,9 +212,9 @@ class TestDoor:
             bench.scorer.token_seconds = 0.01
             slow, may_go_on = bench.model.tokenize, threading.Event()
 
-            def tokenize(query: str, texts: Sequence[str]) -> list[Pair]:
+            def tokenize(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
                 assert query != "patient" or may_go_on.wait(10)
-                return slow(query, texts)
+                return slow(query, texts, instruction)
 
             monkeypatch.setattr(bench.model, "tokenize", tokenize)
             patient = asked(bench.scorer, "patient", *["x" * 400] * 10)

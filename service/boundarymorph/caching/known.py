@@ -14,15 +14,7 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
-from boundarymorph.scoring.scorer import (
-    InstructedScorer,
-    PricedScorer,
-    Scorer,
-    Scores,
-    TakesNoInstruction,
-    model_changed,
-    takes_instruction,
-)
+from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
 from boundarymorph.telemetry import metrics
 
 _Key = tuple[str, str, bytes]
@@ -52,7 +44,7 @@ class KnownScores:
         """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
         since a known score says that somebody has the text. instruction: for the scorer, part of what a score is known
         by. Raises TakesNoInstruction."""
-        if instruction is not None and not takes_instruction(self.scorer):
+        if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, caller, tenant, instruction)
 
@@ -183,10 +175,8 @@ class TaskScores:
         scorer, instruction = self._known.scorer, self._instruction
         if self.bill is not None and isinstance(scorer, PricedScorer):
             scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
-        elif instruction is not None and isinstance(scorer, InstructedScorer):
-            scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         else:
-            scores = await scorer.score(self._query, texts, deadline=deadline)
+            scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         self.failure = scores.failure
         return scores
 

@@ -16,12 +16,14 @@ from boundarymorph.scoring.scorer import Pair
 class OnnxCrossEncoder(OnnxTextModel):
     """A `CrossEncoder` with one logit per pair; the score is its sigmoid."""
 
+    takes_instruction = False
+
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxCrossEncoder:
         """Load the cross-encoder that comes with the service. Raises ModelUnavailable."""
         return cls(embedded_cross_encoder(), max_length=max_length, threads=threads)
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         return [
             Pair(np.array(encoding.ids), truncated, np.array(encoding.type_ids), query=query)
             for encoding, truncated in self.encode_pairs(query, texts)
