@@ -96,10 +96,11 @@ class LocalIndex:
         """See `Index.retrieve`."""
         with self._one_state() as vectors:
             within = None if search.condition is None else self._store.matching_sequences(search.condition)
+            unit = search.unit
             if len(vectors) == 0:
                 raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-            found = vectors.search(search.unit, search.depth, within=within)
-            pool = Pool(found.ids, found.vectors, search.unit, found.scores)
+            found = vectors.search(unit, search.depth, within=within)
+            pool = Pool(found.ids, found.vectors, unit, found.scores)
             if len(pool) == 0:  # no document matches the filter
                 return Retrieved(pool, (*self._warnings, *found.warnings))
             sequences, said = found.sequences, list(found.warnings)
