@@ -263,7 +263,7 @@ class LocalIndex:
                 vectors.upsert(changes.ids, changes.vectors, changes.sequences)
             sequence, complete = changes.sequence, changes.complete
         if forgotten:
-            vectors.remove(vectors.view().others(self._store.living()[0]))
+            vectors.remove(vectors.view().rows.others(self._store.living()[0]))
         return sequence
 
     def _learn(self) -> None:

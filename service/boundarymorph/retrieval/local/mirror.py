@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
-from boundarymorph.retrieval.local.vector_index import Neighbours
+from boundarymorph.retrieval.local.rows import Neighbours, Rows
 from boundarymorph.retrieval.vectors import check_search
 
 _FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: out of memory, or a failing device
@@ -47,6 +47,10 @@ class MirroredView:
     flat: FlatView
     mirror: Mirror | None
 
+    @property
+    def rows(self) -> Rows:
+        return self.flat.rows
+
     def __len__(self) -> int:
         return len(self.flat)
 
@@ -64,11 +68,7 @@ class MirroredView:
         except _FAILURES as error:
             _log.warning("a search failed on its device and was answered by the CPU: %s", error)
             return _by_cpu(self.flat, query, depth, "it failed or is out of memory; the log says why")
-        return self.flat.ranked(query, depth, rows)
-
-    def others(self, living: NDArray[np.int64]) -> list[str]:
-        """See `VectorView.others`."""
-        return self.flat.others(living)
+        return self.rows.ranked(query, depth, rows, self.flat.matrix, rows)
 
 
 class MirroredIndex(ABC):
