@@ -108,7 +108,7 @@ class TestRunning:
             np.testing.assert_array_equal(output, by_hand(text, None, "longest_first"))
             assert truncated == (text == WORDS)
 
-    def test_lengths_and_threads_that_cannot_be(self) -> None:
-        for options in ({"max_length": 513}, {"max_length": 0}, {"threads": 0}):
+    def test_lengths_that_cannot_be(self) -> None:
+        for options in ({"max_length": 513}, {"max_length": 0}):
             with pytest.raises(InvalidConfiguration):
                 OnnxTextModel(embedded_encoder(), **options)

@@ -21,7 +21,7 @@ class OnnxTextModel:
 
     max_length: tokens, special ones included; longer inputs are truncated. threads: how many concurrent runs keep the
     cores busy, by default one per core.
-    Raises ModelUnavailable, or InvalidConfiguration for a length or count that the model does not support.
+    Raises ModelUnavailable, or InvalidConfiguration for a length that the model does not support.
     """
 
     backend = "onnx-cpu"
@@ -34,8 +34,6 @@ class OnnxTextModel:
         self.workers = available_cores() if threads is None else threads
         if not 8 <= self.max_length <= weights.positions:
             raise InvalidConfiguration(f"{weights.model} takes a max_length of 8 to {weights.positions} tokens")
-        if self.workers < 1:
-            raise InvalidConfiguration(f"{weights.model} needs at least one thread")
         weights.verify()
         self.name = f"{weights.name}/{self.max_length}"
         self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))

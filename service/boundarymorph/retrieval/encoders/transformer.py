@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,8 +157,6 @@ def _recipe(
     document_prompt: str | None,
     instruction: str | None,
 ) -> Recipe:
-    if pooling is not None and pooling not in get_args(Pooling):
-        raise InvalidConfiguration(f"there is no pooling {pooling}: use cls, mean or last")
     recipe = described_recipe(repository.model, repository.read_json, pooling)
     if query_prompt is not None:
         recipe = replace(recipe, query=query_prompt)
