@@ -59,14 +59,15 @@ def main() -> None:
         catalog.close()
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
         index = (catalog := LocalCatalog(Path(folder))).get("bench")
-        index.search(np.ones(DIMENSION), 1)
+        index.retrieve(Search("", 1, np.ones(DIMENSION)))
         rows = report.Rows("words")
         for query in QUERIES:
             searching, bm25, terms, hybrid = [], [], [], []
             for _ in range(arguments.repeats):
-                vector = rng.standard_normal(DIMENSION)
+                vector = rng.standard_normal(DIMENSION, np.float32)
+                vector /= np.linalg.norm(vector)
                 start = time.perf_counter()
-                _, sequences = index.search_with_sequences(vector, arguments.depth)
+                sequences = index.refresh().view().search(vector, arguments.depth).sequences
                 searched = time.perf_counter()
                 index._store.bm25(query, sequences)
                 scored = time.perf_counter()

@@ -18,6 +18,7 @@ import numpy as np
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.flat import FlatIndex
+from boundarymorph.retrieval.retriever import Search
 from load_tests import report
 
 BATCH = 20_000
@@ -78,7 +79,7 @@ def measured(folder: Path, processes: int, dimension: int, mapped: bool) -> tupl
 def search(folder: Path, dimension: int, mapped: bool, parent: Connection) -> None:
     """Search the index once, and wait for the end."""
     catalog = LocalCatalog(folder, None if mapped else FlatIndex)
-    catalog.get(NAME).search(np.ones(dimension), 100)
+    catalog.get(NAME).retrieve(Search("", 100, np.ones(dimension)))
     parent.send("found")
     parent.recv()
 

@@ -124,11 +124,14 @@ def _patched(target: object, name: str, replacement: object) -> Measure:
     return measured
 
 
+_send = Transfers.send
+
+
 def sent_one_by_one(
     self: Transfers, arrays: Sequence[Integers], dtype: torch.dtype = torch.int32
 ) -> list[torch.Tensor]:
     """Do as `Transfers.send`, with a copy for each array."""
-    return [self.stage([array], dtype).to(self.device, non_blocking=True).view(np.shape(array)) for array in arrays]
+    return [tensor for array in arrays for tensor in _send(self, [array], dtype)]
 
 
 def pageable(shape: int | Sequence[int], dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:

@@ -53,7 +53,9 @@ class GatedScorer(SeededScorer):
         self.waiting = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         if self.rounds_left == 0:
             self.waiting.set()
             try:

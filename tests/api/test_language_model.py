@@ -18,7 +18,7 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne, _identity, ledger
+from boundarymorph.server.composition import AllInOne, ledger
 from boundarymorph.settings import Settings
 from tests.api.service import answer as body_of
 from tests.api.service import problem, serving
@@ -37,7 +37,7 @@ def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Al
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
     retriever, caches = IndexRetriever(catalog, encoder), build_caches(settings.cache)
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = Selector(retriever, scorer, caches.scores, identity=_identity(scorer))
+    selector = Selector(retriever, scorer, caches.scores)
     return AllInOne(catalog, encoder, retriever, scorer, selector, caches=caches)
 
 

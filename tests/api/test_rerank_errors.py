@@ -188,7 +188,9 @@ class Broken(SeededScorer):
 
     trouble: Exception | None = None
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         if self.trouble is not None:
             raise self.trouble
         assert deadline is not None

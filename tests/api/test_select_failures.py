@@ -39,7 +39,7 @@ def failing(error: BoundaryMorphError, first: int = 0) -> Any:
     return fail
 
 
-async def late(scorer: SeededScorer, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+async def late(scorer: SeededScorer, query: str, texts: Sequence[str], *, deadline: float | None, **_: Any) -> Scores:
     """As of a scorer that has not done the work by the deadline."""
     assert deadline is not None
     await asyncio.sleep(deadline - time.monotonic())

@@ -60,7 +60,9 @@ class GatedScorer(SeededScorer):
     async def check(self) -> None:
         self.checks += 1
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         self.deadlines.append(deadline)
         scores = await super().score(query, texts, deadline=deadline)
         failure = self.failures.pop(0) if self.failures else None
@@ -104,12 +106,19 @@ class Alone(KnownScores):
     """A `Scorer`, each call of which is a task of its own."""
 
     name = "known"
+    takes_instruction = False
 
     async def check(self) -> None:
         await self.scorer.check()
 
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, documents: Sequence[str] | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+        documents: Sequence[str] | None = None,
     ) -> Scores:
         task = self.of_task(query)
         values = await task.score(texts, documents=documents, deadline=deadline)

@@ -71,29 +71,36 @@ async def test_documents_are_not_kept(encoder: CachingEncoder, inner: GatedEncod
     assert inner.queries == TEXTS[:1]
 
 
-async def test_nothing_is_kept_before_the_name_is_known(inner: GatedEncoder) -> None:
-    name: list[str | None] = [None]
-    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), identity=lambda: name[0])
+class Renamed(GatedEncoder):
+    """An encoder of servers, which tell their model."""
+
+    identity: str | None = None
+
+
+async def test_nothing_is_kept_before_the_name_is_known() -> None:
+    unnamed = Renamed()
+    encoder = CachingEncoder(unnamed, MemoryEmbeddingCache())
     for _ in range(2):
         np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
-    name[0] = "encoder@1"
+    unnamed.identity = "encoder@1"
     for _ in range(2):
         await encoder.encode_query("a")
-    assert len(inner.queries) == 3
+    assert len(unnamed.queries) == 3
     await encoder.close()
 
 
 @pytest.mark.parametrize("other", [("encoder@2", 32), ("encoder@1", 16)])
-async def test_a_vector_of_another_model_is_not_kept(inner: GatedEncoder, other: tuple[str, int]) -> None:
-    name = ["encoder@1"]
-    encoder = CachingEncoder(inner, MemoryEmbeddingCache(), identity=lambda: name[0])
+async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> None:
+    inner = Renamed()
+    inner.identity = "encoder@1"
+    encoder = CachingEncoder(inner, MemoryEmbeddingCache())
     inner.gate.shut()
     call = asyncio.ensure_future(encoder.encode_query("a"))
     await turns()
-    name[0], inner.dimension = other  # its servers change their model meanwhile
+    inner.identity, inner.dimension = other  # its servers change their model meanwhile
     inner.gate.open()
     await call
-    for name[0], inner.dimension in (("encoder@1", 32), other):
+    for inner.identity, inner.dimension in (("encoder@1", 32), other):
         await encoder.encode_query("a")
     assert len(inner.queries) == 3
     await encoder.close()

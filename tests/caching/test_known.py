@@ -114,7 +114,9 @@ class TestReadingThrough:
 
     async def test_what_is_no_relevance_is_not_kept(self, cache: MemoryScoreCache) -> None:
         class Odd(SeededScorer):
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 return Scores(np.array([0.5, np.nan, 1.5]))
 
         scorer = Alone(Odd(), cache)
@@ -162,27 +164,34 @@ class TestRecalling:
         assert counted.lookups == {"hit": 1, "miss": 1}
 
 
+class Renamed(GatedScorer):
+    """A scorer of servers, which tell their model."""
+
+    identity: str | None = None
+
+
 class TestNames:
-    async def test_nothing_is_kept_before_the_name_is_known(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:
-        name: list[str | None] = [None]
-        scorer = Alone(inner, cache, identity=lambda: name[0])
+    async def test_nothing_is_kept_before_the_name_is_known(self, cache: MemoryScoreCache) -> None:
+        inner = Renamed()
+        scorer = Alone(inner, cache)
         for _ in range(2):
             assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
         assert inner.rounds == [["a"], ["a"]]
         assert await scorer.of_task(QUERY).recall() == set()
-        name[0] = "model@1"
+        inner.identity = "model@1"
         await scorer.score(QUERY, ["a"])
         await scorer.score(QUERY, ["a"])
         assert len(inner.rounds) == 3
         assert len(await cache.recall("model@1", QUERY)) == 1
         await scorer.close()
 
-    async def test_a_name_that_changed_meanwhile(self, inner: GatedScorer, cache: MemoryScoreCache) -> None:
-        name = ["model@1"]
-        scorer = Alone(inner, cache, identity=lambda: name[0])
+    async def test_a_name_that_changed_meanwhile(self, cache: MemoryScoreCache) -> None:
+        inner = Renamed()
+        inner.identity = "model@1"
+        scorer = Alone(inner, cache)
         inner.gate.shut()
         scoring = await begun(scorer.score(QUERY, ["a"]))
-        name[0] = "model@2"
+        inner.identity = "model@2"
         inner.gate.open()
         await scoring
         await scorer.close()
@@ -207,7 +216,9 @@ class TestNames:
         class Remote(SeededScorer):
             models: ClassVar = ["one", None, "one", "two"]
 
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 scores = await super().score(query, texts, deadline=deadline)
                 return replace(scores, model=self.models[len(self.rounds) - 1], cached=1)
 
@@ -250,7 +261,9 @@ class TestSingleFlight:
 
     async def test_what_the_first_got_no_score_for_the_second_asks_itself(self, cache: MemoryScoreCache) -> None:
         class Partial(GatedScorer):
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 values = (await super().score(query, texts, deadline=deadline)).values
                 return Scores(np.where([text == "b" and len(texts) > 1 for text in texts], np.nan, values))
 

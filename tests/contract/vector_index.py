@@ -119,9 +119,9 @@ class ApproximateVectorIndexContract:
         index.upsert(names(20), unit(20, 16), np.arange(1501, 1521))
         index.remove(["d30"])
         living = np.delete(np.arange(1, 1521), [5, 24, 30, 999, 1505])  # of d5 the old one and the new one
-        assert sorted(index.view().others(living)) == sorted(["d24", "d5", "d999"])
-        assert index.view().others(np.arange(1, 1521)) == []
-        assert len(index.view().others(np.empty(0, np.int64))) == 1499
+        assert sorted(index.view().rows.others(living)) == sorted(["d24", "d5", "d999"])
+        assert index.view().rows.others(np.arange(1, 1521)) == []
+        assert len(index.view().rows.others(np.empty(0, np.int64))) == 1499
 
     def test_documents_are_asked_for_by_their_sequence_numbers(self, make: Make) -> None:
         vectors, index = unit(2000, 16), make(16)

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference import models
-from boundarymorph.inference.models import OnnxTextModel, Weights, embedded_cross_encoder, embedded_encoder
+from boundarymorph.inference.models import Weights, embedded_cross_encoder, embedded_encoder
+from boundarymorph.inference.onnx import OnnxTextModel
 
 QUERY = "how tall is the eiffel tower?"
 WORDS = "the tower was completed in 1889 and stands on the champ de mars in paris " * 60
@@ -102,11 +103,12 @@ class TestRunning:
 
     def test_single_texts(self, model: OnnxTextModel) -> None:
         for text in ("one", "", WORDS):
-            output, truncated = model.run(text)
+            [(encoding, truncated)] = model.encode_texts([text])
+            output = model.infer(np.array(encoding.ids))
             np.testing.assert_array_equal(output, by_hand(text, None, "longest_first"))
             assert truncated == (text == WORDS)
 
-    def test_lengths_and_threads_that_cannot_be(self) -> None:
-        for options in ({"max_length": 513}, {"max_length": 0}, {"threads": 0}):
+    def test_lengths_that_cannot_be(self) -> None:
+        for options in ({"max_length": 513}, {"max_length": 0}):
             with pytest.raises(InvalidConfiguration):
                 OnnxTextModel(embedded_encoder(), **options)

@@ -143,7 +143,7 @@ async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
         for server, expected in zip(servers, (score_of("q", "text"), 1 - score_of("q", "text")), strict=True):
             remote = RemoteScorer([server.endpoint()])
             await remote.connect()
-            known = KnownScores(remote, cache, identity=lambda remote=remote: remote.identity)  # type: ignore[misc]
+            known = KnownScores(remote, cache)
             for _ in range(2):
                 assert (await known.of_task("q").score(["text"])).tolist() == [pytest.approx(expected)]
             await known.close()

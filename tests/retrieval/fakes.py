@@ -4,15 +4,23 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.selection import Pool
 
 
 def vector_of(text: str, dimension: int = 32) -> NDArray[np.float32]:
     seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
     vector = np.random.default_rng(seed).standard_normal(dimension)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def nearest(index: Index, query: ArrayLike, depth: int) -> Pool:
+    """The documents of an index that are nearest to a vector."""
+    return index.retrieve(Search("", depth, query)).pool
 
 
 class SeededEncoder:

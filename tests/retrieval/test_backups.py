@@ -18,7 +18,7 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import backups, manifests
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
-from tests.retrieval.fakes import vector_of
+from tests.retrieval.fakes import nearest, vector_of
 
 ROOT = Path(__file__).parents[2]
 COUNT = 300
@@ -51,7 +51,7 @@ def put(index: LocalIndex, numbers: range, version: int = 0) -> None:
 
 
 def contents(index: LocalIndex) -> dict[str, Document]:
-    found = index.search(np.ones(32), 10_000)
+    found = nearest(index, np.ones(32), 10_000)
     assert len(found) == index.count()
     return index.documents(found.ids)
 
@@ -59,7 +59,7 @@ def contents(index: LocalIndex) -> dict[str, Document]:
 def assert_same(one: LocalIndex, other: LocalIndex) -> None:
     assert contents(one) == contents(other)
     for seed in range(5):
-        first, second = (index.search(vector_of(f"query {seed}"), 50) for index in (one, other))
+        first, second = (nearest(index, vector_of(f"query {seed}"), 50) for index in (one, other))
         assert list(first.ids) == list(second.ids)
         np.testing.assert_array_equal(first.embeddings, second.embeddings)
     ids = list(contents(one))
@@ -80,7 +80,7 @@ def test_a_restored_index_equals_the_original(
     assert restored.path.name != index.path.name
     assert_same(index, restored)
     put(restored, range(5), version=1)
-    assert restored.search(vector_of("version 1 of 4"), 1).ids == ["4"]
+    assert nearest(restored, vector_of("version 1 of 4"), 1).ids == ["4"]
     assert contents(index)["4"].text == "version 0 of 4"
     elsewhere = LocalCatalog(tmp_path / "another machine")
     elsewhere.restore("a", copy)
@@ -212,7 +212,7 @@ def test_in_place_of_another(catalog: LocalCatalog, index: LocalIndex, copy: Pat
     assert catalog.restore("a", copy, replace=True).count == COUNT + 19
     for old in (index, theirs):
         with pytest.raises(UnknownIndex):
-            old.search(np.ones(32), 1)
+            nearest(old, np.ones(32), 1)
     assert contents(other.get("a"))["0"].text == "version 0 of 0"
     assert_same(catalog.get("a"), other.get("a"))
     assert catalog.restore("new", copy, replace=True).name == "new"

@@ -26,7 +26,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from tests.retrieval.fakes import vector_of
+from tests.retrieval.fakes import nearest, vector_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def put(index: LocalIndex, *texts: str) -> None:
 
 def found(index: LocalIndex, text: str) -> str:
     """The text that the index answers with, by its nearest document."""
-    (id,) = index.search(vector_of(text), 1).ids
+    (id,) = nearest(index, vector_of(text), 1).ids
     return index.documents([id])[id].text
 
 
@@ -65,9 +65,9 @@ def test_writes_are_visible_to_the_next_search(catalog: LocalCatalog, other: Loc
         assert found(theirs, f"x {version}") == f"x {version}"
         put(theirs, f"x {version} theirs")
         assert found(ours, f"x {version} theirs") == f"x {version} theirs"
-        assert set(ours.search(vector_of("?"), 9).ids) == {"x", "y"}
+        assert set(nearest(ours, vector_of("?"), 9).ids) == {"x", "y"}
     assert theirs.delete(["x"]) == 1
-    assert list(ours.search(vector_of("x 4"), 9).ids) == ["y"]
+    assert list(nearest(ours, vector_of("x 4"), 9).ids) == ["y"]
     assert ours.count() == theirs.count() == 1
 
 
@@ -83,15 +83,15 @@ def test_another_process_is_seen(catalog: LocalCatalog) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     directory = str(index.path.parents[1])
     subprocess.run([sys.executable, "-c", script, directory], check=True, cwd=ROOT, env=environment)
-    assert list(index.search(vector_of("mine"), 9).ids) == ["theirs"]
+    assert list(nearest(index, vector_of("mine"), 9).ids) == ["theirs"]
 
 
 def test_a_search_is_the_same_after_reopening(catalog: LocalCatalog, other: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, *(f"{i} first" for i in range(60)))
-    index.search(vector_of("?"), 1)
+    nearest(index, vector_of("?"), 1)
     put(index, *(f"{i} second" for i in range(0, 60, 3)))
-    before, after = (opened.search(vector_of("?"), 60) for opened in (index, other.get("a")))
+    before, after = (nearest(opened, vector_of("?"), 60) for opened in (index, other.get("a")))
     assert list(before.ids) == list(after.ids)
     np.testing.assert_array_equal(before.embeddings, after.embeddings)
     np.testing.assert_array_equal(before.scores, after.scores)
@@ -192,7 +192,7 @@ def test_deletion(catalog: LocalCatalog, other: LocalCatalog, tmp_path: Path) ->
         with pytest.raises(UnknownIndex):
             put(lost, "y")
         with pytest.raises(UnknownIndex):
-            lost.search(vector_of("x"), 1)
+            nearest(lost, vector_of("x"), 1)
     for opened in (catalog, other):
         with pytest.raises(UnknownIndex):
             opened.get("a")
@@ -208,15 +208,15 @@ def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog,
     other.delete("a")
     made_again = other.create("a", encoder="e", dimension=8)
     with pytest.raises(UnknownIndex):
-        old.search(vector_of("old"), 1)
+        nearest(old, vector_of("old"), 1)
     with pytest.raises(UnknownIndex):
         put(old, "lost")
     current = catalog.get("a")
     assert (current.info.encoder, current.info.dimension, current.count()) == ("e", 8, 0)
     with pytest.raises(EmptyIndex, match="'a'"):
-        current.search(np.ones(8), 1)
+        nearest(current, np.ones(8), 1)
     current.upsert([Document("new", "")], np.ones((1, 8)))
-    assert list(made_again.search(np.ones(8), 9).ids) == ["new"]
+    assert list(nearest(made_again, np.ones(8), 9).ids) == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -363,23 +363,23 @@ def test_a_directory_that_is_gone_is_named(catalog: LocalCatalog, tmp_path: Path
 def test_queries_that_fit_no_index(catalog: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     with pytest.raises(EmptyIndex):
-        index.search(vector_of("x"), 1)
+        nearest(index, vector_of("x"), 1)
     put(index, "x")
     for query in (np.ones(31), np.zeros(32), np.full(32, np.nan)):
         with pytest.raises(InvalidEmbeddings):
-            index.search(query, 1)
+            nearest(index, query, 1)
 
 
 def test_forgotten_deletions_do_not_come_back(catalog: LocalCatalog) -> None:
     """A reader that slept through deletions that are no longer recorded reads the index anew."""
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, *(f"{i}" for i in range(30)))
-    assert len(index.search(vector_of("?"), 99)) == 30
+    assert len(nearest(index, vector_of("?"), 99)) == 30
     forgetful = DocumentStore(index.path, tombstones_kept=2)
     for i in range(10):
         forgetful.delete([str(i)])
     forgetful.close()
-    assert sorted(index.search(vector_of("?"), 99).ids) == sorted(str(i) for i in range(10, 30))
+    assert sorted(nearest(index, vector_of("?"), 99).ids) == sorted(str(i) for i in range(10, 30))
 
 
 def test_searches_while_others_write(catalog: LocalCatalog, other: LocalCatalog) -> None:
@@ -394,7 +394,7 @@ def test_searches_while_others_write(catalog: LocalCatalog, other: LocalCatalog)
         try:
             while acknowledged[0] < 60:
                 at_least = acknowledged[0]
-                pool = index.search(vector_of("?"), 1000)
+                pool = nearest(index, vector_of("?"), 1000)
                 assert sorted(pool.ids, key=int) == [str(i) for i in range(100)]
                 row = list(pool.ids).index("7")
                 expected = [vector_of(f"7 {version}") for version in range(at_least, acknowledged[0] + 2)]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.local import faiss_index
 from boundarymorph.retrieval.local.faiss_index import FaissIndex, FaissMirror, FaissShard, limit
-from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
+from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.mirror import MirroredIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
@@ -50,16 +50,13 @@ class Limited:
         return self.index.search(query, reach)
 
 
-class Simulated(MirroredIndex[FaissMirror]):
+class Simulated(MirroredIndex):
     """What `FaissIndex` is, with FAISS on the CPU in place of the GPU, and a limit of its own."""
 
     def __init__(self, dimension: int, most: int, shards: int = 4) -> None:
         self.made = [Limited(dimension, most) for _ in range(shards)]
         self._most = most
         super().__init__(dimension)
-
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, FaissMirror] | None) -> FaissMirror:
-        return FaissMirror.following(view, before, self._empty)
 
     def _empty(self) -> FaissMirror:
         self.made = [Limited(self._dimension, self._most) for _ in self.made]

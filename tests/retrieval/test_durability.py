@@ -10,7 +10,7 @@ import numpy as np
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words.lexical import PoolWords
-from tests.retrieval.fakes import vector_of
+from tests.retrieval.fakes import nearest, vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times
 from tests.system import forked
@@ -43,7 +43,7 @@ def read_all(directory: Path) -> dict[int, int]:
     """Versions by document number, after checking that texts, vectors and answers agree."""
     catalog = LocalCatalog(directory)
     index = catalog.get("index")
-    pool = index.search(np.ones(DIMENSION), 1_000_000)
+    pool = nearest(index, np.ones(DIMENSION), 1_000_000)
     documents = index.documents(pool.ids)
     assert len(documents) == len(pool) == index.count()
     versions = {}
@@ -52,8 +52,7 @@ def read_all(directory: Path) -> dict[int, int]:
         assert documents[id] == document_of(int(id), version)
         np.testing.assert_allclose(vector, vector_of(documents[id].text), atol=1e-3)
         versions[int(id)] = version
-    nearest = index.search(vector_of(documents[pool.ids[0]].text), 1)
-    assert nearest.ids == [pool.ids[0]]
+    assert nearest(index, vector_of(documents[pool.ids[0]].text), 1).ids == [pool.ids[0]]
     catalog.close()
     return versions
 

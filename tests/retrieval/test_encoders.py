@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
+from boundarymorph.inference.models import embedded_encoder
+from boundarymorph.inference.onnx import OnnxTextModel
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
 from tests.contract.encoder import EncoderContract
@@ -32,7 +33,9 @@ class TestOnnxEncoder(EncoderContract):
         await short.close()
 
     async def test_it_is_the_first_token_normalised(self, encoder: BatchingEncoder) -> None:
-        hidden, _ = OnnxTextModel(embedded_encoder()).run("A violin has four strings.")
+        model = OnnxTextModel(embedded_encoder())
+        [(encoding, _)] = model.encode_texts(["A violin has four strings."])
+        hidden = model.infer(np.array(encoding.ids))
         (vector,) = (await encoder.encode_documents(["A violin has four strings."])).vectors
         np.testing.assert_allclose(vector, hidden[0] / np.linalg.norm(hidden[0]), atol=1e-6)
 

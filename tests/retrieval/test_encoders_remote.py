@@ -409,5 +409,3 @@ class TestAddresses:
     def test_settings_that_do_not_fit(self) -> None:
         with pytest.raises(InvalidConfiguration, match="remote encoder needs the URL"):
             RemoteEncoder([])
-        with pytest.raises(InvalidConfiguration, match="dimension"):
-            RemoteEncoder([parse("tei://host")], dimension=0)

@@ -373,10 +373,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"precision": "int4"}, "use auto, fp32, bf16, fp16 or int8"),
-            ({"threads": 0}, "threads"),
-            ({"batch_tokens": 0}, "batch_tokens"),
-            ({"pooling": "max"}, "cls, mean or last"),
             ({"instruction": "Find it"}, "take no instruction"),
             ({"dimension": 33}, "1 to 32 dimensions"),
             ({"dimension": 0}, "1 to 32 dimensions"),

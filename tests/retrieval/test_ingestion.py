@@ -20,7 +20,7 @@ from boundarymorph.retrieval.ingestion import MAX_PROBLEMS, WRITTEN_AT_A_TIME, I
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
-from tests.retrieval.fakes import SeededEncoder, vector_of
+from tests.retrieval.fakes import SeededEncoder, nearest, vector_of
 from tests.stateful.profile import times
 
 
@@ -171,7 +171,7 @@ class TestIngesting:
         )
         assert report == IngestReport(added=2, truncated=1)
         assert encoder.encoded == ["T\none", "b" * 200]
-        assert list(index.search(vector_of("T\none"), 1).ids) == ["a"]
+        assert list(nearest(index, vector_of("T\none"), 1).ids) == ["a"]
 
     async def test_only_changes_are_encoded(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
@@ -199,7 +199,7 @@ class TestIngesting:
         assert report.added + report.updated + report.unchanged + report.superseded == 5
         assert report.superseded >= {1: 0, 2: 2, 3: 3, 100: 4}[batch_size]
         assert index.documents(["a"])["a"].text == "three"
-        assert index.search(vector_of("three"), 5).scores[0] > 0.999
+        assert nearest(index, vector_of("three"), 5).scores[0] > 0.999
 
     async def test_an_id_that_comes_twice_costs_nothing_the_second_time(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
@@ -213,10 +213,10 @@ class TestIngesting:
         for target, encoder in ((index, SeededEncoder()), (own, None)):
             assert await ingest(target, encoder, upload(record)) == IngestReport(added=1)
             assert await ingest(target, encoder, upload(record)) == IngestReport(unchanged=1)
-            assert target.search(vector_of("elsewhere"), 1).scores[0] > 0.999
+            assert nearest(target, vector_of("elsewhere"), 1).scores[0] > 0.999
             moved = {**record, "embedding": vector_of("moved").tolist()}
             assert await ingest(target, encoder, upload(moved)) == IngestReport(updated=1)
-            assert target.search(vector_of("moved"), 1).scores[0] > 0.999
+            assert nearest(target, vector_of("moved"), 1).scores[0] > 0.999
 
     async def test_texts_that_cannot_be_encoded_are_bad_lines(self, own: LocalIndex, catalog: LocalCatalog) -> None:
         foreign = catalog.create("foreign", encoder="other-encoder", dimension=32)
@@ -248,7 +248,7 @@ class TestIngesting:
         assert encoder.encoded == []
         report = await ingest(index, encoder, upload(*good), batch_size=4, strict=True)
         assert report == IngestReport(added=50)
-        assert list(index.search(vector_of("given"), 1).ids) == ["7"]
+        assert list(nearest(index, vector_of("given"), 1).ids) == ["7"]
 
     async def test_strict_refuses_texts_that_cannot_be_encoded(self, own: LocalIndex) -> None:
         with pytest.raises(InvalidInput, match="line 1"):
@@ -328,7 +328,7 @@ class TestIngesting:
         report = await ingest(index, encoder, upload(*records))
         assert report == IngestReport(added=3, truncated=1)
         query = await encoder.encode_query("public transport timetable")
-        assert index.search(query, 1).ids == ["tram"]
+        assert nearest(index, query, 1).ids == ["tram"]
         await encoder.close()
 
 

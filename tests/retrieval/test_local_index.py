@@ -15,6 +15,7 @@ from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import Changes, DocumentStore
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import names, unit
+from tests.retrieval.fakes import nearest
 from tests.retrieval.test_training import put
 
 DIMENSION = 16
@@ -46,13 +47,14 @@ def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
     index.delete(["d20"])
     changes = index._store.changes(0)
     expected = dict(zip(changes.ids, changes.sequences.tolist(), strict=True))
+    query = unit(1, DIMENSION)[0]
     for opened in (index, open_index("ivf"), open_index("ivf", make_vectors=FlatIndex)):
-        pool, sequences = opened.search_with_sequences(unit(1, DIMENSION)[0], 10_000)
-        assert dict(zip(pool.ids, sequences.tolist(), strict=True)) == expected
-        some = np.sort(changes.sequences[::7])
-        pool, sequences = opened.search_with_sequences(unit(1, DIMENSION)[0], 10_000, within=some)
-        assert sorted(sequences.tolist()) == some.tolist()
-        assert len(opened.search_with_sequences(unit(1, DIMENSION)[0], 3, within=np.empty(0, np.int64))[0]) == 0
+        with opened._one_state() as vectors:
+            found = vectors.search(query, 10_000)
+            assert dict(zip(found.ids, found.sequences.tolist(), strict=True)) == expected
+            some = np.sort(changes.sequences[::7])
+            assert sorted(vectors.search(query, 10_000, within=some).sequences.tolist()) == some.tolist()
+            assert vectors.search(query, 3, within=np.empty(0, np.int64)).ids == []
 
 
 def test_it_answers_after_a_restart_however_much_was_deleted(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ def test_it_answers_after_a_restart_however_much_was_deleted(tmp_path: Path) -> 
         writer.delete([f"d{3 * number}"])
     started = LocalIndex("index", DocumentStore(path, page=3))
     for index in (started, writer):
-        assert len(index.search(unit(1, DIMENSION)[0], 100)) == 30
+        assert len(nearest(index, unit(1, DIMENSION)[0], 100)) == 30
         index.close()
 
 
@@ -85,7 +87,7 @@ def test_what_matches_throughout_is_found(
     def interrupted(store: DocumentStore, filter: Filter) -> NDArray[np.int64]:
         found = looked_up(store, filter)
         writer.upsert(documents[:20], vectors[:20])
-        other = threading.Thread(target=reader.search, args=(vectors[0], 1))
+        other = threading.Thread(target=nearest, args=(reader, vectors[0], 1))
         other.start()
         other.join()
         return found
@@ -134,7 +136,7 @@ def test_deletions_that_are_forgotten_while_it_is_first_read(tmp_path: Path, mon
         return read(store, after)
 
     monkeypatch.setattr(DocumentStore, "changes", changes)
-    assert sorted(reader.search(unit(1, DIMENSION)[0], 1000).ids) == sorted(names(28, 12) + names(30, 100))
+    assert sorted(nearest(reader, unit(1, DIMENSION)[0], 1000).ids) == sorted(names(28, 12) + names(30, 100))
     reader.close()
     writer.close()
 
@@ -152,7 +154,7 @@ def test_a_first_reading_does_not_keep_the_log(tmp_path: Path, monkeypatch: pyte
         upsert(index, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FlatIndex, "upsert", slowly)
-    assert len(reader.search(unit(1, DIMENSION)[0], 1000)) == 40
+    assert len(nearest(reader, unit(1, DIMENSION)[0], 1000)) == 40
     assert emptied == [True] * 4
     reader.close()
     writer.close()

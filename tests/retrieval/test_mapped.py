@@ -15,6 +15,7 @@ from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.vector_index import names, unit
+from tests.retrieval.fakes import nearest
 from tests.retrieval.test_training import DIMENSION, EAGER, NEVER, put, until
 
 Open = Callable[..., LocalIndex]
@@ -55,7 +56,7 @@ def mapped(index: LocalIndex) -> bool:
 def same(index: LocalIndex, vectors: dict[str, NDArray[np.float32]]) -> None:
     """The index finds these documents, with these vectors, in the order of their inner products."""
     query = unit(1, DIMENSION, seed=99)[0]
-    pool = index.search(query, 10_000)
+    pool = nearest(index, query, 10_000)
     expected = sorted(vectors, key=lambda id: -float(vectors[id] @ query))
     assert sorted(pool.ids) == sorted(expected)
     assert list(pool.ids)[:20] == expected[:20]
@@ -166,7 +167,7 @@ def test_searches_go_on_while_files_are_written_and_replaced(open_index: Open) -
     def search(searched: LocalIndex) -> None:
         try:
             while not done.is_set():
-                pool = searched.search(unit(1, DIMENSION, seed=3)[0], 40)
+                pool = nearest(searched, unit(1, DIMENSION, seed=3)[0], 40)
                 assert len(pool) == len(set(pool.ids)) == 40
         except BaseException as error:
             failures.append(error)

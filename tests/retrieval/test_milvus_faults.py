@@ -219,7 +219,9 @@ class KillingScorer(SeededScorer):
         super().__init__()
         self.kill = kill
 
-    async def score(self, query: str, texts: Any, *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Any, *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         if len(self.rounds) == 1:
             self.kill()
         return await super().score(query, texts, deadline=deadline)

@@ -15,6 +15,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import WORDS_WITHOUT_STEMS, LocalIndex
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.words.lexical import PoolWords
+from tests.retrieval.fakes import nearest
 
 DATA = Path(__file__).parent / "older_version"
 BEFORE: dict[str, Any] = json.loads((DATA / "answers.json").read_text())
@@ -47,7 +48,7 @@ def test_every_kind_opens_and_answers_as_before(folder: Path, name: str) -> None
     assert answers(index) == BEFORE["indexes"][name]
     assert index.delete(["d1"]) == 1
     assert index.compact()
-    assert "d1" not in index.search(BEFORE["query"], 50).ids
+    assert "d1" not in nearest(index, BEFORE["query"], 50).ids
     assert (index.structure() is not None) is (KINDS[name] == "ivf")
     catalog.close()
 

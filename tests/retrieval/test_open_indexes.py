@@ -17,6 +17,7 @@ from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
+from tests.retrieval.fakes import nearest
 
 MOST_OPEN = 4
 NAMES = [f"i{number}" for number in range(12)]
@@ -55,10 +56,10 @@ def files(catalog: LocalCatalog) -> set[str]:
 
 def test_so_many_and_no_more(catalog: LocalCatalog) -> None:
     for name in NAMES:
-        assert list(get(catalog, name).search(QUERY, 1).ids) == [name]
+        assert list(nearest(get(catalog, name), QUERY, 1).ids) == [name]
     assert files(catalog) == set(NAMES[-MOST_OPEN:])
-    get(catalog, NAMES[-MOST_OPEN]).search(QUERY, 1)
-    get(catalog, NAMES[0]).search(QUERY, 1)
+    nearest(get(catalog, NAMES[-MOST_OPEN]), QUERY, 1)
+    nearest(get(catalog, NAMES[0]), QUERY, 1)
     assert files(catalog) == {NAMES[0], NAMES[-MOST_OPEN], *NAMES[2 - MOST_OPEN :]}, "the least recently used went"
 
 
@@ -82,13 +83,13 @@ def test_a_search_that_is_going_on_does_not_notice(catalog: LocalCatalog) -> Non
     index = get(catalog, "i0")
     with index._store.one_state():
         for name in NAMES[1:]:
-            get(catalog, name).search(QUERY, 1)
+            nearest(get(catalog, name), QUERY, 1)
         assert index.documents(["i0"])["i0"].text == "text of i0"
-        assert list(index.search(QUERY, 1).ids) == ["i0"]
+        assert list(nearest(index, QUERY, 1).ids) == ["i0"]
     assert "i0" not in files(catalog), "its files are closed at its end"
     index.upsert([Document("new", "new")], np.array([[1.0, 0.0]]))
-    assert list(index.search(QUERY, 2).ids) == ["new", "i0"], "who kept it goes on using it"
-    assert list(get(catalog, "i0").search(QUERY, 2).ids) == ["new", "i0"]
+    assert list(nearest(index, QUERY, 2).ids) == ["new", "i0"], "who kept it goes on using it"
+    assert list(nearest(get(catalog, "i0"), QUERY, 2).ids) == ["new", "i0"]
 
 
 def test_many_at_a_time(catalog: LocalCatalog) -> None:
@@ -97,7 +98,7 @@ def test_many_at_a_time(catalog: LocalCatalog) -> None:
         for _ in range(60):
             name = rng.choice(NAMES)
             index = get(catalog, name, rng.choice("ab"))
-            assert list(index.search(QUERY, 1).ids) == [name]
+            assert list(nearest(index, QUERY, 1).ids) == [name]
             assert index.documents([name])[name].text == f"text of {name}"
 
     with ThreadPoolExecutor(6) as threads:

@@ -1,5 +1,7 @@
 """Devices that are not there, or fail later: the service searches on the CPU, and every answer says so."""
 
+from __future__ import annotations
+
 import logging
 import sys
 from collections.abc import Callable
@@ -79,12 +81,15 @@ def test_a_command_uses_no_device(tmp_path: Path) -> None:
 class Refusing:
     """A device that answers nothing."""
 
+    def extended(self, view: FlatView, kept: int) -> Refusing:
+        return self
+
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         raise BeyondDevice("it is small")
 
 
-class Small(MirroredIndex[Refusing]):
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, Refusing] | None) -> Refusing:
+class Small(MirroredIndex):
+    def _empty(self) -> Refusing:
         return Refusing()
 
 
@@ -100,14 +105,20 @@ NO_ROOM = "the CPU searched, not the device: it could not load the documents of 
 NO_MEMORY = "the CPU searched, not the device: it failed or is out of memory; the log says why"
 
 
-class FullTorch(TorchIndex):
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
+class FullMirror(TorchMirror):
+    def extended(self, view: FlatView, kept: int) -> TorchMirror:
         if view.rows.count > SIZE:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return super()._mirrored(view, before)
+        return super().extended(view, kept)
 
 
-class FullFaiss(MirroredIndex[FaissMirror]):
+class FullTorch(TorchIndex):
+    def _empty(self) -> FullMirror:
+        empty = super()._empty()
+        return FullMirror(empty.matrix, empty.alive, empty.loss)
+
+
+class FullFaiss(MirroredIndex):
     """FAISS on the CPU in place of a GPU whose memory is full at a point, in the middle of what it is given."""
 
     class Memory(faiss.IndexFlatIP):
@@ -117,14 +128,12 @@ class FullFaiss(MirroredIndex[FaissMirror]):
                 raise RuntimeError("Error: StandardGpuResources: alloc fail type FlatData: cudaMalloc error 2")
             super().add(rows[7:])
 
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, FaissMirror] | None) -> FaissMirror:
-        return FaissMirror.following(
-            view, before, lambda: FaissMirror([FaissShard(self.Memory(self._dimension))], 2_048)
-        )
+    def _empty(self) -> FaissMirror:
+        return FaissMirror([FaissShard(self.Memory(self._dimension))], 2_048)
 
 
 class Unbuildable(TorchIndex):
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
+    def _empty(self) -> TorchMirror:
         raise MemoryError
 
 
@@ -135,7 +144,7 @@ def put(catalog: LocalCatalog, ids: list[str], seed: int = 0) -> None:
 
 @pytest.mark.parametrize("make", [FullTorch, FullFaiss])
 def test_a_device_without_room_for_what_is_written(
-    tmp_path: Path, make: Callable[[int], MirroredIndex[Any]], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, make: Callable[[int], MirroredIndex], caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog, plain = LocalCatalog(tmp_path, make), LocalCatalog(tmp_path, FlatIndex)
     queries = unit(5, 8, seed=9)

@@ -24,6 +24,7 @@ from boundarymorph.retrieval.local.ivf import IvfIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.training import TrainingPolicy
 from tests.contract.vector_index import names, unit
+from tests.retrieval.fakes import nearest
 
 ROOT = Path(__file__).parents[2]
 DIMENSION = 16
@@ -69,7 +70,7 @@ def assert_same(first: LocalIndex, second: LocalIndex) -> None:
     """In all that an approximate search is to find: everything, and exact vectors and scores of what is nearest."""
     for query in unit(5, DIMENSION, seed=99):
         for depth in (1, 10_000):
-            one, other = first.search(query, depth), second.search(query, depth)
+            one, other = nearest(first, query, depth), nearest(second, query, depth)
             shared = [id for id in one.ids if id in set(other.ids)]
             assert len(one) == len(other)
             assert depth == 1 or len(shared) == len(one)
@@ -129,7 +130,7 @@ def test_it_trains_itself_while_it_is_searched_and_written(open_index: Open) -> 
             while not done.is_set():
                 at_least = acknowledged[0]
                 if at_least:
-                    pool = searched.search(unit(1, DIMENSION, seed=3)[0], 10**6)
+                    pool = nearest(searched, unit(1, DIMENSION, seed=3)[0], 10**6)
                     assert len(set(pool.ids)) == len(pool.ids)
                     steps = [int(id.split("-")[0]) for id in pool.ids]
                     assert set(range(max(0, acknowledged[0] - 9), at_least)) <= set(steps)
@@ -173,7 +174,7 @@ def test_while_another_trains_it_goes_on(open_index: Open) -> None:
     with other._trainer.files.lock() as ours:
         assert ours
         assert not index.compact()
-        assert len(index.search(unit(1, DIMENSION)[0], 10**6)) == 300
+        assert len(nearest(index, unit(1, DIMENSION)[0], 10**6)) == 300
     assert index.compact()
 
 
@@ -189,7 +190,7 @@ def test_attempts_keep_their_distance(open_index: Open, path: Path, caplog: pyte
         assert len(warnings) == expected
     with pytest.raises(StorageUnavailable, match="'index'"):
         index.compact()
-    assert len(index.search(unit(1, DIMENSION)[0], 10**6)) == 300
+    assert len(nearest(index, unit(1, DIMENSION)[0], 10**6)) == 300
     path.with_suffix(".ivf").unlink()
     now[0] += 26
     index.refresh()
@@ -204,7 +205,7 @@ def test_a_damaged_structure_is_named_and_trained_again(
     index.compact()
     damage(path)
     started = open_index(EAGER)
-    assert len(started.search(unit(1, DIMENSION)[0], 10**6)) == 300
+    assert len(nearest(started, unit(1, DIMENSION)[0], 10**6)) == 300
     assert caplog.text.count("ignoring the structure") == 1 and "vectors.faiss" in caplog.text
     assert_same(started, open_index(make_vectors=FlatIndex))
     until(lambda: trained(started) == 300)
@@ -247,7 +248,7 @@ def test_a_store_that_was_restored_from_an_older_copy(
     index.close()
     path.write_bytes(copy)
     restored = open_index()
-    assert sorted(restored.search(unit(1, DIMENSION)[0], 10**6).ids) == sorted(names(200))
+    assert sorted(nearest(restored, unit(1, DIMENSION)[0], 10**6).ids) == sorted(names(200))
     assert "newer than its store" in caplog.text
 
 
@@ -261,7 +262,7 @@ def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path, capl
         forgetful.delete([f"d{number}"])
     forgetful.close()
     for late in (sleeping, open_index(EAGER)):
-        assert sorted(late.search(unit(1, DIMENSION)[0], 10**6).ids) == sorted(names(390, 10))
+        assert sorted(nearest(late, unit(1, DIMENSION)[0], 10**6).ids) == sorted(names(390, 10))
         assert trained(late) == 400
     assert_same(sleeping, open_index(make_vectors=FlatIndex))
     assert not caplog.records
@@ -313,7 +314,7 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path) -> None:
     again = LocalCatalog(tmp_path)
     index = again.create("a", encoder=None, dimension=DIMENSION)
     assert trained(index) == 400
-    assert index.search(vectors[50], 1).ids == ["d50"]
+    assert nearest(index, vectors[50], 1).ids == ["d50"]
     assert again.create("a", encoder=None, dimension=DIMENSION, kind="ivf") is index
     with pytest.raises(IndexConflict, match="ivf"):
         again.create("a", encoder=None, dimension=DIMENSION, kind="flat")
@@ -323,7 +324,7 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path) -> None:
     assert not again.exists("b")
     again.delete("a")
     with pytest.raises(UnknownIndex):
-        index.search(vectors[0], 1)
+        nearest(index, vectors[0], 1)
     assert list(tmp_path.iterdir()) == []
     again.close()
 

@@ -19,6 +19,7 @@ def score_of(query: str, text: str) -> float:
 class SeededScorer:
     """A `Scorer` that understands nothing, keeps its rounds, and counts over 100 characters as truncated."""
 
+    takes_instruction = False
     name = "seeded"
 
     def __init__(self) -> None:
@@ -27,7 +28,9 @@ class SeededScorer:
     async def check(self) -> None:
         pass
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         self.rounds.append(list(texts))
         values = np.array([score_of(query, text) for text in texts], dtype=np.float64)
         return Scores(values, truncated=sum(len(text) > 100 for text in texts))
@@ -43,6 +46,7 @@ class SeededCrossEncoder:
     a text with "poison" in it and to lose its device on one with "lightning".
     """
 
+    takes_instruction = False
     name = "seeded"
     backend = "test"
     max_length = 100
@@ -69,7 +73,7 @@ class SeededCrossEncoder:
         self.closed = False
         self._texts: dict[Pair, str] = {}
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         pairs = [Pair(np.arange(min(100, max(1, len(text)))), len(text) > 100, query=query) for text in texts]
         self._texts.update(zip(pairs, texts, strict=True))
         return pairs

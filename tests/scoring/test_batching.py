@@ -212,9 +212,9 @@ class TestDoor:
             bench.scorer.token_seconds = 0.01
             slow, may_go_on = bench.model.tokenize, threading.Event()
 
-            def tokenize(query: str, texts: Sequence[str]) -> list[Pair]:
+            def tokenize(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
                 assert query != "patient" or may_go_on.wait(10)
-                return slow(query, texts)
+                return slow(query, texts, instruction)
 
             monkeypatch.setattr(bench.model, "tokenize", tokenize)
             patient = asked(bench.scorer, "patient", *["x" * 400] * 10)
@@ -229,9 +229,9 @@ class TestDoor:
         async with Bench(queue_tokens=120) as bench:
             tokenize, may_go_on = bench.model.tokenize, threading.Event()
 
-            def gated(query: str, texts: Sequence[str]) -> list[Pair]:
+            def gated(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
                 assert query != "slow" or may_go_on.wait(10)
-                return tokenize(query, texts)
+                return tokenize(query, texts, instruction)
 
             monkeypatch.setattr(bench.model, "tokenize", gated)
             slow = asked(bench.scorer, "slow", "x" * 400, deadline=time.monotonic() + 20)
@@ -251,9 +251,9 @@ class TestDoor:
         may_go_on = threading.Event()
         tokenize = model.tokenize
 
-        def slowly(query: str, texts: Sequence[str]) -> list[Pair]:
+        def slowly(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
             assert query != "slow" or may_go_on.wait(10)
-            return tokenize(query, texts)
+            return tokenize(query, texts, instruction)
 
         monkeypatch.setattr(model, "tokenize", slowly)
         with pytest.raises(DeadlineExceeded):
@@ -336,9 +336,9 @@ class TestLeaving:
         scorer = BatchingScorer(model)
         tokenize = model.tokenize
 
-        def slowly(query: str, texts: Sequence[str]) -> list[Pair]:
+        def slowly(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
             assert may_go_on.wait(10)
-            return tokenize(query, texts)
+            return tokenize(query, texts, instruction)
 
         monkeypatch.setattr(model, "tokenize", slowly)
         task = asked(scorer, "q", "text")
@@ -399,7 +399,7 @@ class TestTrouble:
         scorer = BatchingScorer(model := SeededCrossEncoder())
         tokenize = model.tokenize
         for kept in (0, 1):
-            monkeypatch.setattr(model, "tokenize", lambda query, texts, kept=kept: tokenize(query, texts[:kept]))
+            monkeypatch.setattr(model, "tokenize", lambda query, texts, _, kept=kept: tokenize(query, texts[:kept]))
             with pytest.raises(ScorerFailed, match=f"{kept} pairs of 2 texts"):
                 await scorer.score("q", ["a", "b"], deadline=time.monotonic() + 5)
         await scorer.close()

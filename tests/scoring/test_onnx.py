@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.inference.models import OnnxTextModel, embedded_cross_encoder
+from boundarymorph.inference.models import embedded_cross_encoder
+from boundarymorph.inference.onnx import OnnxTextModel
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract

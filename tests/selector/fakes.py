@@ -61,7 +61,9 @@ class SlowScorer(SeededScorer):
         super().__init__()
         self.clock = clock
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         self.clock.now += 2
         return await super().score(query, texts)
 
@@ -74,7 +76,9 @@ class SteadyScorer(SeededScorer):
         self.clock = clock
         self.seconds = seconds
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         done = self.clock.now + self.seconds * len(texts)
         self.clock.now = done if deadline is None else min(done, deadline)
         if self.clock.now < done:
@@ -101,7 +105,9 @@ class Trouble(SeededScorer):
         self.error = error
         self.first = first
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         if len(self.rounds) >= self.first:
             raise self.error
         return await super().score(query, texts)

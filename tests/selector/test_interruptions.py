@@ -192,7 +192,9 @@ class TestDeadline:
 
     async def test_the_scorer_hears_of_it(self, selector_of: Callable[..., Selector]) -> None:
         class Listening(SeededScorer):
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 heard.append(deadline)
                 return await super().score(query, texts)
 

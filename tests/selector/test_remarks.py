@@ -20,7 +20,9 @@ class Low(SeededScorer):
         super().__init__()
         self.last, self.scored = last, 0
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         self.scored += len(texts)
         return Scores(np.array([self.last if self.scored == 10 else 0.001] * len(texts)))
 

@@ -83,7 +83,9 @@ class TestDeletedMeanwhile:
         """Else what is like it would seem irrelevant too: here everything scores 0.9."""
 
         class Constant(SeededScorer):
-            async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
                 return Scores(np.full(len(texts), 0.9))
 
         retriever = FakeRetriever()
@@ -159,7 +161,9 @@ async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[...,
             super().__init__()
             self.third = asyncio.Event()
 
-        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        async def score(
+            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        ) -> Scores:
             scores = await super().score(query, texts)
             if len(self.rounds) == 3:
                 self.third.set()
@@ -193,7 +197,9 @@ async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selec
 
 async def test_a_scorer_that_fails_fails_the_task(selector_of: Callable[..., Selector]) -> None:
     class Failing(SeededScorer):
-        async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+        async def score(
+            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        ) -> Scores:
             raise ConnectionError("the scorer is away")
 
     with pytest.raises(ConnectionError):

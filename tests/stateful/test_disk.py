@@ -31,6 +31,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.contract.vector_index import unit
 from tests.disks import IN_A_NAMESPACE, SmallDisk
+from tests.retrieval.fakes import nearest
 from tests.stateful.profile import draws
 
 NAMES = ["a", "b"]
@@ -114,10 +115,10 @@ class DiskMachine(RuleBasedStateMachine):
         assert index.count() == len(model)
         assert {id: document.text for id, document in index.documents(IDS).items()} == model
         if model:
-            assert set(index.search(VECTORS[0], 10).ids) == model.keys()
+            assert set(nearest(index, VECTORS[0], 10).ids) == model.keys()
         else:
             with pytest.raises(EmptyIndex):
-                index.search(VECTORS[0], 10)
+                nearest(index, VECTORS[0], 10)
 
     @invariant()
     def the_list_is_whole(self) -> None:

@@ -214,7 +214,7 @@ class IndexMachine(RuleBasedStateMachine):
                 if compacting:
                     other.compact()
                 if self.model and not index._catching_up.locked():
-                    index.search(QUERIES[0], 1)
+                    index.refresh()
             except BaseException as failure:  # which SQLite would not pass on
                 failures.append(failure)
 

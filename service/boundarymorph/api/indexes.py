@@ -150,11 +150,13 @@ async def upsert_documents(
 async def delete_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
     """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
-    if wanted.ids is not None:
-        deleting = access.work.write.run(_delete, indexes.catalog, name, wanted.ids)
-    else:
-        deleting = access.work.write.run(_delete_matching, indexes.catalog, name, Filter(wanted.filter))
-    return DeleteReport(deleted=await bodies.while_connected(request, deleting))
+    filter = None if wanted.filter is None else Filter(wanted.filter)
+
+    def delete() -> int:
+        index = indexes.catalog.get(name)
+        return index.delete(wanted.ids or ()) if filter is None else index.delete_matching(filter)
+
+    return DeleteReport(deleted=await bodies.while_connected(request, access.work.write.run(delete)))
 
 
 @router.get("/{name}/documents", dependencies=READ, summary="List documents", responses=openapi.problems(404, 422, 503))
@@ -190,10 +192,10 @@ async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexSt
 )
 async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> StoredDocument:
     """Return its text, title and metadata."""
-    document = await access.work.read.run(_document, indexes.catalog, name, id)
-    if document is None:
+    found = await access.work.read.run(lambda: indexes.catalog.get(name).documents([id]))
+    if id not in found:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
-    return StoredDocument.model_validate(document, from_attributes=True)
+    return StoredDocument.model_validate(found[id], from_attributes=True)
 
 
 @router.delete(
@@ -204,7 +206,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
 )
 async def delete_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
     """404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list."""
-    if not await access.work.write.run(_delete, indexes.catalog, name, [id]):
+    if not await access.work.write.run(lambda: indexes.catalog.get(name).delete([id])):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
 
@@ -238,18 +240,6 @@ def _field(values: Sequence[Any]) -> FieldStatistics:
     different = {orjson.dumps(value, option=orjson.OPT_SORT_KEYS): value for value in values}
     short = [value for written, value in different.items() if len(written) <= EXAMPLE_BYTES]
     return FieldStatistics(documents=len(values), values=len(different), examples=short[:EXAMPLES])
-
-
-def _document(catalog: Catalog, name: str, id: str) -> Document | None:
-    return catalog.get(name).documents([id]).get(id)
-
-
-def _delete(catalog: Catalog, name: str, ids: Sequence[str]) -> int:
-    return catalog.get(name).delete(ids)
-
-
-def _delete_matching(catalog: Catalog, name: str, filter: Filter) -> int:
-    return catalog.get(name).delete_matching(filter)
 
 
 class _WhileUploading(StreamingResponse):

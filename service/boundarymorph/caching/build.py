@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -24,13 +23,13 @@ class Caches:
     embeddings: EmbeddingCache | None = None
     link: RedisLink | None = None
 
-    def before_encoder(self, encoder: Encoder, identity: Callable[[], str | None] | None = None) -> Encoder:
-        """Return an encoder that caches queries. identity: see `KnownScores`."""
+    def before_encoder(self, encoder: Encoder) -> Encoder:
+        """Return an encoder that caches queries."""
         if self.embeddings is None:
             return encoder
         from boundarymorph.caching.encoder import CachingEncoder
 
-        return CachingEncoder(encoder, self.embeddings, identity=identity)
+        return CachingEncoder(encoder, self.embeddings)
 
     async def close(self) -> None:
         """Close the connections; what was cached in this process is lost."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from boundarymorph.caching.interfaces import EmbeddingCache, Space, Vector, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
+from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 _Key = tuple[Space, bytes]
@@ -23,14 +24,12 @@ class CachingEncoder:
         encoder: Encoder,
         cache: EmbeddingCache,
         *,
-        identity: Callable[[], str | None] | None = None,
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """identity, writes: see `KnownScores`. The caller closes the cache."""
+        """writes: see `KnownScores`. The caller closes the cache."""
         self._encoder = encoder
         self._cache = cache
-        self._identity = identity or (lambda: encoder.name)
         self._through: ReadThrough[_Key, Vector] = ReadThrough("embeddings", writes=writes, clock=clock)
         self._closed = False
 
@@ -41,7 +40,7 @@ class CachingEncoder:
     @property
     def identity(self) -> str | None:
         """The name under which vectors are kept; None while it is unknown."""
-        return self._identity()
+        return identity_of(self._encoder)
 
     @property
     def dimension(self) -> int:
@@ -54,7 +53,7 @@ class CachingEncoder:
     async def encode_query(self, text: str) -> Vector:
         if self._closed:
             raise RuntimeError("the encoder is closed")
-        name = self._identity()
+        name = self.identity
         if name is None:
             return await self._encoder.encode_query(text)
         space = Space(name, self._encoder.dimension)
@@ -66,7 +65,7 @@ class CachingEncoder:
             return [await self._encoder.encode_query(text)]
 
         async def write(computed: Mapping[_Key, Vector]) -> None:
-            if self._identity() == space.encoder and self._encoder.dimension == space.dimension:
+            if self.identity == space.encoder and self._encoder.dimension == space.dimension:
                 await self._cache.write(space, {text: vector for (_, text), vector in computed.items()})
 
         (vector,) = await self._through.get([(space, digest(text))], Source(read, compute, write))

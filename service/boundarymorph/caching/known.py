@@ -11,17 +11,10 @@ from numpy.typing import NDArray
 from boundarymorph.caching.interfaces import CachedScore, ScoreCache, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
-from boundarymorph.scoring.scorer import (
-    InstructedScorer,
-    PricedScorer,
-    Scorer,
-    Scores,
-    TakesNoInstruction,
-    model_changed,
-    takes_instruction,
-)
+from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
 from boundarymorph.telemetry import metrics
 
 _Key = tuple[str, str, bytes]
@@ -39,34 +32,30 @@ class KnownScores:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
-        identity: Callable[[], str | None] | None = None,
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """identity: returns the scorer's full name, by default `scorer.name`, or None while it is unknown, when nothing
-        is cached. writes: most pending background writes. The caller closes the scorer and the cache.
-        """
+        """writes: most pending background writes. The caller closes the scorer and the cache."""
         self.scorer = scorer
         self.cache = cache
         self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
-        self._identity = identity or (lambda: scorer.name)
 
     def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
         since a known score says that somebody has the text. instruction: for the scorer, part of what a score is known
         by. Raises TakesNoInstruction."""
-        if instruction is not None and not takes_instruction(self.scorer):
+        if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, caller, tenant, instruction)
 
     @property
     def model(self) -> str | None:
         """The full name of the scorer; None while it is unknown."""
-        return self._identity()
+        return identity_of(self.scorer)
 
     def identity(self, tenant: str, instruction: str | None = None) -> str | None:
         """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
-        name = None if self.cache is None else self._identity()
+        name = None if self.cache is None else self.model
         if name is not None and instruction is not None:
             return f"{name}\0{tenant}\0{digest(instruction).hex()}"
         return f"{name}\0{tenant}" if name is not None and tenant else name
@@ -186,10 +175,8 @@ class TaskScores:
         scorer, instruction = self._known.scorer, self._instruction
         if self.bill is not None and isinstance(scorer, PricedScorer):
             scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
-        elif instruction is not None and isinstance(scorer, InstructedScorer):
-            scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         else:
-            scores = await scorer.score(self._query, texts, deadline=deadline)
+            scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         self.failure = scores.failure
         return scores
 

@@ -1,4 +1,4 @@
-"""Models in this process that are loaded after its other parts are built."""
+"""Models that are not known from the start: those that load after the other parts are built, and those of servers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from typing import Generic, Protocol, TypeVar
 from boundarymorph.errors import BoundaryMorphError
 
 
-class Checked(Protocol):
-    """What serves a model."""
+class Named(Protocol):
+    """A model, or a client of one. It also has an `identity` if its name is not known from the start, or may change."""
 
     @property
     def name(self) -> str: ...
+
+
+def identity_of(model: Named) -> str | None:
+    """Return the full name of a model, under which its results may be kept; None while that is unknown."""
+    identity: str | None = model.identity if hasattr(model, "identity") else model.name
+    return identity
+
+
+class Checked(Named, Protocol):
+    """What serves a model."""
 
     async def check(self) -> None: ...
 

@@ -337,6 +337,6 @@ def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) ->
         "timeout": chosen.timeout_seconds,
         "attempt_timeout": chosen.attempt_seconds,
         "connections": chosen.connections,
-        "observe": metrics.observe_attempt if role == "scorer" else metrics.observe_encoder_attempt,
+        "observe": partial(metrics.observe_attempt, role),
         "on_change": partial(metrics.observe_replica, role),
     }

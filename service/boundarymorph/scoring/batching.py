@@ -10,7 +10,7 @@ from boundarymorph.errors import ScorerFailed, ScorerUnavailable
 from boundarymorph.inference.batching.batcher import Batcher
 from boundarymorph.inference.batching.model import ModelRole
 from boundarymorph.inference.loading import Loading
-from boundarymorph.scoring.scorer import CrossEncoder, InstructedCrossEncoder, Pair, Scores, TakesNoInstruction
+from boundarymorph.scoring.scorer import CrossEncoder, Pair, Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
 
 SCORER = ModelRole(
@@ -37,7 +37,7 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
 
     @property
     def takes_instruction(self) -> bool:
-        return isinstance(self.model, InstructedCrossEncoder) and self.model.takes_instruction
+        return self.model.takes_instruction
 
     async def score(
         self,
@@ -48,20 +48,15 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
         truncate: bool = True,
         instruction: str | None = None,
     ) -> Scores:
-        """See `InstructedScorer.score`. With truncate=False, raises TextTooLong before any work if a text would be
+        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work if a text would be
         truncated."""
         self.check_open()
         if not texts:
             return Scores(np.empty(0))
-        model = self.model
         if instruction is not None and not self.takes_instruction:
             raise TakesNoInstruction(self.name)
         results = await self.run(
-            lambda: (
-                model.tokenize(query, texts, instruction)
-                if isinstance(model, InstructedCrossEncoder)
-                else model.tokenize(query, texts)
-            ),
+            lambda: self.model.tokenize(query, texts, instruction),
             (len(query) + len(text) for text in texts),
             deadline=deadline,
             truncate=truncate,

@@ -56,35 +56,23 @@ class Scorer(Protocol):
     async def check(self) -> None:
         """Warm up and score a probe. Raises as `score` does."""
 
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None) -> Scores:
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether its model may read an instruction, which says what counts as relevant, with each pair."""
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
         """Score n texts against one query: all of them, or an error.
 
-        deadline: the time on `time.monotonic()` after which nobody waits for the answer.
+        deadline: the time on `time.monotonic()` after which nobody waits for the answer. instruction: in place of the
+        operator's or, of a language model, beside it.
 
         Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed.
         """
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""
-
-
-@runtime_checkable
-class InstructedScorer(Scorer, Protocol):
-    """A scorer whose model may read an instruction, which says what counts as relevant, with each pair."""
-
-    @property
-    def takes_instruction(self) -> bool:
-        """Whether the model reads one."""
-
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
-        """Score as `Scorer.score` does. instruction: in place of the operator's or, of a language model, beside it."""
-
-
-def takes_instruction(scorer: Scorer) -> bool:
-    """Whether the model of a scorer reads an instruction."""
-    return isinstance(scorer, InstructedScorer) and scorer.takes_instruction
 
 
 @runtime_checkable
@@ -103,8 +91,7 @@ class PricedScorer(Scorer, Protocol):
         deadline: float | None = None,
         instruction: str | None = None,
     ) -> Scores:
-        """Score as `score` does, charged to a request. Also raises CostCeiling. instruction: see
-        `InstructedScorer`."""
+        """Score as `score` does, charged to a request. Also raises CostCeiling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -117,20 +104,13 @@ class Pair(TokenSequence):
 class CrossEncoder(Model[Pair], Protocol):
     """A `Model` that returns relevances: two with the same name, which includes the prompt, return the same."""
 
-    def tokenize(self, query: str, texts: Sequence[str]) -> list[Pair]:
-        """Tokenize the pairs of n texts with one query."""
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether its prompt has a place for an instruction."""
+
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        """Tokenize the pairs of n texts with one query. Raises InvalidInput for an instruction that fills the prompt;
+        without a place for one it is ignored."""
 
     def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
         """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
-
-
-@runtime_checkable
-class InstructedCrossEncoder(CrossEncoder, Protocol):
-    """A `CrossEncoder` that may read an instruction with each pair."""
-
-    @property
-    def takes_instruction(self) -> bool:
-        """Whether its prompt has a place for one."""
-
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-        """See `CrossEncoder.tokenize`. Raises InvalidInput for an instruction that fills the prompt."""

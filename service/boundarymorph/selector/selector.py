@@ -32,16 +32,15 @@ class Selector:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
-        identity: Callable[[], str | None] | None = None,
         encoder: Callable[[], str | None] = lambda: None,
         threads: int = 2,
         share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; identity: the name under which it stores them, as in `KnownScores`; encoder: the encoder's
-        name, None where it is not known; share: of the threads that one caller gets, as in `Shares`."""
+        """cache: of scores; encoder: the encoder's name, None where it is not known; share: of the threads that one
+        caller gets, as in `Shares`."""
         self.retriever = retriever
-        self._known = KnownScores(scorer, cache, identity=identity, clock=clock)
+        self._known = KnownScores(scorer, cache, clock=clock)
         self.encoder = encoder
         self._pace = Pace()
         self._running = 0

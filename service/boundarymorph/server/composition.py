@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from boundarymorph.caching.build import Caches, build_caches
 from boundarymorph.errors import StorageUnavailable
+from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer, LoadingScorer
@@ -137,7 +138,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, lat
     """
     indexes = build_retrieval(settings, on_lost, later=later)
     scorer = _scorer(settings, on_lost, later=later)
-    selector = _selector(settings, indexes.retriever, scorer, indexes.caches, _name_of(indexes.encoder))
+    selector = _selector(settings, indexes.retriever, scorer, indexes.caches, lambda: identity_of(indexes.encoder))
     return AllInOne(
         indexes.catalog,
         indexes.encoder,
@@ -162,7 +163,7 @@ def build_retrieval(
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
     bare = _encoder(settings, on_lost, later=later)
-    encoder = caches.before_encoder(bare, _identity(bare))
+    encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     work = settings.work
@@ -267,7 +268,7 @@ def _selector(
     retriever: Retriever,
     scorer: Scorer,
     caches: Caches,
-    encoder: Callable[[], str | None] = lambda: None,
+    encoder: Callable[[], str | None],
 ) -> Selector:
     import boundarymorph.retrieval.words.vectors  # noqa: F401 - at start: later there may be no descriptor for its files
 
@@ -275,21 +276,10 @@ def _selector(
         ObservedRetriever(retriever),
         scorer,
         caches.scores,
-        identity=_identity(scorer),
         encoder=encoder,
         threads=settings.selector_threads,
         share=settings.limits.key_share,
     )
-
-
-def _identity(model: Encoder | Scorer) -> Callable[[], str | None] | None:
-    """Return the function that tells the name of a remote model; None if the name is known from the start."""
-    return (lambda: model.identity) if hasattr(model, "identity") else None
-
-
-def _name_of(encoder: Encoder) -> Callable[[], str | None]:
-    """Return the function that tells the name of an encoder, or None while it is unknown."""
-    return _identity(encoder) or (lambda: encoder.name)
 
 
 def _probes_of(settings: Settings, scorer: Scorer) -> dict[str, Probe]:

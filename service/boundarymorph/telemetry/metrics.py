@@ -210,18 +210,15 @@ cost_refused = Counter(
 spending_unshared = Counter("boundarymorph_spending_unshared_total", "Daily sums that could not be written to Redis.")
 scorer_batches = BatchFamily("scorer", "pair", "scored")
 encoder_batches = BatchFamily("encoder", "text", "encoded")
-scorer_attempt_seconds = Histogram(
-    "boundarymorph_scorer_attempt_duration_seconds",
-    "Time of an attempt at a remote scorer.",
-    ["endpoint", "outcome"],
-    buckets=SECONDS,
-)
-encoder_attempt_seconds = Histogram(
-    "boundarymorph_encoder_attempt_duration_seconds",
-    "Time of an attempt at a remote encoder.",
-    ["endpoint", "outcome"],
-    buckets=SECONDS,
-)
+attempt_seconds = {
+    role: Histogram(
+        f"boundarymorph_{role}_attempt_duration_seconds",
+        f"Time of an attempt at a remote {role}.",
+        ["endpoint", "outcome"],
+        buckets=SECONDS,
+    )
+    for role in ("scorer", "encoder")
+}
 
 judgments = Counter("boundarymorph_judgments_total", "Judgements received.", ["kind"])
 judgment_log_loss = Histogram(
@@ -269,9 +266,9 @@ def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) ->
     select_waiting.set_function(waiting)
 
 
-def observe_attempt(endpoint: str, outcome: str, seconds: float) -> None:
-    """Record one attempt at a remote scorer."""
-    scorer_attempt_seconds.labels(endpoint, outcome).observe(seconds)
+def observe_attempt(role: str, endpoint: str, outcome: str, seconds: float) -> None:
+    """Record one attempt at a remote scorer or encoder."""
+    attempt_seconds[role].labels(endpoint, outcome).observe(seconds)
 
 
 def observe_judge(read: int, written: int, cost: float) -> None:
@@ -279,11 +276,6 @@ def observe_judge(read: int, written: int, cost: float) -> None:
     judge_tokens.labels("read").inc(read)
     judge_tokens.labels("written").inc(written)
     judge_cost.inc(cost)
-
-
-def observe_encoder_attempt(endpoint: str, outcome: str, seconds: float) -> None:
-    """Record one attempt at a remote encoder."""
-    encoder_attempt_seconds.labels(endpoint, outcome).observe(seconds)
 
 
 def observe_replica(role: str, endpoint: str, works: bool) -> None:

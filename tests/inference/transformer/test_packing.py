@@ -130,7 +130,7 @@ class TestAttention:
             monkeypatch.setattr(packing, "has_kernel", lambda device, dtype: True)
         module: Any = SimpleNamespace(is_causal=causal)
         body = PackedBody(module, "first", Transfers(torch.device("cpu")), 0)
-        layout = body.inputs(row, body.transfers.send(body.arrays(row))).layout
+        layout = body.send(row)[0]["layout"]
         attended, weights = packed_attention(
             module, query, key, value, None, layout=layout, scaling=0.3, sliding_window=window, dropout=0.0
         )

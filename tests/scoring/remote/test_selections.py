@@ -48,7 +48,7 @@ async def test_the_scores_of_a_selection_are_of_one_model(caching: bool, reuse: 
         remote = RemoteScorer([server.endpoint()])
         await remote.connect()
         cache = MemoryScoreCache() if caching else None
-        selector = Selector(FakeRetriever(), remote, cache, identity=lambda: remote.identity)
+        selector = Selector(FakeRetriever(), remote, cache)
 
         async def change(reply: Reply) -> Reply:
             server.wire = Ours("b")

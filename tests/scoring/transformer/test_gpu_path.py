@@ -10,10 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from boundarymorph.inference.transformer import packing
+from boundarymorph.inference.transformer import device, packing
 from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.transformer import model
 from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
 from tests.inference.transformer.test_packing import kernel
 from tests.inference.transformer.test_transfers import GPU, SCORERS, Event, pinned
@@ -67,7 +66,7 @@ async def test_two_batches_are_in_flight_and_every_caller_gets_its_scores(
     monkeypatch: pytest.MonkeyPatch,
     folder: Folder,
 ) -> None:
-    monkeypatch.setattr(model, "Transfers", StandIn)
+    monkeypatch.setattr(device, "Transfers", StandIn)
     encoder = TransformerCrossEncoder.load(str(folder("bert")), device="cpu", threads=2)
     encoder.parallel = False
     encoder.batch_tokens = sum(len(pair) for query in alone for pair in encoder.tokenize(query, TEXTS)) // BATCHES

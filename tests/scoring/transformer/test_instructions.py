@@ -19,7 +19,7 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.judge.judge import Judge
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
-from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction, takes_instruction
+from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import AllInOne, Scoring
@@ -151,7 +151,7 @@ async def test_servers_of_others() -> None:
         vllm, tei, ours = [RemoteScorer([server.endpoint()]) for server in servers]
         for scorer in (vllm, tei, ours):
             await scorer.connect()
-        assert [takes_instruction(scorer) for scorer in (vllm, tei, ours)] == [True, False, False]
+        assert [scorer.takes_instruction for scorer in (vllm, tei, ours)] == [True, False, False]
         await vllm.score(QUERY, TEXTS, instruction=FIND)
         await vllm.score(QUERY, TEXTS)
         assert [body.get("instruction") for body in servers[0].asked] == [FIND, None]

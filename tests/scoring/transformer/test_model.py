@@ -318,9 +318,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"precision": "int4"}, "use auto, fp32, bf16, fp16 or int8"),
-            ({"threads": 0}, "threads"),
-            ({"batch_tokens": 0}, "batch_tokens"),
             ({"prompt": "llama"}, "qwen3, zerank, chat"),
             ({"prompt": "chat"}, "qwen3, zerank, chat"),
             ({"instruction": "Find timetables"}, "takes no instruction"),

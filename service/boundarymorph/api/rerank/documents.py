@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -61,19 +62,10 @@ class DocumentsRequest(RerankRequest):
     )
 
     def wanted(self) -> Wanted:
+        wanted = wanted_of(self.query, self.documents, "documents", self.rank_fields, self.top_n or self.top_k)
         longest = None if self.max_tokens_per_doc is None else CHARACTERS_PER_TOKEN * self.max_tokens_per_doc
-        fields = list(dict.fromkeys(self.rank_fields or [TEXT]))
-        return Wanted(
-            self.query,
-            [
-                text_of(document, f"documents.{number}", fields)[:longest]
-                for number, document in enumerate(self.documents)
-            ],
-            top_n=self.top_n or self.top_k,
-            cut=self.truncation is not False,
-            ignored=self._ignored(),
-            objects=[{} if isinstance(document, str) else document for document in self.documents],
-        )
+        texts = [text[:longest] for text in wanted.texts]
+        return replace(wanted, texts=texts, cut=self.truncation is not False, ignored=self._ignored())
 
     @property
     def _voyage(self) -> bool:
@@ -225,6 +217,20 @@ COHERE_V1 = RerankFormat("documents", DocumentsRequest, RerankAnswer, RerankErro
 COHERE_V2 = RerankFormat("documents", CohereV2Request, RerankAnswer, RerankError, refusal)
 VOYAGE = RerankFormat("documents", VoyageRequest, RerankAnswer, RerankError, refusal)
 INFINITY = RerankFormat("documents", InfinityRequest, RerankAnswer, RerankError, refusal)
+
+
+def wanted_of(
+    query: str,
+    documents: Sequence[str | Mapping[str, Any]],
+    place: str,
+    rank_fields: Sequence[str] | None,
+    top_n: int | None,
+) -> Wanted:
+    """Return what is asked of documents that are texts or objects. place: the name of their field. Raises
+    InvalidInput."""
+    fields = list(dict.fromkeys(rank_fields or [TEXT]))
+    texts = [text_of(document, f"{place}.{number}", fields) for number, document in enumerate(documents)]
+    return Wanted(query, texts, top_n, objects=[{} if isinstance(each, str) else each for each in documents])
 
 
 def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from boundarymorph.api.rerank.common import Diagnostics, Ranking, RerankFormat, RerankRequest, TokenUsage, Wanted
-from boundarymorph.api.rerank.documents import TEXT, LaxBool, RerankError, refusal, text_of
+from boundarymorph.api.rerank.documents import LaxBool, RerankError, refusal, wanted_of
 from boundarymorph.api.schemas import Array
 
 
@@ -26,13 +26,7 @@ class MixedbreadRequest(RerankRequest):
     )
 
     def wanted(self) -> Wanted:
-        fields = list(dict.fromkeys(self.rank_fields or [TEXT]))
-        return Wanted(
-            self.query,
-            [text_of(document, f"input.{number}", fields) for number, document in enumerate(self.input)],
-            top_n=self.top_k,
-            objects=[{} if isinstance(document, str) else document for document in self.input],
-        )
+        return wanted_of(self.query, self.input, "input", self.rank_fields, self.top_k)
 
     def answer(self, ranking: Ranking) -> MixedbreadAnswer:
         return MixedbreadAnswer(

@@ -22,7 +22,6 @@ from boundarymorph.api.rerank.core import ranking_of, task_of
 from boundarymorph.api.select import STATUS_HEADER, selected
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.scoring.scorer import takes_instruction
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
@@ -62,7 +61,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
         with watch.stage("receive"):
             body = await bodies.read(request, access)
         with watch.stage("parse"):
-            instructed = takes_instruction(parts.scorer)
+            instructed = parts.scorer.takes_instruction
             wanted, task, asked, policy = await _read(request, access, body, ROUTES[path], caller, arrival, instructed)
             task = replace(task, tenant=permitted(request).tenant)
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)

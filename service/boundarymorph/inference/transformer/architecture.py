@@ -5,6 +5,8 @@ from __future__ import annotations
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.inference.transformer.device import Placement
+from boundarymorph.inference.transformer.int8 import quantize
 from boundarymorph.inference.transformer.packing import ATTENTION
 from boundarymorph.inference.transformer.padding import PADDED_ATTENTION
 from boundarymorph.inference.transformer.repository import Repository
@@ -46,12 +48,11 @@ def _known(model: PreTrainedModel) -> bool:
     return type(model).__module__.startswith("transformers.")
 
 
-def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
-    """Switch a model that packs to packed attention, unless packed is False; return whether it packs.
+def place(model: PreTrainedModel, body: PreTrainedModel, placement: Placement, packed: bool | None) -> bool:
+    """Move a model to its device, its body in int8 if that is its precision; returns whether it packs.
 
-    Other models get an attention that does not wait for the device, if their code lets them.
-
-    Raises InvalidConfiguration if packed is True and the model cannot.
+    packed: None to pack if possible. Other models get an attention that does not wait for the device, if their code
+    lets them. Raises InvalidConfiguration if packed is True and the model cannot.
     """
     can_pack = packs(model)
     if packed and not can_pack:
@@ -61,6 +62,9 @@ def prepare_packing(model: PreTrainedModel, packed: bool | None) -> bool:
         model.set_attn_implementation(ATTENTION)
     elif _known(model) and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(PADDED_ATTENTION)
+    if placement.precision == "int8":
+        quantize(body)
+    model.to(device=placement.device)  # type: ignore[call-arg]
     return packed
 
 

@@ -1,29 +1,21 @@
-"""The body of a transformer on a device: turns batches of sequences into pooled states."""
+"""Loading the body of a transformer, which turns batches of sequences into pooled states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModel
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.transformer.architecture import (
     caches,
     first_position,
     make_bidirectional,
     padding_token,
-    prepare_packing,
+    place,
 )
-from boundarymorph.inference.transformer.device import Placement, on_device, release, weight_type
-from boundarymorph.inference.transformer.forward import PackedBody, PaddedBody, Pooling
-from boundarymorph.inference.transformer.int8 import quantize
+from boundarymorph.inference.transformer.device import Placement, weight_type
+from boundarymorph.inference.transformer.forward import Headed, PackedBody, PaddedBody, Pooling
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.inference.transformer.transfers import Transfers
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
 _INPUT = "sentence_embedding"
@@ -63,39 +55,6 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
     return linear, _ACTIVATIONS[activation]()
 
 
-class Body:
-    """width: of its output; packed: whether batches are run without padding."""
-
-    def __init__(
-        self, forward: PackedBody | PaddedBody, dense: nn.Sequential, transfers: Transfers, width: int
-    ) -> None:
-        self.width = width
-        self.packed = isinstance(forward, PackedBody)
-        self.device_type = transfers.device.type
-        self._transfers = transfers
-        self._forward: PackedBody | PaddedBody | None = forward
-        self._dense = dense
-
-    def run(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        """Return (n, width) pooled states, after the layers that follow the pooling.
-
-        Raises OutOfMemory, DeviceLost, or RuntimeError after `close`.
-        """
-        return on_device(lambda: self._run(items))
-
-    @torch.inference_mode()
-    def _run(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        if self._forward is None:
-            raise RuntimeError("this body is closed")
-        states, dense = self._forward.prepare(items), self._dense
-        return self._transfers.run(lambda: dense(states()))
-
-    def close(self) -> None:
-        """Release the memory."""
-        self._forward, self._dense = None, nn.Sequential()
-        release(self._transfers.device)
-
-
 def open_body(
     repository: Repository,
     *,
@@ -103,37 +62,20 @@ def open_body(
     dense: tuple[str, ...],
     placement: Placement,
     packed: bool | None,
-) -> Body:
-    """Load the body of a model. dense: folders of the layers after the pooling; packed: None to pack if possible.
+) -> tuple[Headed, int]:
+    """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
 
-    Raises what `Repository` raises, OutOfMemory and DeviceLost.
+    packed: None to pack if possible. Raises what `Repository` raises.
     """
-    return on_device(lambda: _open(repository, pooling, dense, placement, packed))
-
-
-def _open(
-    repository: Repository,
-    pooling: Pooling,
-    dense: tuple[str, ...],
-    placement: Placement,
-    packed: bool | None,
-) -> Body:
-    precision, device = placement.precision, placement.device
-    model = repository.open(AutoModel, dtype=weight_type(precision, device), spare=("pooler.",))
+    model = repository.open(AutoModel, dtype=weight_type(placement.precision, placement.device), spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         # Its output is not used here, and would be that of a whole row.
         model.register_module("pooler", None)
     make_bidirectional(model)
-    packed = prepare_packing(model, packed)
-    if precision == "int8":
-        quantize(model)
-    model.to(device=device)  # type: ignore[call-arg]
-    cached = caches(model)
-    transfers = Transfers(device)
-    forward: PackedBody | PaddedBody
-    if packed:
-        forward = PackedBody(model, pooling, transfers, first_position(model.config), cached)
+    body: PackedBody | PaddedBody
+    if place(model, model, placement, packed):
+        body = PackedBody(model, pooling, placement.transfers, first_position(model.config), caches(model))
     else:
-        forward = PaddedBody(model, pooling, transfers, padding_token(repository), cached)
+        body = PaddedBody(model, pooling, placement.transfers, padding_token(repository), caches(model))
     layers, width = open_dense(repository, dense, int(model.config.hidden_size))
-    return Body(forward, layers.to(device), transfers, width)
+    return Headed(body, layers.to(placement.device)), width

@@ -10,6 +10,7 @@ import torch
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.inference.models import available_cores
+from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.settings import ModelSettings
 
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
@@ -54,26 +55,27 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. batch_tokens: per batch; workers: concurrent batches."""
+    """Where and how a model runs. transfers: to the device and back; batch_tokens: per batch; workers: concurrent
+    batches."""
 
     device: torch.device
+    transfers: Transfers
     precision: Precision
     batch_tokens: int
     workers: int
 
     @classmethod
     def of(cls, options: LoadOptions) -> Placement:
-        """Raises InvalidConfiguration for a device that does not exist, or an invalid value."""
-        device = chosen_device(options.get("device", "auto"))
-        return cls(
-            device,
-            chosen_precision(options.get("precision", "auto"), device),
-            _chosen_batch_tokens(options.get("batch_tokens"), device),
-            _chosen_workers(options.get("threads"), device),
-        )
+        """Raises InvalidConfiguration for a device that does not exist."""
+        device = _chosen_device(options.get("device", "auto"))
+        precision = options.get("precision", "auto")
+        if precision == "auto":
+            precision = "bf16" if device.type == "cuda" else "fp32"
+        batch_tokens = options.get("batch_tokens") or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
+        return cls(device, Transfers(device), precision, batch_tokens, _workers(options.get("threads"), device))
 
 
-def chosen_device(device: str) -> torch.device:
+def _chosen_device(device: str) -> torch.device:
     """Return the device; auto is a GPU if there is one. Raises InvalidConfiguration if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -86,41 +88,20 @@ def chosen_device(device: str) -> torch.device:
     return found
 
 
-def chosen_precision(precision: Precision, device: torch.device) -> Precision:
-    """Return the precision; auto is bf16 on a GPU and fp32 elsewhere. Raises InvalidConfiguration."""
-    if precision == "auto":
-        return "bf16" if device.type == "cuda" else "fp32"
-    if precision not in (*_TYPES, "int8"):
-        raise InvalidConfiguration(f"there is no precision {precision}: use auto, fp32, bf16, fp16 or int8")
-    return precision
-
-
 def weight_type(precision: Precision, device: torch.device) -> torch.dtype:
     """Return the type of the weights when loaded; what int8 does not round is in half precision on a GPU."""
     return _TYPES.get(precision, torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
-def _chosen_workers(threads: int | None, device: torch.device) -> int:
+def _workers(threads: int | None, device: torch.device) -> int:
     """Return how many batches are computed at a time: on a CPU one per thread, by default one thread per core.
 
     On a GPU the second batch is made and launched while the first computes.
-
-    Raises InvalidConfiguration if threads is less than 1.
     """
     if device.type != "cpu":
         return _WORKERS_OF_A_GPU
-    threads = available_cores() if threads is None else threads
-    if threads < 1:
-        raise InvalidConfiguration("threads must be at least 1")
     torch.set_num_threads(1)
-    return threads
-
-
-def _chosen_batch_tokens(batch_tokens: int | None, device: torch.device) -> int:
-    """Raises InvalidConfiguration if batch_tokens is less than 1."""
-    if batch_tokens is not None and batch_tokens < 1:
-        raise InvalidConfiguration("batch_tokens must be at least 1")
-    return batch_tokens or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
+    return threads or available_cores()
 
 
 def release(device: torch.device) -> None:

@@ -116,8 +116,7 @@ class Layout:
     """What the attention needs to know about a row: a keyword argument of the model's forward.
 
     query_borders, key_borders: (S + 1,) int32, on the device; key_tokens: the row's tokens in the order in which
-    sequences attend to them, on the device, or None if each attends only to itself. The longest may be said to be
-    longer than they are.
+    sequences attend to them, on the device, or None if each attends only to itself.
     """
 
     borders: list[int]

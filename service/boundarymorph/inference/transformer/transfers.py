@@ -27,16 +27,12 @@ class Transfers:
         self._pinned = device.type == "cuda"
         self._turn = threading.Lock() if self._pinned else nullcontext()
 
-    def stage(self, arrays: Sequence[Integers], dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        """Return arrays one after the other as one tensor of the host, ready to be copied to the device."""
-        host = empty(sum(map(np.size, arrays)), dtype, pinned=self._pinned)
-        np.concatenate([np.ravel(array) for array in arrays], out=host.numpy(), casting="same_kind")
-        return host
-
     def send(self, arrays: Sequence[Integers], dtype: torch.dtype = torch.int32) -> list[torch.Tensor]:
         """Return arrays as tensors of the device, in the same shapes."""
-        sent = self.stage(arrays, dtype).to(self.device, non_blocking=True)
-        return parts(sent, arrays)
+        host = empty(sum(map(np.size, arrays)), dtype, pinned=self._pinned)
+        np.concatenate([np.ravel(array) for array in arrays], out=host.numpy(), casting="same_kind")
+        sent = torch.split(host.to(self.device, non_blocking=True), [np.size(array) for array in arrays])
+        return [part.view(np.shape(array)) for part, array in zip(sent, arrays, strict=True)]
 
     def run(self, launch: Launch) -> NDArray[np.float32]:
         """Return the results of what `launch` starts on the device, which must not wait for anything there."""
@@ -50,12 +46,6 @@ class Transfers:
             copied.record(torch.cuda.current_stream(self.device))
         copied.synchronize()
         return read(host)
-
-
-def parts(sent: torch.Tensor, arrays: Sequence[Integers]) -> list[torch.Tensor]:
-    """Return the arrays of which `stage` made this tensor, without copies."""
-    split = torch.split(sent, [np.size(array) for array in arrays])
-    return [part.view(np.shape(array)) for part, array in zip(split, arrays, strict=True)]
 
 
 def empty(shape: int | Sequence[int], dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:

@@ -71,8 +71,6 @@ class RemoteEncoder:
 
         Raises InvalidConfiguration.
         """
-        if dimension is not None and dimension < 1:
-            raise InvalidConfiguration("the dimension of an encoder must be at least 1")
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,10 @@ from boundarymorph.errors import EncoderFailed, InvalidConfiguration
 from boundarymorph.inference.batching.model import TokenSequence
 from boundarymorph.inference.tokenization import encode_texts, plain
 from boundarymorph.inference.transformer.architecture import CAUSAL_MAX_LENGTH, chosen_length, typed
-from boundarymorph.inference.transformer.body import Body, open_body
-from boundarymorph.inference.transformer.device import LoadOptions, Placement
+from boundarymorph.inference.transformer.body import open_body
+from boundarymorph.inference.transformer.device import LoadOptions, Placement, on_device
+from boundarymorph.inference.transformer.forward import Forward
+from boundarymorph.inference.transformer.model import DeviceModel
 from boundarymorph.inference.transformer.repository import Repository
 from boundarymorph.retrieval.encoders.encoder import unit_vectors
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
@@ -58,30 +60,24 @@ class TextReader:
         return read
 
 
-class TransformerDualEncoder:
+class TransformerDualEncoder(DeviceModel[TokenSequence]):
     """A `DualEncoder` on one device, made by `load`."""
+
+    failed = EncoderFailed
 
     def __init__(
         self,
-        *,
         name: str,
-        reader: TextReader,
-        body: Body,
-        dimension: int,
+        forward: Forward[TokenSequence],
+        placement: Placement,
         max_length: int,
-        batch_tokens: int,
-        workers: int,
+        *,
+        reader: TextReader,
+        dimension: int,
     ) -> None:
-        self.name = name
+        super().__init__(name, forward, placement, max_length)
         self.dimension = dimension
-        self.max_length = max_length
-        self.batch_tokens = batch_tokens
-        self.workers = workers
-        self.backend = f"torch-{body.device_type}"
-        self.parallel = body.device_type == "cpu"
-        self.pads = not body.packed
         self._reader = reader
-        self._body: Body | None = body
 
     @classmethod
     def load(
@@ -122,26 +118,21 @@ class TransformerDualEncoder:
             types=typed(repository),
             filler=int(repository.tokenizer.eos_token_id or 0),
         )
-        body = open_body(
-            repository,
-            pooling="first" if recipe.pooling == "cls" else recipe.pooling,
-            dense=recipe.dense,
-            placement=placement,
-            packed=options.get("packed"),
+        forward, width = on_device(
+            lambda: open_body(
+                repository,
+                pooling="first" if recipe.pooling == "cls" else recipe.pooling,
+                dense=recipe.dense,
+                placement=placement,
+                packed=options.get("packed"),
+            )
         )
-        if dimension is not None and not 1 <= dimension <= body.width:
-            raise InvalidConfiguration(f"{repository.location} has vectors of 1 to {body.width} dimensions")
-        dimension = dimension or body.width
+        if dimension is not None and not 1 <= dimension <= width:
+            raise InvalidConfiguration(f"{repository.location} has vectors of 1 to {width} dimensions")
+        dimension = dimension or width
         origin = f"{repository.model}@{repository.revision[:12]}"
-        return cls(
-            name=f"{origin}/{placement.precision}/{length}/{_digest(recipe, dimension)}",
-            reader=reader,
-            body=body,
-            dimension=dimension,
-            max_length=length,
-            batch_tokens=placement.batch_tokens,
-            workers=placement.workers,
-        )
+        name = f"{origin}/{placement.precision}/{length}/{_digest(recipe, dimension)}"
+        return cls(name, forward, placement, length, reader=reader, dimension=dimension)
 
     def tokenize_query(self, text: str) -> TokenSequence:
         return self._reader.query(text)
@@ -153,17 +144,10 @@ class TransformerDualEncoder:
         """Return (n, d) unit rows. Raises OutOfMemory, DeviceLost, or EncoderFailed if a vector has no direction."""
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
-        if self._body is None:
-            raise EncoderFailed(f"{self.name} is closed")
-        rows = unit_vectors(self._body.run(texts)[:, : self.dimension])
+        rows = unit_vectors(self.compute(texts)[:, : self.dimension])
         if not np.isfinite(rows).all():
             raise EncoderFailed(f"{self.name} gave a vector without a direction; another precision may help")
         return rows
-
-    def close(self) -> None:
-        if self._body is not None:
-            self._body.close()
-        self._body = None
 
 
 def _recipe(
@@ -173,8 +157,6 @@ def _recipe(
     document_prompt: str | None,
     instruction: str | None,
 ) -> Recipe:
-    if pooling is not None and pooling not in get_args(Pooling):
-        raise InvalidConfiguration(f"there is no pooling {pooling}: use cls, mean or last")
     recipe = described_recipe(repository.model, repository.read_json, pooling)
     if query_prompt is not None:
         recipe = replace(recipe, query=query_prompt)

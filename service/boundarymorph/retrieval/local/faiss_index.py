@@ -7,7 +7,7 @@ last one is among the nearest of all; each search checks that, and if so asks th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import faiss
@@ -62,17 +62,15 @@ class FaissMirror:
         self._rng = np.random.default_rng(seed)
         self._using = threading.Lock()
 
-    @classmethod
-    def following(
-        cls, view: FlatView, before: tuple[FlatView, FaissMirror] | None, empty: Callable[[], FaissMirror]
-    ) -> FaissMirror:
-        """Return the mirror of a view: the previous one with the new rows, or a new one if rows have moved."""
-        if before is not None and before[0].rows.numbering == view.rows.numbering:
-            mirror, kept = before[1], before[0].rows.count
-        else:
-            mirror, kept = empty(), 0
-        mirror._add(np.arange(kept, view.rows.count), view.matrix)
-        return mirror
+    def extended(self, view: FlatView, kept: int) -> FaissMirror:
+        """See `Mirror.extended`; returns itself with the new rows."""
+        with self._using:
+            rows = np.arange(kept, view.rows.count)
+            chosen = self._shards_of(len(rows))
+            for place, shard in enumerate(self.shards):
+                if len(mine := rows[chosen == place]):
+                    shard.add(mine, view.matrix[mine])
+        return self
 
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """See `Mirror.nominate`. Raises BeyondDevice if a shard may hold more of the nearest than it can return."""
@@ -108,19 +106,12 @@ class FaissMirror:
         share = depth * len(shard.rows) // max(1, view.rows.living)
         return min(share + share // 4 + _MARGIN, self._most, len(shard.rows))
 
-    def _add(self, rows: NDArray[np.int64], matrix: NDArray[np.float32]) -> None:
-        with self._using:
-            chosen = self._shards_of(len(rows))
-            for place, shard in enumerate(self.shards):
-                if len(mine := rows[chosen == place]):
-                    shard.add(mine, matrix[mine])
-
     def _shards_of(self, count: int) -> NDArray[np.int64]:
         """Return (count,) the shard of each new row."""
         return self._rng.integers(len(self.shards), size=count)
 
 
-class FaissIndex(MirroredIndex[FaissMirror]):
+class FaissIndex(MirroredIndex):
     """A `VectorIndex` on a GPU with FAISS: exact, and complete at any depth, since the CPU answers if FAISS cannot.
 
     Takes 4d bytes per document here, and as many on the GPU.
@@ -142,9 +133,6 @@ class FaissIndex(MirroredIndex[FaissMirror]):
             raise InvalidConfiguration(f"FAISS has no GPU {device} here: it sees {there}")
         self._device = device
         super().__init__(dimension)
-
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, FaissMirror] | None) -> FaissMirror:
-        return FaissMirror.following(view, before, self._empty)
 
     def _empty(self) -> FaissMirror:
         configuration = _faiss.GpuIndexFlatConfig()

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.local.products import SharedProducts
-from boundarymorph.retrieval.local.rows import RowBook, Rows, with_room
-from boundarymorph.retrieval.local.vector_index import Neighbours, check_vectors
+from boundarymorph.retrieval.local.rows import Neighbours, RowBook, Rows, with_room
+from boundarymorph.retrieval.local.vector_index import check_vectors
 from boundarymorph.retrieval.vectors import check_search
 
 _BLOCK = 16_384  # rows gathered at a time
@@ -39,14 +39,6 @@ class FlatView:
         rows = self.rows if within is None else self.rows.among(within)
         found = scan(self.matrix, rows, query, depth, self._scores)
         return rows.ranked(query, depth, found, self.matrix, found)
-
-    def ranked(self, query: NDArray[np.float32], depth: int, rows: NDArray[np.int64]) -> Neighbours:
-        """Return the best `depth` of these ascending rows, by their exact scores."""
-        return self.rows.ranked(query, depth, rows, self.matrix, rows)
-
-    def others(self, living: NDArray[np.int64]) -> list[str]:
-        """See `VectorView.others`."""
-        return self.rows.others(living)
 
     def _scores(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.products(query, self.rows.count)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
 from boundarymorph.retrieval.catalog import IndexConfiguration, StructureDescription
@@ -24,13 +24,14 @@ from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.ivf import IvfIndex
 from boundarymorph.retrieval.local.ivf_structure import IvfFormat, described, trained_index
 from boundarymorph.retrieval.local.mapped import FlatFormat
+from boundarymorph.retrieval.local.rows import Neighbours
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.structures import StructureFiles
 from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
-from boundarymorph.retrieval.local.vector_index import Neighbours, VectorIndex, VectorView
+from boundarymorph.retrieval.local.vector_index import VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.selection.pool import Pool, unit_rows
+from boundarymorph.selection.pool import Pool
 
 WORDS_WITHOUT_STEMS = (
     "the words of this index are those of an earlier release; for better selections, index them again with "
@@ -91,31 +92,14 @@ class LocalIndex:
         """Number of documents in the index."""
         return self._store.count()
 
-    def search(self, query: ArrayLike, depth: int) -> Pool:
-        """Return the `depth` documents nearest to a (d,) query, or all if there are fewer.
-
-        Raises EmptyIndex, or InvalidEmbeddings for a query of another dimension or without a direction.
-        """
-        return self.search_with_sequences(query, depth)[0]
-
-    def search_with_sequences(
-        self, query: ArrayLike, depth: int, *, within: NDArray[np.int64] | None = None
-    ) -> tuple[Pool, NDArray[np.int64]]:
-        """Return the same pool with the (n,) sequence numbers of its documents, which speed up lookups in the store.
-
-        within: ascending sequence numbers of the only documents to search, exactly for any kind of index. The pool is
-        empty if none of them exists.
-        """
-        unit = unit_rows(np.reshape(query, (1, -1)), ["the query"])[0].astype(np.float32)
-        with self._one_state() as vectors:
-            found = self._nearest(vectors, unit, depth, within)
-            return Pool(found.ids, found.vectors, unit, found.scores), found.sequences
-
     def retrieve(self, search: Search) -> Retrieved:
         """See `Index.retrieve`."""
         with self._one_state() as vectors:
             within = None if search.condition is None else self._store.matching_sequences(search.condition)
-            found = self._nearest(vectors, search.unit, search.depth, within)
+            unit = search.unit
+            if len(vectors) == 0:
+                raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
+            found = vectors.search(unit, search.depth, within=within)
             warnings = [*self._warnings, *found.warnings]
             features: dict[str, NDArray[np.float64]] = {}
             terms, directions = None, None
@@ -129,10 +113,10 @@ class LocalIndex:
                 elif search.directions:
                     directions = self._store.directions()
             if directions is None:
-                embeddings, query = found.vectors, search.unit
+                embeddings, query = found.vectors, unit
             else:
                 embeddings = directions.units_of(found.sequences, found.vectors_at)
-                query = directions.units(search.unit[None])[0]
+                query = directions.units(unit[None])[0]
         return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings)
 
     def _merged(self, found: Neighbours, search: Search) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
@@ -252,13 +236,6 @@ class LocalIndex:
             self._vectors, self._sequence = self._begin()
         return self._vectors
 
-    def _nearest(
-        self, vectors: VectorView, unit: NDArray[np.float32], depth: int, within: NDArray[np.int64] | None
-    ) -> Neighbours:
-        if len(vectors) == 0:
-            raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-        return vectors.search(unit, depth, within=within)
-
     def _trained_by(self, policy: TrainingPolicy, clock: Callable[[], float]) -> Trainer[Any]:
         """Return what makes the structure of this kind of index."""
         store = self._store
@@ -295,7 +272,7 @@ class LocalIndex:
                 vectors.upsert(changes.ids, changes.vectors, changes.sequences)
             sequence, complete = changes.sequence, changes.complete
         if forgotten:
-            vectors.remove(vectors.view().others(self._store.living()[0]))
+            vectors.remove(vectors.view().rows.others(self._store.living()[0]))
         return sequence
 
     def _learn(self) -> None:

@@ -16,8 +16,8 @@ from boundarymorph.errors import CorruptIndex
 from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.halves import to_unit_length
 from boundarymorph.retrieval.local.flat import rounding_error
-from boundarymorph.retrieval.local.rows import RowBook, Rows
-from boundarymorph.retrieval.local.vector_index import Neighbours, check_vectors
+from boundarymorph.retrieval.local.rows import Neighbours, RowBook, Rows
+from boundarymorph.retrieval.local.vector_index import check_vectors
 from boundarymorph.retrieval.vectors import check_search
 
 DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
@@ -203,10 +203,6 @@ class IvfView:
         rows = self.rows if within is None else self.rows.among(within)
         found, vectors = self.file.nearest(rows, query, depth, exactly=within is not None)
         return rows.ranked(query, depth, found, vectors, np.arange(len(found)))
-
-    def others(self, living: NDArray[np.int64]) -> list[str]:
-        """See `VectorView.others`."""
-        return self.rows.others(living)
 
 
 class IvfIndex:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
-from boundarymorph.retrieval.local.vector_index import Neighbours
+from boundarymorph.retrieval.local.rows import Neighbours, Rows
 from boundarymorph.retrieval.vectors import check_search
 
 _FAILURES = (RuntimeError, MemoryError)  # of PyTorch and FAISS: out of memory, or a failing device
@@ -24,7 +25,10 @@ class BeyondDevice(Exception):
 
 
 class Mirror(Protocol):
-    """The vectors of a view on a device. It may share memory with the previous mirror, which is still searched."""
+    """The vectors of a view on a device."""
+
+    def extended(self, view: FlatView, kept: int) -> Mirror:
+        """Return the mirror of a view whose first `kept` rows are those here, where searches may go on meanwhile."""
 
     def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """Return ascending living rows that certainly include the nearest `depth`.
@@ -33,18 +37,19 @@ class Mirror(Protocol):
         """
 
 
-Reflection = TypeVar("Reflection", bound=Mirror)
-
-
 @dataclass(frozen=True, slots=True)
-class MirroredView(Generic[Reflection]):
+class MirroredView:
     """A `VectorView` whose searches use candidates from a device.
 
     flat: the vectors here. mirror: those on the device; None if they did not fit.
     """
 
     flat: FlatView
-    mirror: Reflection | None
+    mirror: Mirror | None
+
+    @property
+    def rows(self) -> Rows:
+        return self.flat.rows
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -63,19 +68,15 @@ class MirroredView(Generic[Reflection]):
         except _FAILURES as error:
             _log.warning("a search failed on its device and was answered by the CPU: %s", error)
             return _by_cpu(self.flat, query, depth, "it failed or is out of memory; the log says why")
-        return self.flat.ranked(query, depth, rows)
-
-    def others(self, living: NDArray[np.int64]) -> list[str]:
-        """See `VectorView.others`."""
-        return self.flat.others(living)
+        return self.rows.ranked(query, depth, rows, self.flat.matrix, rows)
 
 
-class MirroredIndex(Generic[Reflection]):
+class MirroredIndex(ABC):
     """A `VectorIndex` that is exact at any depth: a device nominates, the full vectors in this process decide.
 
     If the device cannot, this process searches, and a warning says so: for one search if the device fails during it,
     for instance out of memory; for all searches, until the index is reopened, if new vectors could not be loaded to the
-    device. A subclass implements the mirror. Takes 4d bytes per document here, plus what the mirror needs.
+    device. Takes 4d bytes per document here, plus what the mirror needs.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -100,24 +101,24 @@ class MirroredIndex(Generic[Reflection]):
             self._flat.remove(ids)
             self._publish()
 
-    def view(self) -> MirroredView[Reflection]:
+    def view(self) -> MirroredView:
         """The current state of the index."""
         return self._view
 
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection:
-        """Return the mirror of a view. before: the previous view and its mirror; if `numbering` is the same, so are its
-        rows."""
-        raise NotImplementedError
+    @abstractmethod
+    def _empty(self) -> Mirror:
+        """Return the mirror of no rows."""
 
     def _publish(self) -> None:
         before, view = self._view, self._flat.view()
-        mirror = None if before.mirror is None else self._reflected(view, (before.flat, before.mirror))
-        self._view = MirroredView(view, mirror)
+        self._view = MirroredView(view, None if before.mirror is None else self._reflected(view, before))
 
-    def _reflected(self, view: FlatView, before: tuple[FlatView, Reflection] | None) -> Reflection | None:
+    def _reflected(self, view: FlatView, before: MirroredView | None) -> Mirror | None:
         """Return the mirror of a view; from the first failure on always None."""
         try:
-            return self._mirrored(view, before)
+            if before is None or before.mirror is None or before.flat.rows.numbering != view.rows.numbering:
+                return self._empty().extended(view, 0)
+            return before.mirror.extended(view, before.flat.rows.count)
         except _FAILURES as error:
             _log.warning(
                 "%d vectors of %d numbers could not be loaded to the device; the CPU searches them until this index "

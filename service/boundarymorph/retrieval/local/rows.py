@@ -9,11 +9,35 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.local.vector_index import Neighbours
 from boundarymorph.retrieval.vectors import are_among, exact_scores
 
 _BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
 Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """n documents, best first.
+
+    matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
+    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; warnings: about how they were found.
+    """
+
+    ids: list[str]
+    matrix: NDArray[np.float32]
+    places: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    sequences: NDArray[np.int64]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """(n, d) unit rows, copied each time."""
+        return self.matrix[self.places]
+
+    def vectors_at(self, numbers: NDArray[np.intp]) -> NDArray[np.float32]:
+        """(k, d) unit rows of some of the documents."""
+        return self.matrix[self.places[numbers]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +67,7 @@ class Rows:
         return replace(self, alive=alive, living=int(alive.sum()))
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """See `VectorView.others`."""
+        """Return the ids of the documents whose sequence numbers are not among these ascending ones."""
         rows = np.flatnonzero(self.alive & ~are_among(self.sequences[: self.count], living))
         return [self.ids[row] for row in rows]
 

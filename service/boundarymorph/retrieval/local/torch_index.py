@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,6 +40,20 @@ class TorchMirror:
         found: NDArray[np.int64] = rows.numpy()
         return found
 
+    def extended(self, view: FlatView, kept: int) -> TorchMirror:
+        """See `Mirror.extended`. The mirrors share the rows as long as there is room for more."""
+        matrix, loss = self.matrix, self.loss
+        if view.rows.count > len(matrix):
+            matrix = matrix.new_empty((max(view.rows.count, 2 * kept), matrix.shape[1]))
+            matrix[:kept] = self.matrix[:kept]
+        for start in range(kept, view.rows.count, _BLOCK):
+            rows = torch.from_numpy(view.matrix[start : min(start + _BLOCK, view.rows.count)])
+            stored = rows.to(torch.float16)
+            matrix[start : start + len(rows)] = stored.to(matrix.device)
+            loss = max(loss, float(torch.linalg.vector_norm(rows.double() - stored.double(), dim=1).max()))
+        alive = torch.from_numpy(view.rows.alive.copy()).to(matrix.device)
+        return replace(self, matrix=matrix, alive=alive, loss=loss)
+
     def _error(self, dimension: int) -> float:
         """Return a bound on the error of a score, from storage and from summation in float32 or TF32 factors."""
         error = self.loss + rounding_error(dimension)
@@ -48,7 +62,7 @@ class TorchMirror:
         return error
 
 
-class TorchIndex(MirroredIndex[TorchMirror]):
+class TorchIndex(MirroredIndex):
     """A `VectorIndex` on a PyTorch device, exact at any depth.
 
     Besides 4d bytes per document in this process, it takes 2d on the device, in float16, and up to twice that while the
@@ -63,19 +77,6 @@ class TorchIndex(MirroredIndex[TorchMirror]):
             raise InvalidConfiguration(f"PyTorch has no device {device!r} here: {error}") from error
         super().__init__(dimension)
 
-    def _mirrored(self, view: FlatView, before: tuple[FlatView, TorchMirror] | None) -> TorchMirror:
-        alive = torch.from_numpy(view.rows.alive.copy()).to(self._device)
-        kept, matrix, loss = 0, torch.empty((0, self._dimension), dtype=torch.float16, device=self._device), 0.0
-        if before is not None and before[0].rows.numbering == view.rows.numbering:
-            kept, matrix, loss = before[0].rows.count, before[1].matrix, before[1].loss
-        if view.rows.count > len(matrix):
-            room = (max(view.rows.count, 2 * kept), self._dimension)
-            larger = torch.empty(room, dtype=torch.float16, device=self._device)
-            larger[:kept] = matrix[:kept]
-            matrix = larger
-        for start in range(kept, view.rows.count, _BLOCK):
-            rows = torch.from_numpy(view.matrix[start : min(start + _BLOCK, view.rows.count)])
-            stored = rows.to(torch.float16)
-            matrix[start : start + len(rows)] = stored.to(self._device)
-            loss = max(loss, float(torch.linalg.vector_norm(rows.double() - stored.double(), dim=1).max()))
-        return TorchMirror(matrix, alive, loss)
+    def _empty(self) -> TorchMirror:
+        matrix = torch.empty((0, self._dimension), dtype=torch.float16, device=self._device)
+        return TorchMirror(matrix, torch.empty(0, dtype=torch.bool, device=self._device), 0.0)

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """n documents, best first.
-
-    matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
-    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; warnings: about how they were found.
-    """
-
-    ids: list[str]
-    matrix: NDArray[np.float32]
-    places: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    sequences: NDArray[np.int64]
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def vectors(self) -> NDArray[np.float32]:
-        """(n, d) unit rows, copied each time."""
-        return self.matrix[self.places]
-
-    def vectors_at(self, numbers: NDArray[np.intp]) -> NDArray[np.float32]:
-        """(k, d) unit rows of some of the documents."""
-        return self.matrix[self.places[numbers]]
+from boundarymorph.retrieval.local.rows import Neighbours, Rows
 
 
 class VectorView(Protocol):
     """A `VectorIndex` at one moment. Immutable."""
+
+    @property
+    def rows(self) -> Rows:
+        """The documents in it."""
 
     def __len__(self) -> int:
         """Number of documents in it."""
@@ -49,9 +28,6 @@ class VectorView(Protocol):
         within: ascending sequence numbers of the only documents to search, exactly for any structure; unknown numbers
         are ignored.
         """
-
-    def others(self, living: NDArray[np.int64]) -> list[str]:
-        """Return the ids of the documents whose sequence numbers are not among these ascending ones."""
 
 
 class VectorIndex(Protocol):

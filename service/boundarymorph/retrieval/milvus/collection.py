@@ -83,7 +83,8 @@ class MilvusCollection:
         More than SEARCH_LIMIT are fetched in pages or, if they are most of the collection, as all of it, unordered.
         """
         if depth <= SEARCH_LIMIT:
-            return self._search([self._as_stored(query)], self._vector, depth, fields, filter, params=parameters)
+            data = [self._as_stored(query)]
+            return self._found(self._hits(data, self._vector, depth, filter, {"params": parameters}, fields))
         there = self.count(filter)
         if there <= SEARCH_LIMIT:
             return self.search(query, there, fields, filter, **parameters) if there else FoundRows([], [])
@@ -93,16 +94,8 @@ class MilvusCollection:
 
     def search_words(self, field: str, query: str, depth: int, filter: str = "") -> dict[str, float]:
         """Return the best documents' BM25 for a field of words, by id and best first."""
-        found = self._loaded(
-            "search",
-            data=[query],
-            anns_field=field,
-            limit=min(depth, SEARCH_LIMIT),
-            filter=filter,
-            search_params={"metric_type": "BM25", "params": {}},
-            consistency_level=self._consistency,
-        )
-        return {str(hit.id): float(hit.distance) for hit in found[0]}
+        hits = self._hits([query], field, min(depth, SEARCH_LIMIT), filter, {"metric_type": "BM25", "params": {}})
+        return {str(hit.id): float(hit.distance) for hit in hits}
 
     def word_scores(self, field: str, query: str, ids: Sequence[str]) -> dict[str, float]:
         """Return the BM25 of these ids, by id, without those that share no word with the query."""
@@ -170,9 +163,15 @@ class MilvusCollection:
                     "FLOAT16_VECTOR can be searched"
                 )
 
-    def _search(
-        self, data: Sequence[object], field: str, depth: int, fields: Sequence[str], filter: str, **search_params: Any
-    ) -> FoundRows:
+    def _hits(
+        self,
+        data: Sequence[object],
+        field: str,
+        depth: int,
+        filter: str,
+        search_params: Mapping[str, object],
+        fields: Sequence[str] = (),
+    ) -> Iterable[Any]:
         (hits,) = self._loaded(
             "search",
             data=data,
@@ -183,7 +182,8 @@ class MilvusCollection:
             search_params=search_params,
             consistency_level=self._consistency,
         )
-        return self._found(hits)
+        found: Iterable[Any] = hits
+        return found
 
     def _pages(
         self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str, parameters: Mapping[str, Any]

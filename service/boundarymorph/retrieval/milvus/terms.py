@@ -30,6 +30,7 @@ from boundarymorph.retrieval.filters import (
     Scalar,
     type_of,
 )
+from boundarymorph.retrieval.milvus.native import joined
 
 _ALWAYS, _NEVER = 'id != ""', 'id == ""'
 _COMPARISONS = {"gt": (">", "greatest"), "gte": (">=", "greatest"), "lt": ("<", "least"), "lte": ("<=", "least")}
@@ -66,9 +67,9 @@ def expression(condition: Condition) -> str:
     """Translate a filter to an expression over `terms` and `bounds`, which contains digits but no text of a caller."""
     match condition:
         case AllOf(parts):
-            return _joined(" and ", _ALWAYS, parts)
+            return _joined("and", _ALWAYS, parts)
         case AnyOf(parts):
-            return _joined(" or ", _NEVER, parts)
+            return _joined("or", _NEVER, parts)
         case Not(part):
             return f"(not {expression(part)})"
         case Exists(path):
@@ -88,14 +89,7 @@ def _has(*terms: int) -> str:
 
 
 def _joined(by: str, empty: str, parts: frozenset[Condition]) -> str:
-    """Join sorted conditions into a balanced tree, since parsers limit the depth of an expression."""
-    pieces = sorted(map(expression, parts)) or [f"({empty})"]
-    while len(pieces) > 1:
-        pieces = [
-            f"({by.join(pair)})" if len(pair) > 1 else pair[0]
-            for pair in (pieces[start : start + 2] for start in range(0, len(pieces), 2))
-        ]
-    return pieces[0]
+    return str(joined(by, [expression(part) for part in parts])) if parts else f"({empty})"
 
 
 def _fields(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -16,12 +16,10 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import Found, Payload, Table, check_columns, guessed
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Table, check_columns, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
-EXACT = 100_000  # documents up to which every search is exact
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
-IDS_AT_A_TIME = 1_000
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
 _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
@@ -188,7 +186,7 @@ class ElasticsearchTable(Table):
         return [self._there] if where is True else [self._there, where]
 
     def _by_id(self, ids: Sequence[str], vectors: bool, documents: bool) -> Iterator[Any]:
-        for portion in portions(ids, IDS_AT_A_TIME):
+        for portion in portions(ids):
             asked = {"bool": {"filter": [{"ids": {"values": portion}}, *([self._there] if vectors else [])]}}
             yield from self._hits({"query": asked}, len(portion), vectors, documents)
 

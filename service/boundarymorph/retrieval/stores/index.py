@@ -25,6 +25,7 @@ from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
+IDS_AT_A_TIME = 1_000  # that a store is asked for
 SAMPLE = 8  # documents looked at for one with a text
 
 
@@ -37,32 +38,24 @@ class StoreIndex:
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
         """store: the name of the engine, for messages."""
-        self._name, self._info, self.table, self._store = name, info, table, store
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def info(self) -> IndexConfiguration:
-        return self._info
+        self.name, self.info, self.table, self._store = name, info, table, store
 
     def count(self) -> int:
         return self.table.count()
 
     def retrieve(self, search: Search) -> Retrieved:
         """See `Index.retrieve`. BM25 is the store's if it computes it, else it is computed over the pool's texts."""
-        if search.hybrid and not self._info.lexical:
-            raise InvalidInput(f"the index {self._name!r} keeps no words; leave hybrid out")
+        if search.hybrid and not self.info.lexical:
+            raise InvalidInput(f"the index {self.name!r} keeps no words; leave hybrid out")
         unit, depth = search.unit, search.depth
-        check_search(unit, depth, self._info.dimension)
-        reads = self._info.lexical and self.table.words != "bm25"
+        check_search(unit, depth, self.info.dimension)
+        reads = self.info.lexical and self.table.words != "bm25"
         wanted = 2 * depth if search.hybrid and self.table.words == "none" else depth
         found = self._nearest(unit, wanted, search.condition, documents=reads)
         near, said = _ranked(found, unit, wanted)
         if len(found.ids) < wanted and (search.condition is None or not found.ids):
             said += self._missing(len(found.ids), depth, search.condition)
-        if not len(near) or not self._info.lexical:
+        if not len(near) or not self.info.lexical:
             return Retrieved(near, said)
         pool, scores = near, None
         if self.table.words != "none":
@@ -75,12 +68,12 @@ class StoreIndex:
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
         """Return a document with a text, and its (d,) unit vector; None if there is none among some documents."""
         found = self.table.search(
-            unit_rows(np.ones((1, self._info.dimension), np.float32), ["x"])[0].astype(np.float32),
+            unit_rows(np.ones((1, self.info.dimension), np.float32), ["x"])[0].astype(np.float32),
             SAMPLE,
             True,
             documents=True,
         )
-        near, _ = _ranked(found, np.ones(self._info.dimension, np.float32), SAMPLE)
+        near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
         for id, vector in zip(near.ids, near.embeddings, strict=True):
             if id in read and read[id].content:
@@ -97,7 +90,7 @@ class StoreIndex:
         table = self._writable()
         if not documents:
             return
-        vectors = unit_embeddings(documents, embeddings, self._info.dimension)
+        vectors = unit_embeddings(documents, embeddings, self.info.dimension)
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         last = {document.id: row for row, document in enumerate(documents)}
@@ -122,14 +115,14 @@ class StoreIndex:
 
     def _writable(self) -> Writable:
         if not hasattr(self.table, "upsert"):
-            raise InvalidInput(f"the index {self._name!r} is a table of your own; change it in {self._store}")
+            raise InvalidInput(f"the index {self.name!r} is a table of your own; change it in {self._store}")
         return cast(Writable, self.table)
 
     def _missing(self, found: int, depth: int, filter: Filter | None) -> list[str]:
         """Return a warning if a search without a filter returned fewer than there are. Raises EmptyIndex."""
         there = self.count()
         if not there:
-            raise EmptyIndex(f"the index {self._name!r} holds no documents yet")
+            raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
         if filter is None and found < (wanted := min(depth, there)):
             return [f"{self._store} returned {found:,} of the {wanted:,} nearest; deepen the search of its index"]
         return []
@@ -201,10 +194,10 @@ class StoreIndex:
         ]
 
 
-def portions(ids: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Yield distinct ids, at most `size` at a time."""
+def portions(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield distinct ids, at most IDS_AT_A_TIME at a time."""
     left = iter(dict.fromkeys(ids))
-    while portion := list(islice(left, size)):
+    while portion := list(islice(left, IDS_AT_A_TIME)):
         yield portion
 
 

@@ -20,11 +20,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed, metadata_columns
+from boundarymorph.retrieval.stores.table import EXACT, Found, Table, check_columns, guessed, metadata_columns
 from boundarymorph.settings import Attached, StoreSettings
 
-EXACT = 100_000  # rows up to which every search is exact
-IDS_AT_A_TIME = 1_000
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
 _DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -173,7 +171,7 @@ class LanceTable(Table):
 
     def _by_id(self, ids: Sequence[str], columns: list[str]) -> Iterator[arrow.Table]:
         column, numbers = _quoted(self._attached.id), arrow.types.is_integer(self._types[self._attached.id])
-        for portion in portions(ids, IDS_AT_A_TIME):
+        for portion in portions(ids):
             known = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)] if numbers else portion
             if known:
                 listed = ", ".join(known if numbers else map(_literal, known))

@@ -20,10 +20,9 @@ from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownI
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
-from boundarymorph.retrieval.stores.table import Found, Table, check_columns, guessed, metadata_columns
+from boundarymorph.retrieval.stores.table import EXACT, Found, Table, check_columns, guessed, metadata_columns
 from boundarymorph.settings import Attached, StoreSettings
 
-EXACT = 100_000  # rows up to which every search is exact
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
 SCAN |= {"hnsw.scan_mem_multiplier": 16}
 HEADER = 4  # bytes of a vector before its numbers: its dimension, and two that are unused

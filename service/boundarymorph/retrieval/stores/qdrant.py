@@ -21,11 +21,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import Found, Payload, Table, guessed
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Table, guessed
 from boundarymorph.settings import Attached, StoreSettings
 
-EXACT = 100_000  # points up to which every search is exact
-IDS_AT_A_TIME = 1_000
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
@@ -168,7 +166,7 @@ class QdrantTable(Table):
     def _points(self, ids: Sequence[str], *, vectors: bool) -> list[Any]:
         points: list[Any] = []
         wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
-        for portion in portions(ids, IDS_AT_A_TIME):
+        for portion in portions(ids):
             with errors():
                 if self._key is None:
                     known = [point for id in portion if (point := _point_id(id)) is not None]

@@ -15,6 +15,7 @@ from boundarymorph.retrieval.filters import Condition
 from boundarymorph.retrieval.stores.bounds import Bounds, Language, bounds
 from boundarymorph.settings import Attached
 
+EXACT = 100_000  # documents up to which every search of a store is exact, unless `search` says otherwise
 _IDS = ("id", "_id", "langchain_id", "uuid", "pk", "doc_id")
 _TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passage", "_node_content")
 _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")

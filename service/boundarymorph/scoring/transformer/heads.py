@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.inference.transformer.forward import PackedBody, Pooling, padded, send_padded
+from boundarymorph.inference.transformer.forward import Head, Pooling, send_padded
 from boundarymorph.inference.transformer.transfers import Launch, Transfers
 from boundarymorph.scoring.scorer import Pair
-
-Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 def label_logits(labels: torch.Tensor) -> torch.Tensor:
@@ -69,49 +67,17 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> tuple[Pooli
     return "last", lambda states: label_logits(nn.functional.linear(states, weight, bias))
 
 
-class Forward(Protocol):
-    def prepare(self, pairs: Sequence[Pair]) -> Launch:
-        """Send a batch to the device; returns what starts the computation of its (n,) logits there."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedForward:
-    """All pairs in one row. share_prefix: whether the pairs of a query share their prefix; head: pooled states to
-    logits."""
-
-    body: PackedBody
-    head: Head
-    share_prefix: bool
-
-    def prepare(self, pairs: Sequence[Pair]) -> Launch:
-        states = self.body.prepare(pairs, [pair.query for pair in pairs] if self.share_prefix else None)
-        return lambda: self.head(states())
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedLabels:
-    """A sequence classification model, with right padding."""
+    """A `Forward` of a whole sequence classification model, for models that cannot pack."""
+
+    pads: ClassVar[bool] = True
 
     model: PreTrainedModel
     transfers: Transfers
     padding: int
 
     def prepare(self, pairs: Sequence[Pair]) -> Launch:
-        features = send_padded(self.transfers, padded(pairs, self.padding, left=False))
+        """See `Forward.prepare`."""
+        features = send_padded(self.transfers, pairs, self.padding)
         return lambda: label_logits(self.model(**features).logits.float())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PaddedAnswers:
-    """The body of a causal model with left padding, and the head that weighs its answers."""
-
-    body: PreTrainedModel
-    head: Head
-    transfers: Transfers
-    padding: int
-
-    def prepare(self, pairs: Sequence[Pair]) -> Launch:
-        features = padded(pairs, self.padding, left=True)
-        features["position_ids"] = (features["attention_mask"].cumsum(axis=1) - 1).clip(min=0)
-        sent = send_padded(self.transfers, features)
-        return lambda: self.head(self.body(**sent, use_cache=False).last_hidden_state[:, -1].float())

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -23,31 +24,15 @@ from boundarymorph.inference.transformer.architecture import (
     chosen_length,
     first_position,
     padding_token,
-    prepare_packing,
+    place,
     typed,
 )
-from boundarymorph.inference.transformer.device import (
-    LoadOptions,
-    Placement,
-    Precision,
-    on_device,
-    release,
-    weight_type,
-)
-from boundarymorph.inference.transformer.forward import PackedBody
-from boundarymorph.inference.transformer.int8 import quantize
+from boundarymorph.inference.transformer.device import LoadOptions, Placement, Precision, on_device, weight_type
+from boundarymorph.inference.transformer.forward import Forward, Headed, PackedBody, PaddedBody
+from boundarymorph.inference.transformer.model import DeviceModel
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.scoring.scorer import Pair
-from boundarymorph.scoring.transformer.heads import (
-    Forward,
-    PackedForward,
-    PaddedAnswers,
-    PaddedLabels,
-    answer_head,
-    check_labels,
-    label_head,
-)
+from boundarymorph.scoring.transformer.heads import PaddedLabels, answer_head, check_labels, label_head
 from boundarymorph.scoring.transformer.prompts import (
     TEMPLATES,
     ChatPrompt,
@@ -83,34 +68,27 @@ class RerankerRepository(Repository):
         return self.open(AutoModelForCausalLM if self.generates else AutoModelForSequenceClassification, dtype=dtype)
 
 
-class TransformerCrossEncoder:
-    """One model on one device, made by `load`. On a GPU, the next batch is made and launched while one computes.
+class TransformerCrossEncoder(DeviceModel[Pair]):
+    """A `CrossEncoder` on one device, made by `load`.
 
     The relevance is the sigmoid of the logit divided by the temperature of the prompt.
     """
 
+    failed = ScorerFailed
+
     def __init__(
         self,
-        *,
         name: str,
-        prompt: Prompt,
-        forward: Forward,
-        transfers: Transfers,
+        forward: Forward[Pair],
+        placement: Placement,
         max_length: int,
-        batch_tokens: int,
-        workers: int,
-        temperature: float = 1.0,
+        *,
+        prompt: Prompt,
+        temperature: float,
     ) -> None:
-        self.name = name
-        self.max_length = max_length
-        self.batch_tokens = batch_tokens
-        self.workers = workers
-        self.parallel = transfers.device.type == "cpu"
+        super().__init__(name, forward, placement, max_length)
         self._prompt = prompt
-        self._forward: Forward | None = forward
-        self._transfers = transfers
         self._temperature = temperature
-        self.pads = not isinstance(forward, PackedForward)
 
     @classmethod
     def load(
@@ -144,22 +122,15 @@ class TransformerCrossEncoder:
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        transfers = Transfers(placement.device)
-        forward = on_device(lambda: _open(repository, placement, transfers, options.get("packed"), share_prefix, chat))
+        forward = on_device(lambda: _open(repository, placement, options.get("packed"), share_prefix, chat))
         return cls(
-            name=_name(repository, placement.precision, length, chat),
+            _name(repository, placement.precision, length, chat),
+            forward,
+            placement,
+            length,
             prompt=reader,
-            forward=forward,
-            transfers=transfers,
-            max_length=length,
-            batch_tokens=placement.batch_tokens,
-            workers=placement.workers,
             temperature=1.0 if template is None else template.temperature,
         )
-
-    @property
-    def backend(self) -> str:
-        return f"torch-{self._transfers.device.type}"
 
     @property
     def takes_instruction(self) -> bool:
@@ -172,55 +143,38 @@ class TransformerCrossEncoder:
         """Return (n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number."""
         if not pairs:
             return np.empty(0)
-        logits = on_device(lambda: self._logits(pairs))
+        logits = self.compute(pairs).astype(np.float64)
         if not np.isfinite(logits).all():
             raise ScorerFailed(f"{self.name} gave a score that is not a number; another precision may help")
         return sigmoid(logits / self._temperature)
-
-    @torch.inference_mode()
-    def _logits(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        if self._forward is None:
-            raise ScorerFailed(f"{self.name} is closed")
-        return self._transfers.run(self._forward.prepare(pairs)).astype(np.float64)
-
-    def close(self) -> None:
-        self._forward = None
-        release(self._transfers.device)
 
 
 def _open(
     repository: RerankerRepository,
     placement: Placement,
-    transfers: Transfers,
     packed: bool | None,
     share_prefix: bool,
     chat: ChatPrompt | None,
-) -> Forward:
-    precision, device = placement.precision, placement.device
-    model = repository.reranker(weight_type(precision, device))
-    packed = prepare_packing(model, packed)
+) -> Forward[Pair]:
+    model = repository.reranker(weight_type(placement.precision, placement.device))
     body = cast(PreTrainedModel, model.base_model)
-    if precision == "int8":
-        quantize(body)
-    model.to(device=device)  # type: ignore[call-arg]
+    packed = place(model, body, placement, packed)
     if repository.generates:
         assert chat is not None
         no = chat.template.no
         pooling, head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
         if not packed:
-            return PaddedAnswers(body, head, transfers, padding_token(repository))
+            return Headed(PaddedBody(body, pooling, placement.transfers, padding_token(repository), cached=True), head)
     else:
         check_labels(model)
         if not packed:
             if model.config.pad_token_id is None:
                 model.config.pad_token_id = padding_token(repository)
-            return PaddedLabels(model, transfers, model.config.pad_token_id)
+            return PaddedLabels(model, placement.transfers, model.config.pad_token_id)
         pooling, head = label_head(model)
-    return PackedForward(
-        body=PackedBody(body, pooling, transfers, first_position(model.config), cached=caches(model)),
-        head=head,
-        share_prefix=share_prefix and causal(model),
-    )
+    group = attrgetter("query") if share_prefix and causal(model) else None
+    first = first_position(model.config)
+    return Headed(PackedBody(body, pooling, placement.transfers, first, caches(model), group), head)
 
 
 def _template(repository: RerankerRepository, prompt: str | None, instruction: str | None) -> Template | None:
