@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
 .PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
+	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-searches bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
 help:  ## this list
@@ -228,6 +228,9 @@ bench-filters: setup  ## a new filter over 200,000 documents: reading all metada
 
 bench-products: setup  ## searches that read the rows together -> build/bench/products.json
 	$(BIN)/python -m load_tests.bench_products $(OPTIONS)
+
+bench-searches: setup  ## searches of one index by several threads at a time -> build/bench/searches.json
+	$(BIN)/python -m load_tests.bench_searches $(OPTIONS)
 
 bench-workers: setup  ## memory of processes over one large index, vectors mapped or copied -> build/bench/workers.json
 	$(BIN)/python -m load_tests.bench_workers $(OPTIONS)

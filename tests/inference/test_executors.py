@@ -2,12 +2,15 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from boundarymorph.errors import Overloaded
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference import executors
+from boundarymorph.inference.executors import BoundedExecutor, computing
 from boundarymorph.inference.shares import CALLER
 from tests.patience import PATIENCE, until_async
 
@@ -77,3 +80,46 @@ async def test_a_cancelled_call_gives_its_thread_back_when_it_ends(busy: Busy) -
     busy.goes_on.set()
     await later
     await until_async(lambda: busy.executor.taken == 0)
+
+
+class TestComputing:
+    """With two cores."""
+
+    @pytest.fixture(autouse=True)
+    def _two(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(executors, "_cores", threading.Semaphore(2))
+
+    def test_no_more_threads_than_cores_at_a_time(self) -> None:
+        inside, most, lock = 0, 0, threading.Lock()
+
+        def work() -> None:
+            nonlocal inside, most
+            for _ in range(20):
+                with computing():
+                    with lock:
+                        inside += 1
+                        most = max(most, inside)
+                    time.sleep(1e-4)
+                    with lock:
+                        inside -= 1
+
+        with ThreadPoolExecutor(8) as threads:
+            for done in [threads.submit(work) for _ in range(8)]:
+                done.result(PATIENCE)
+        assert most == 2
+
+    def test_two_that_hang_keep_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(executors, "PATIENCE", 0.01)
+        with computing(), computing():
+            for _ in range(3):
+                with computing():
+                    pass
+            assert not executors._cores.acquire(blocking=False)  # and nothing is given back that nobody had
+        for _ in range(2):
+            assert executors._cores.acquire(blocking=False)
+
+    def test_an_error_ends_it(self) -> None:
+        for _ in range(3):
+            with pytest.raises(KeyError), computing():
+                raise KeyError
+        assert executors._cores.acquire(blocking=False)

@@ -11,10 +11,12 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import Overloaded
+from boundarymorph.inference.models import available_cores
 from boundarymorph.inference.shares import CALLER, Shares, Turns
 from boundarymorph.telemetry import metrics
 
 UNBOUNDED = 2**31
+PATIENCE = 1.0  # seconds
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
@@ -27,6 +29,21 @@ class Run(Protocol):
 
 class Abandoned(Exception):
     """Nobody waits for the result of a thread any more."""
+
+
+_cores = threading.Semaphore(available_cores())
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Compute in the block, in one of as many threads as there are cores; more would wait for Python's lock most of the
+    time. A thread that has waited for PATIENCE goes on all the same, as a disk may keep others from ending."""
+    holds = _cores.acquire(timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        if holds:
+            _cores.release()
 
 
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)

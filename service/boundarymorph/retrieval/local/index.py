@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
+from boundarymorph.inference.executors import computing
 from boundarymorph.retrieval.catalog import IndexConfiguration, StructureDescription
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
@@ -100,23 +101,24 @@ class LocalIndex:
             if len(vectors) == 0:
                 raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
             found = vectors.search(unit, search.depth, within=within)
-            warnings = [*self._warnings, *found.warnings]
-            features: dict[str, NDArray[np.float64]] = {}
-            terms, directions = None, None
-            if search.hybrid and found.ids:  # else no document matches the filter
-                found, features = self._merged(found, search)
-            if found.ids and self._store.has_words():
-                features["bm25"] = self._store.bm25(search.query, found.sequences)
-                terms = self._store.terms(search.query, found.sequences)
-                if terms is None:
-                    warnings.append(WORDS_WITHOUT_STEMS.format(name=self.name))
-                elif search.directions:
-                    directions = self._store.directions()
-            if directions is None:
-                embeddings, query = found.vectors, unit
-            else:
-                embeddings = directions.units_of(found.sequences, found.vectors_at)
-                query = directions.units(unit[None])[0]
+            with computing():
+                warnings = [*self._warnings, *found.warnings]
+                features: dict[str, NDArray[np.float64]] = {}
+                terms, directions = None, None
+                if search.hybrid and found.ids:  # else no document matches the filter
+                    found, features = self._merged(found, search)
+                if found.ids and self._store.has_words():
+                    features["bm25"] = self._store.bm25(search.query, found.sequences)
+                    terms = self._store.terms(search.query, found.sequences)
+                    if terms is None:
+                        warnings.append(WORDS_WITHOUT_STEMS.format(name=self.name))
+                    elif search.directions:
+                        directions = self._store.directions()
+                if directions is None:
+                    embeddings, query = found.vectors, unit
+                else:
+                    embeddings = directions.units_of(found.sequences, found.vectors_at)
+                    query = directions.units(unit[None])[0]
         return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings)
 
     def _merged(self, found: Neighbours, search: Search) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.inference.executors import computing
 from boundarymorph.retrieval.vectors import are_among, exact_scores
 
 _BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
@@ -81,12 +82,13 @@ class Rows:
     ) -> Neighbours:
         """Return the best `depth` of m ascending rows, by their exact scores. Their vectors are those of the matrix at
         (m,) places."""
-        blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
-        scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
-        best = np.argsort(-scores, kind="stable")[:depth]
-        chosen = rows[best]
-        ids = list(map(self.ids.__getitem__, chosen.tolist()))
-        return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen])
+        with computing():
+            blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
+            scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
+            best = np.argsort(-scores, kind="stable")[:depth]
+            chosen = rows[best]
+            ids = list(map(self.ids.__getitem__, chosen.tolist()))
+            return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen])
 
 
 class RowBook:
