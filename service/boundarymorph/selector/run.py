@@ -15,15 +15,7 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
 from boundarymorph.inference.executors import BoundedExecutor, Run, at_once
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
-from boundarymorph.selection import (
-    Distinct,
-    Outlook,
-    Pool,
-    Selection,
-    SelectionSession,
-    StopReason,
-    capacity_of,
-)
+from boundarymorph.selection import Distinct, Outlook, Pool, Selection, SelectionSession, StopReason, capacity_of
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
