@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -90,19 +91,62 @@ def test_a_row_is_projected_alike_among_any_others(count: int) -> None:
     assert np.array_equal(learned.units(vectors[some]), whole[some])
 
 
-def test_a_document_is_projected_once_and_its_next_version_anew() -> None:
-    vectors = topical(400)
-    learned, rng, asked = Directions.of(vectors), np.random.default_rng(0), list[int]()
-    whole = learned.units(vectors)
-    for count in (1, 100, 300, 10):  # numbers beyond the room so far, and again below it
+class Asked:
+    """The vectors of documents by sequence number, and which of them were asked for."""
+
+    def __init__(self) -> None:
+        self.vectors = topical(400)
+        self.learned = Directions.of(self.vectors)
+        self.whole = self.learned.units(self.vectors)
+        self.asked: list[int] = []
+
+    def units_of(self, sequences: NDArray[np.int64], living: int = 400) -> NDArray[np.float32]:
+        def rows(places: NDArray[np.intp]) -> NDArray[np.floating]:
+            self.asked.extend(sequences[places].tolist())
+            rows: NDArray[np.floating] = self.vectors[sequences[places] % 400]
+            return rows
+
+        return self.learned.units_of(sequences, rows, living)
+
+
+def test_a_document_is_projected_once() -> None:
+    of, rng = Asked(), np.random.default_rng(0)
+    for count in (0, 1, 100, 300, 10):  # numbers beyond the room so far, and again below it
         sequences = rng.permutation(400)[:count]
+        assert np.array_equal(of.units_of(sequences), of.whole[sequences])
+    assert len(of.asked) == len(set(of.asked)) > 300
 
-        def rows(places: NDArray[np.intp], among: NDArray[np.int64] = sequences) -> NDArray[np.floating]:
-            asked.extend(among[places].tolist())
-            return vectors[among[places]]
 
-        assert np.array_equal(learned.units_of(sequences, rows), whole[sequences])
-    assert len(asked) == len(set(asked)) > 300
+def test_no_more_are_kept_than_twice_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directions, "ROOM", 20)
+    of, first, second = Asked(), np.arange(100), np.arange(100, 200)
+    for sequences in (first, second, second[:19], first[:19]):  # as if 50 were living
+        assert np.array_equal(of.units_of(sequences, living=50), of.whole[sequences])
+    assert of.asked == [*first, *second, *first[:19]]
+    of.units_of(np.array([300]), living=50)
+    assert np.array_equal(of.units_of(first[:19], living=50), of.whole[:19])
+    assert of.asked[219:] == [300]  # 120 are kept: these, and those of the second hundred
+
+
+@pytest.mark.parametrize(("number", "times"), [(64 * 2 + 20, 1), (64 * 2 + 21, 2)])
+def test_numbers_of_which_few_are_in_use_are_not_kept(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> None:
+    monkeypatch.setattr(directions, "ROOM", 20)
+    of, sequences = Asked(), np.array([number, 3])
+    for _ in range(2):
+        assert np.array_equal(of.units_of(sequences, living=2), of.whole[sequences])
+    assert of.asked == [number, 3] * times
+
+
+def test_many_threads_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directions, "ROOM", 0)
+    of = Asked()
+
+    def some(seed: int) -> bool:
+        sequences = np.random.default_rng(seed).permutation(400)[: 1 + seed]
+        return np.array_equal(of.units_of(sequences, living=100), of.whole[sequences])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(some, range(100)))
 
 
 def test_a_search_after_an_update_has_the_new_vector(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from boundarymorph.retrieval.halves import halves_from_floats, to_unit_length, unit_from_halves
 from boundarymorph.retrieval.local.lookup import fact, last_sequence
+from boundarymorph.retrieval.local.rows import with_room
 
 COUNT = 64
 SAMPLE = 4_096  # documents from which they are learned
 FEWEST = 1_000  # writes before the first time; the next time is after twice as many as the last
 LEARNED_AT = "directions_at"  # the key of the sequence number of the last write before they were learned
+SPAN, ROOM = 64, 2**16  # sequence numbers for each document in use, and in any index, up to which documents are kept
 _BLOCK = 64  # rows projected at a time
 _SPARE, _ITERATIONS = 16, 4  # of the randomized decomposition
 
@@ -23,15 +25,16 @@ _SPARE, _ITERATIONS = 16, 4  # of the randomized decomposition
 class Directions:
     """The main directions of the vectors of one index. Thread-safe.
 
-    basis: (d, m) float32, orthonormal columns that span most of what the vectors have. Documents that were found once
-    are kept projected, in 2m + 1 bytes for each number up to the last one.
+    basis: (d, m) float32, orthonormal columns that span most of what the vectors have. Documents that were found are
+    kept projected, in 2m bytes each, and 4 bytes for each sequence number up to the last.
     """
 
     def __init__(self, basis: NDArray[np.float32]) -> None:
         self.basis = basis
-        self._growing = threading.Lock()
-        self._kept = np.zeros((0, basis.shape[1]), np.float16)
-        self._known = np.zeros(0, np.bool_)
+        self._keeping = threading.Lock()
+        self._places = np.empty(0, np.int32)  # of documents among the kept, by sequence number; -1 for none
+        self._kept = np.empty((0, basis.shape[1]), np.float16)
+        self._count = 0
 
     @classmethod
     def of(cls, vectors: NDArray[np.float32], seed: int = 0) -> Directions:
@@ -49,19 +52,33 @@ class Directions:
         return unit_from_halves(self._halves(vectors))
 
     def units_of(
-        self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]]
+        self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
     ) -> NDArray[np.float32]:
-        """Return `units` of n documents of the index, by their sequence numbers.
+        """Return `units` of n documents of the index, by their sequence numbers, of which `living` are in use.
 
-        vectors: returns the (k, d) rows of those at k places, for documents that were not projected before.
+        vectors: returns the (k, d) rows of those at k places, for documents that are not kept.
         """
-        kept, known = self._with_room(int(sequences.max(initial=-1)) + 1)
-        missing = np.flatnonzero(~known[sequences])
-        for start in range(0, len(missing), _BLOCK):
-            places = missing[start : start + _BLOCK]
-            kept[sequences[places]] = self._halves(vectors(places))
-            known[sequences[places]] = True
-        return unit_from_halves(kept[sequences])
+        last = int(sequences.max(initial=0))
+        if last > SPAN * living + ROOM:
+            return self.units(vectors(np.arange(len(sequences))))
+        with self._keeping:
+            if last >= len(self._places):
+                larger = np.full(max(last + 1, 2 * len(self._places)), -1, np.int32)
+                larger[: len(self._places)] = self._places
+                self._places = larger
+            missing = np.flatnonzero(self._places[sequences] < 0)
+            if self._count + len(missing) > 2 * living + ROOM:  # many that are kept are gone
+                self._places.fill(-1)
+                self._count, missing = 0, np.arange(len(sequences))
+            self._kept = with_room(self._kept, self._count, len(missing))
+            for start in range(0, len(missing), _BLOCK):
+                some = missing[start : start + _BLOCK]
+                end = self._count + len(some)
+                self._kept[self._count : end] = self._halves(vectors(some))
+                self._places[sequences[some]] = np.arange(self._count, end)
+                self._count = end
+            halves = self._kept[self._places[sequences]]
+        return unit_from_halves(halves)
 
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
         """Project rows to unit length in float16. One that has none of the directions gets the last.
@@ -74,16 +91,6 @@ class Directions:
         parts, lengths = to_unit_length(np.concatenate([block @ self.basis for block in padded])[:count])
         parts[~(lengths > np.finfo(np.float16).tiny)] = np.eye(self.basis.shape[1], dtype=np.float32)[-1]
         return halves_from_floats(parts)
-
-    def _with_room(self, count: int) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
-        """Return what is kept, with room for sequence numbers below `count`."""
-        with self._growing:
-            if count > len(self._known):
-                known = np.zeros(max(count, 2 * len(self._known)), np.bool_)
-                kept = np.zeros((len(known), self.basis.shape[1]), np.float16)
-                kept[: len(self._kept)], known[: len(self._known)] = self._kept, self._known
-                self._kept, self._known = kept, known
-            return self._kept, self._known
 
 
 def due(connection: sqlite3.Connection) -> bool:

@@ -117,7 +117,7 @@ class LocalIndex:
                 if directions is None:
                     embeddings, query = found.vectors, unit
                 else:
-                    embeddings = directions.units_of(found.sequences, found.vectors_at)
+                    embeddings = directions.units_of(found.sequences, found.vectors_at, len(vectors))
                     query = directions.units(unit[None])[0]
         return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings)
 
