@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small indexes, to try it")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--requests", type=int, default=60, help="of each row and version")
-    parser.add_argument("--beside", metavar="COMMIT")
+    parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     arguments = parser.parse_args()
     points = QUICK if arguments.quick else POINTS
     rows, ratios = report.Rows("overhead"), {}

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--depth", type=int, default=1_000)
     parser.add_argument("--budget", type=int, default=20)
-    parser.add_argument("--beside", metavar="COMMIT")
+    parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     arguments = parser.parse_args()
     point = Point(arguments.depth, arguments.budget, 384)
     with ExitStack() as stack:

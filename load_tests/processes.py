@@ -78,7 +78,10 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subproces
 
 @contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """Yield a temporary work tree of this repository at a commit."""
+    """Yield a temporary work tree of this repository at a commit, or the folder of one that is there."""
+    if Path(commit).is_dir():
+        yield Path(commit)
+        return
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
