@@ -227,8 +227,7 @@ def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[
         pass
     raise InvalidInput(
         f"{path} is there already, and was made from other texts or fewer queries, with other models, or with another "
-        "depth; "
-        "delete it, or name another file with --write-table"
+        "depth; delete it, or name another file with --write-table"
     )
 
 
