@@ -246,8 +246,16 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
 
 
 @pytest.mark.parametrize(
-    ("documents", "known", "budget", "here"),
-    [(30, 0, 5, True), (30, 0, 6, False), (31, 0, 5, False), (30, 2, 3, True), (30, 2, 4, False)],
+    ("documents", "known", "budget", "running", "here"),
+    [
+        (30, 0, 5, 1, True),
+        (30, 0, 6, 1, False),
+        (31, 0, 5, 1, False),
+        (30, 2, 3, 1, True),
+        (30, 2, 4, 1, False),
+        (30, 0, 5, 2, True),
+        (30, 0, 5, 3, False),
+    ],
 )
 async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
     selector_of: Callable[..., Selector],
@@ -255,10 +263,12 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
     documents: int,
     known: int,
     budget: int,
+    running: int,
     here: bool,
 ) -> None:
     monkeypatch.setattr(run, "SMALL_POOL", 30)
     monkeypatch.setattr(run, "FEW_SCORES", 5)
+    monkeypatch.setattr(run, "FEW_RUNNING", 2)
     threads, tell = set[int](), SelectionSession.tell
 
     def told(session: SelectionSession, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -268,6 +278,8 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
     monkeypatch.setattr(SelectionSession, "tell", told)
     given = [Document(str(number), f"text {number}") for number in range(documents)]
     wanted = replace(task(budget=budget), candidates=own_pool(given, known=dict.fromkeys("01"[:known], 0.5)))
-    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    selector = selector_of(FakeRetriever(), SeededScorer())
+    selector._running = running - 1
+    result = await selector.select(wanted)
     assert result.calls == budget
     assert (threads == {threading.get_ident()}) is here

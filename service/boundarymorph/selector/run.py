@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
-from boundarymorph.inference.executors import BoundedExecutor, Run, at_once
+from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import Distinct, Outlook, Pool, Selection, SelectionSession, StopReason, capacity_of
@@ -30,6 +30,7 @@ from boundarymorph.selector.telling import Session, Telling, session_of, telling
 
 log = logging.getLogger(__name__)
 SMALL_POOL, FEW_SCORES = 1_000, 50  # up to which each step of a session takes one to three milliseconds
+FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -122,7 +123,7 @@ class SelectionRun(CallOrder):
                 self._warn("scores known from earlier requests were not used", error)
         scores = self._task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
         if len(self.pool) <= SMALL_POOL and scores <= FEW_SCORES:
-            self._step = at_once
+            self._step = at_once_if(lambda: self._running() <= FEW_RUNNING, self._in_thread)
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
 
