@@ -25,6 +25,7 @@ from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from tests.clocks import Clock
+from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, own_pool, task
 
@@ -246,17 +247,19 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
 
 
 @pytest.mark.parametrize(
-    ("documents", "known", "budget", "running", "here"),
+    ("documents", "known", "budget", "running", "diversity", "here"),
     [
-        (30, 0, 5, 1, True),
-        (30, 0, 6, 1, False),
-        (31, 0, 5, 1, False),
-        (30, 2, 3, 1, True),
-        (30, 2, 4, 1, False),
-        (30, 0, 5, 2, True),
-        (30, 0, 5, 3, False),
+        (30, 0, 5, 1, 0.0, True),
+        (30, 0, 6, 1, 0.0, False),
+        (31, 0, 5, 1, 0.0, False),
+        (30, 2, 3, 1, 0.0, True),
+        (30, 2, 4, 1, 0.0, False),
+        (30, 0, 5, 2, 0.0, True),
+        (30, 0, 5, 3, 0.0, False),
+        (30, 0, 5, 1, 0.1, False),
     ],
 )
+@pytest.mark.parametrize("wide", [False, True])
 async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
     selector_of: Callable[..., Selector],
     monkeypatch: pytest.MonkeyPatch,
@@ -264,11 +267,14 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
     known: int,
     budget: int,
     running: int,
+    diversity: float,
     here: bool,
+    wide: bool,
 ) -> None:
     monkeypatch.setattr(run, "SMALL_POOL", 30)
     monkeypatch.setattr(run, "FEW_SCORES", 5)
     monkeypatch.setattr(run, "FEW_RUNNING", 2)
+    monkeypatch.setattr(run, "FEW_NUMBERS", 30 * len(vector_of("d0")) - wide)
     threads, tell = set[int](), SelectionSession.tell
 
     def told(session: SelectionSession, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -277,9 +283,10 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
 
     monkeypatch.setattr(SelectionSession, "tell", told)
     given = [Document(str(number), f"text {number}") for number in range(documents)]
-    wanted = replace(task(budget=budget), candidates=own_pool(given, known=dict.fromkeys("01"[:known], 0.5)))
+    candidates = own_pool(given, known=dict.fromkeys("01"[:known], 0.5))
+    wanted = replace(task(budget=budget), candidates=candidates, diversity=diversity)
     selector = selector_of(FakeRetriever(), SeededScorer())
     selector._running = running - 1
     result = await selector.select(wanted)
     assert result.calls == budget
-    assert (threads == {threading.get_ident()}) is here
+    assert (threads == {threading.get_ident()}) is (here and not wide)

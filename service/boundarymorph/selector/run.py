@@ -29,7 +29,8 @@ from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
 
 log = logging.getLogger(__name__)
-SMALL_POOL, FEW_SCORES = 1_000, 50  # up to which each step of a session takes one to three milliseconds
+# Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
+SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
@@ -122,7 +123,8 @@ class SelectionRun(CallOrder):
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
         scores = self._task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
-        if len(self.pool) <= SMALL_POOL and scores <= FEW_SCORES:
+        small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
+        if small and not self._task.diversity:
             self._step = at_once_if(lambda: self._running() <= FEW_RUNNING, self._in_thread)
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
