@@ -81,7 +81,8 @@ class LoadingScorer(Loading[BatchingScorer]):
 
     @property
     def takes_instruction(self) -> bool:
-        return self.loaded.takes_instruction
+        """Whether the model takes one; it may, until it is loaded."""
+        return self._loaded is None or self._loaded.takes_instruction
 
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
