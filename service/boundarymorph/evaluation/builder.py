@@ -23,6 +23,7 @@ from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
 from boundarymorph.evaluation.run import Watch
 from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.scoring.bill import NOTHING, Amount
@@ -54,7 +55,7 @@ class TableBuilder:
         pool.
         """
         await self.encoder.check()
-        if getattr(self.scorer, "identity", "known") is None:
+        if identity_of(self.scorer) is None:
             await self.scorer.check()  # by which its name is known
         recipe = {
             "documents": fingerprint(collection.documents),
