@@ -7,7 +7,7 @@ SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo demo-multilingual docs serve test compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo demo-multilingual docs serve test strangers compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-searches bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -51,6 +51,9 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 WORKERS ?= 4
 test: setup  ## all tests, in four processes; WORKERS=8 on more cores
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --maxfail 10 $(OPTIONS)
+
+strangers: setup  ## what broke in the hands of people who had not seen the service before, a line each
+	$(BIN)/python -m pytest -n0 -m strangers --verbose --verbose $(OPTIONS)
 
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
 	$(BIN)/python -m load_tests.answers record build/answers.json
