@@ -26,6 +26,7 @@ from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
+from boundarymorph.text import lines_of
 
 if TYPE_CHECKING:
     from boundarymorph.selector.judging import Judged
@@ -141,7 +142,7 @@ def _requests(
             raise InvalidInput("name the queries with --queries FILE")
         return {query: {"query": query, "index": index, "depth": depth} for query in queries}
     found = {}
-    for number, line in enumerate(_lines(pools), start=1):
+    for number, line in lines_of(_lines(pools), sources.named(pools)):
         try:
             record = orjson.loads(line)
             found[record["query"]] = {"query": record["query"], "pool": {"documents": record["documents"]}}

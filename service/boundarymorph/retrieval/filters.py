@@ -2,7 +2,8 @@
 
     {"language": "en"}                                        a field equals a value
     {"year": {"gte": 1990, "lt": 2000}}                       all of several comparisons of one field
-    {"language": "en", "author.name": {"in": ["A", "B"]}}     all of several fields; dots lead into objects
+    {"language": "en", "author.name": {"in": ["A", "B"]}}     all of several fields; dots lead into objects or, where
+                                                              that leads nowhere, are part of the name
     {"and": [...]}, {"or": [...]}, {"not": {...}}             combine filters
 
 Comparisons: eq, ne, in, nin, gt, gte, lt, lte, exists. A value is a string, a number, a boolean or null, and equals
@@ -123,7 +124,8 @@ class Exists:
     path: tuple[str, ...]
 
     def sql(self, column: str) -> Sql:
-        return Sql(f"(json_type({column}, ?) IS NOT NULL)", (_json_path(self.path),))
+        tests = [f"json_type({column}, ?) IS NOT NULL"] * len(spellings(self.path))
+        return Sql(f"({' OR '.join(tests)})", tuple(map(_json_path, spellings(self.path))))
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return bool(reach(metadata, self.path))
@@ -142,7 +144,17 @@ class Compare:
     values: tuple[Scalar, ...]
 
     def sql(self, column: str) -> Sql:
-        path, types, values = _json_path(self.path), _TYPES[self.type], self.values if self._has_operand else ()
+        found = [self._sql(column, path) for path in spellings(self.path)]
+        if len(found) == 1:
+            return found[0]
+        nested, whole = found
+        return Sql(
+            f"CASE WHEN json_type({column}, ?) IS NOT NULL THEN ({nested.text}) ELSE ({whole.text}) END",
+            (_json_path(self.path), *nested.parameters, *whole.parameters),
+        )
+
+    def _sql(self, column: str, names: tuple[str, ...]) -> Sql:
+        path, types, values = _json_path(names), _TYPES[self.type], self.values if self._has_operand else ()
         kind, value = f"json_type({column}, ?)", f"json_extract({column}, ?)"
         within = f"json_each({column}, ?) WHERE type IN ({types}) AND {self._test('atom')}"
         return Sql(
@@ -318,13 +330,22 @@ def _shown(value: object) -> str:
 
 
 def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """Return the value at a path in a list, which is empty if there is none."""
-    value: Any = metadata
-    for name in path:
-        if not isinstance(value, Mapping) or name not in value:
-            return []
-        value = value[name]
-    return [value]
+    """Return the value at a path in a list, which is empty if there is none. See `spellings`."""
+    for names in spellings(path):
+        value: Any = metadata
+        for name in names:
+            if not isinstance(value, Mapping) or name not in value:
+                break
+            value = value[name]
+        else:
+            return [value]
+    return []
+
+
+def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the paths that a field may have: through objects or, if that leads nowhere, as one name with dots, as in
+    metadata that were flattened."""
+    return [path] if len(path) == 1 else [path, (".".join(path),)]
 
 
 def _json_path(path: tuple[str, ...]) -> str:
