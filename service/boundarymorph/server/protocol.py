@@ -17,7 +17,7 @@ from boundarymorph.server.parser import RequestParser
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
-PROBES = (b"/livez", b"/readyz", b"/metrics")
+PROBES = (b"/livez", b"/readyz", b"/health", b"/metrics")
 RETRY_SECONDS = 1
 TOO_MANY = "this process has as many requests as limits.connections allows; try again in a second"
 

@@ -122,11 +122,13 @@ class Settings(BaseSettings):
     )
     public_url: str | None = Field(
         None,
-        pattern=r"^https?://[^\s/?#@]+[^\s?#@]*$",
+        pattern=r"^https?://",
         description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
         "the address of each request if unset",
     )
-    metrics_seconds: float = Field(1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all")
+    metrics_seconds: float = Field(
+        1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
+    )
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
