@@ -377,7 +377,6 @@ class TestBodies:
         ("POST", "/readyz", 405, "method-not-allowed"),
         ("PATCH", "/indexes/texts", 405, "method-not-allowed"),
         ("POST", "/selct", 404, "not-found"),
-        ("POST", "/select/", 404, "not-found"),
         ("GET", "/no%3Fwhere%20%C3%BC", 404, "not-found"),
         ("GET", "/%ED%A0%80", 404, "not-found"),
     ],

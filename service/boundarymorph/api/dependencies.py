@@ -74,6 +74,7 @@ class Forwarder(Protocol):
     ) -> PeerResponse: ...
 
 
+COUNTED = "counted"  # attribute of the state of a request that is part of another one
 BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
 
 
@@ -97,8 +98,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         found = await access(request)
         identified = identify(request, found)
         request.state.permitted = permitted = identified.within(scope)
-        request.state.decision = decision = await found.rates.take(permitted.name)
-        decision.check()
+        await count(request, found, permitted)
         _refuse_unknown_parameters(request)
         _refuse_compressed(request)
         if (index := request.path_params.get("name")) is not None:
@@ -106,6 +106,13 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         return permitted.name
 
     return caller
+
+
+async def count(request: Request, access: Access, caller: Caller) -> None:
+    """Count a request in the caller's rate limits, unless it is part of one that was counted. Raises RateLimited."""
+    if not getattr(request.state, COUNTED, False):
+        request.state.decision = decision = await access.rates.take(caller.name)
+        decision.check()
 
 
 def identify(request: Request, access: Access) -> Caller:

@@ -22,6 +22,7 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
 from boundarymorph.api import openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
+from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
@@ -133,7 +134,7 @@ async def upsert_documents(
     entries = await _entries(request, index.info.dimension, access, run)
     reports = _measured(ingesting(index, indexes.encoder, entries, strict=strict, run=run))
     report = await anext(reports)
-    if NDJSON[0] in request.headers.get("accept", ""):
+    if prefers(request, NDJSON[0]):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
     async for latest in reports:
         report = latest

@@ -18,6 +18,7 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.policies import Policy
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
+from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
@@ -63,7 +64,7 @@ async def select(
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
         explain = bool(wanted.explain)
         answer = partial(response_of, task=task, explain=explain, policy=policy.name)
-        if EVENTS in request.headers.get("accept", ""):
+        if prefers(request, EVENTS):
             steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()

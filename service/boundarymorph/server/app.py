@@ -14,6 +14,7 @@ from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
 from boundarymorph.api import forward, judgments, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api.paths import WithSlash
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
@@ -122,11 +123,14 @@ def _application(
         routes=[route for router in (*routers, pages.docs()) for route in router.routes],
         docs_url=None,  # FastAPI's pages load their scripts from another server; ours is in `pages.docs`
         redoc_url=None,
+        openapi_url=None,  # ours is made once, in `openapi.install`
         redirect_slashes=False,  # must not redirect a client that resolves /indexes/a/documents/.. to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
-    problems.install(app)
-    openapi.install(app)
+    problems.install(app, rerank.refusal_at)
+    operations.install(app, settings.metrics_seconds)
+    openapi.install(app, settings.public_url)
+    app.add_middleware(WithSlash, routes=app.routes)
     app.add_middleware(Unexpected)
     app.add_middleware(HeadAsGet)
     app.add_middleware(UntilEnd)

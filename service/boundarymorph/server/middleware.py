@@ -27,7 +27,7 @@ SERVER_TIMING = "Server-Timing"
 SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNPRINTABLE = re.compile(rb"[^!-~]")
-_QUIET = {"/livez", "/readyz", "/metrics"}
+_QUIET = {"/livez", "/readyz", "/health", "/metrics"}
 _log = logging.getLogger("boundarymorph.access_log")
 _errors = logging.getLogger(__name__)
 

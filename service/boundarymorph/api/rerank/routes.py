@@ -52,6 +52,11 @@ def speaking(*dialects: RerankFormat) -> Callable[[Request], Awaitable[None]]:
     return speak
 
 
+def refusal_at(path: str | None) -> problems.Refusal | None:
+    """Return how the route at a path refuses requests, None if it is no rerank route."""
+    return ROUTES[path][0].refusal if path in ROUTES else None
+
+
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:
     """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
     budget is smaller than the list. If the caller disconnects, the work ends."""
