@@ -109,7 +109,7 @@ async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
 
 
 async def _found(call: Call, handle: str) -> tuple[str, str, dict[str, Any]]:
-    """Return index, id and content of a document. The name of a table has a slash, as ids may have. Raises ToolError."""
+    """Return index, id and content of a document. Names of tables and ids may have a slash. Raises ToolError."""
     index, _, id = handle.partition("/")
     if not id:
         raise ToolError(f"{handle!r} is not the id of a document. Use ids from search and select_documents.")

@@ -41,11 +41,15 @@ class After(Message):
     after: int = Field(0, ge=0, description="number of the judgement after which the page begins")
 
 
+def _body(model: type[Message]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}}
+
+
 @router.post(
     "/calibrations",
     summary="Find a calibration",
     dependencies=[Depends(allowed(Scope.SELECT))],
-    openapi_extra=openapi.body(Named),
+    openapi_extra=_body(Named),
     responses=openapi.problems(404, 413, 422, 503),
 )
 async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
@@ -64,7 +68,7 @@ async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     "/calibrations/keep",
     summary="Keep a calibration",
     dependencies=[Depends(allowed(Scope.WRITE))],
-    openapi_extra=openapi.body(Made),
+    openapi_extra=_body(Made),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
 async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
@@ -81,7 +85,7 @@ async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     "/judgments/events",
     summary="Read the judgements of an index",
     dependencies=[Depends(allowed(Scope.SELECT))],
-    openapi_extra=openapi.body(After),
+    openapi_extra=_body(After),
     responses=openapi.problems(404, 413, 422, 503),
 )
 async def events(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:

@@ -220,7 +220,7 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
 async def _learn(
     plan: Plan, settings: Settings, given: Judgments, events: Sequence[Event]
 ) -> tuple[Calibration, Sequence[str]]:
-    """Return a calibration, and the ids of the judged documents that were in no pool. events: those among what is given."""
+    """Return a calibration, and the ids of judged documents that were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
     from boundarymorph.calibration.learning import debiased, learn
