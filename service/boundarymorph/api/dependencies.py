@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
-from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
 
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
@@ -19,6 +19,7 @@ from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -30,6 +31,16 @@ if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder
 
 
+ENCODED_SLASH = "%2F"
+
+
+class _IndexName(StringConvertor):
+    """The name of an index: one segment of the path, in which a slash of the name, STORE/TABLE, is encoded."""
+
+    def convert(self, value: str) -> str:
+        return value.replace(ENCODED_SLASH, "/")
+
+
 class _AnyText(PathConvertor):
     """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
 
@@ -37,6 +48,7 @@ class _AnyText(PathConvertor):
 
 
 register_url_convertor("text", _AnyText())
+register_url_convertor("index", _IndexName())
 
 
 class Service(Protocol):
@@ -53,6 +65,8 @@ class HasSelector(Protocol):
     def selector(self) -> Selector: ...
     @property
     def scorer(self) -> Scorer: ...
+    @property
+    def retriever(self) -> CalibrationSource: ...
 
 
 class HasIndexes(Protocol):

@@ -336,6 +336,13 @@ class Kept(BaseModel):
     kept: int = Field(description="judgements of the index")
 
 
+class KeptNow(Kept):
+    """What was kept of a request, and what is kept now."""
+
+    added: int = Field(description="judgements of this request that were kept")
+    unknown: list[str] = Field(description="ids that the index does not have; their judgements were not kept")
+
+
 class Deleted(BaseModel):
     """What was deleted."""
 

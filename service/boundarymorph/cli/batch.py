@@ -17,10 +17,12 @@ from pydantic import ValidationError
 
 from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.calibrations import Wanted as Calibration
+from boundarymorph.access.keys import Caller
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import response_of, task_of
 from boundarymorph.cli import source
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, StorageUnavailable
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings, mistakes
 from boundarymorph.text import has_content, lines_of
@@ -129,15 +131,16 @@ async def select_all(
     options: Mapping[str, Any],
     calibration: Calibration,
     answers: Answers,
+    source: CalibrationSource,
     advance: Callable[[], None],
 ) -> int:
     """Make the selections that are not done yet, several at a time. Returns how many of them failed."""
-    calibrations, failed = Calibrations(settings), 0
+    calibrations, failed = Calibrations(settings.calibration.keys), 0
 
     async def one(id: str, fields: Mapping[str, Any]) -> bool:
         try:
             request = SelectRequest.model_validate({**options, **fields})
-            chosen = calibrations.of(calibration, "", request.index)
+            chosen = await calibrations.of(calibration, Caller(""), source, request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
             response = response_of(await selector.select(task), task)
         except (BoundaryMorphError, ValidationError) as error:

@@ -13,13 +13,21 @@ from fastapi import APIRouter, FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
-from boundarymorph.api import forward, judgments, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api import forward, judgments, learned, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.paths import WithSlash
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
 from boundarymorph.server.lifecycle import Build, Lifecycle
-from boundarymorph.server.middleware import FromAllowed, HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
+from boundarymorph.server.middleware import (
+    EncodedSlash,
+    FromAllowed,
+    HeadAsGet,
+    Observed,
+    RateLimitHeaders,
+    Unexpected,
+    UntilEnd,
+)
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.web import pages
@@ -38,14 +46,14 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        indexes, build = forward.router, build or partial(composition.build_gateway, later=True)
+        indexes: Sequence[APIRouter] = (forward.router,)
+        build = build or partial(composition.build_gateway, later=True)
     else:
-        indexes, build = _indexes().router, build or partial(composition.build, later=True)
+        indexes, build = (_indexes().router, judgments.router), build or partial(composition.build, later=True)
     routers = (
         select.router,
         rerank.router,
-        indexes,
-        judgments.router,
+        *indexes,
         operations.router,
         agents.router,
         pages.playground(settings),
@@ -62,7 +70,7 @@ def create_retriever_app(
         settings,
         build or partial(composition.build_retrieval, later=True),
         on_failure,
-        (retrieval.router, _indexes().router, operations.router),
+        (retrieval.router, _indexes().router, learned.router, judgments.router, operations.router),
         description,
         behind_gateways=True,
     )
@@ -133,6 +141,7 @@ def _application(
     app.add_middleware(WithSlash, routes=app.routes)
     app.add_middleware(Unexpected)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(EncodedSlash)
     app.add_middleware(UntilEnd)
     app.add_middleware(RateLimitHeaders)
     app.add_middleware(FromAllowed, origins=access.origins)

@@ -223,8 +223,8 @@ attempt_seconds = {
 judgments = Counter("boundarymorph_judgments_total", "Judgements received.", ["kind"])
 judgment_log_loss = Histogram(
     "boundarymorph_judgment_log_loss_nats",
-    "Log loss of relevance in answers by the grades that people then gave, by calibration.",
-    ["calibration"],
+    "Log loss of relevance in answers by the grades that people then gave.",
+    ["calibrated"],
     buckets=(0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
 )
 
