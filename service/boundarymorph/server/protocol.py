@@ -63,7 +63,7 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.parser: RequestParser = RequestParser(self)
+        self.parser = RequestParser(self)  # type: ignore[assignment]  # it has what uvicorn uses of httptools'
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
