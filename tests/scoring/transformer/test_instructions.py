@@ -28,12 +28,13 @@ from tests.api.service import on_socket, ready, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.judge.scripted import MODEL, Chat
 from tests.scoring.remote.servers import Ours, Tei, Vllm, running
-from tests.scoring.transformer import reference
+from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder
 from tests.scoring.transformer.test_model import WITH_ROOM, load
-from tests.scoring.transformer.tiny import QUERY, TEXTS
+from tests.scoring.transformer.tiny import QUERY
 
 FIND = "Find timetables"
+TEXTS = [text for text in tiny.TEXTS if text]
 MODELS = "Qwen3-Reranker-tiny"
 
 
