@@ -13,14 +13,15 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.access.calibrations import folder_of
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.files import judgments_of, queries_of
 from boundarymorph.cli import common
 from boundarymorph.cli import main as cli
-from boundarymorph.errors import InvalidInput, UnknownCalibration
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.learned import pools_of
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_service, filled, texts
+from tests.api.service import answer, belongings, fake_service, filled, texts
 from tests.faults import stand_in
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer
@@ -56,6 +57,12 @@ async def _filled(folder: Path) -> None:
         pass
 
 
+def kept(folder: Path, name: str | None = None) -> Calibration:
+    made = belongings(Settings(data_directory=folder), "texts").calibration(name)
+    assert made is not None
+    return made
+
+
 def near(query: str, text: str) -> float:
     """A person's view: by the cosine of fake vectors, which the retriever knows and the fake scorer does not."""
     return float(vector_of(query) @ vector_of(text))
@@ -84,7 +91,7 @@ def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     assert "160 judgements of 8 queries" in said
     assert "the scorer is worse than your retriever here" in said
     assert "the default of the index 'texts'" in said
-    made = folder_of(Settings(data_directory=tmp_path)).get("texts")
+    made = kept(tmp_path)
     assert made.form == "signals"
     assert made.scorer == SeededScorer().name
     asyncio.run(_answers(tmp_path))
@@ -117,9 +124,8 @@ def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
         said = run("texts", "--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
         assert len(server.asked) >= 8 * 30
     assert "pairs are to be graded" in said
-    made = folder_of(Settings(data_directory=tmp_path)).get("judged")
+    made = kept(tmp_path, "judged")
     assert made.queries == 8
-    assert made.index is None
 
 
 def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +140,7 @@ def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(AssertionError, match="raise the limit"):
             run(*wanted, "--max-cost", "1")
         assert len(server.asked) < 8 * 30
-    with pytest.raises(UnknownCalibration):
-        folder_of(Settings(data_directory=tmp_path)).get("dear")
+    assert belongings(Settings(data_directory=tmp_path), "texts").calibration("dear") is None
 
 
 def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
@@ -151,8 +156,9 @@ def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
     (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, grades)))
     said = run("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--name", "pools", "--gain", "grade")
     assert "240 judgements of 8 queries" in said
-    assert "8 more were in no pool" in said
-    made = folder_of(Settings(data_directory=tmp_path)).get("pools")
+    assert "8 more were in no pool: 'unknown'" in said
+    made = pools_of(Settings(data_directory=tmp_path)).get("pools")
+    assert made is not None
     assert (made.encoder, made.gain) == ("words", "grade")
 
 
@@ -171,6 +177,15 @@ def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
 def test_mistakes(run: Run, arguments: list[str], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         run(*arguments)
+
+
+@pytest.mark.strangers
+def test_judgements_that_say_nothing(run: Run, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.ndjson"
+    for grade, told in (("null", "no line has a grade yet"), ("2", "none of the judged documents .* 'nosuch'")):
+        pairs.write_text(f'{{"query": "question 1", "document": "nosuch", "grade": {grade}}}')
+        with pytest.raises(AssertionError, match=told):
+            run("texts", "--judgments", "pairs.ndjson")
 
 
 def test_qrels_and_texts_of_queries() -> None:

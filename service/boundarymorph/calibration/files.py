@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.text import has_content, lines_of
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
 
@@ -17,15 +18,15 @@ def queries_of(lines: Iterable[bytes], name: str) -> dict[str, str]:
     """Texts of queries by id: of NDJSON objects with `_id` or `id`, and `text` or `query`, of lines ID<tab>TEXT, or of
     bare texts, which are their own ids. name: of the source, for messages. Raises InvalidInput."""
     found = {}
-    for number, line in _lines(lines):
-        if line.startswith(b"{"):
+    for number, line in lines_of(lines, name):
+        if line.startswith("{"):
             record = _record(line, number, name)
             text = record.get("text", record.get("query"))
             identifier = record.get("_id", record.get("id", text))
         else:
-            head, tab, tail = _text(line, number, name).partition("\t")
+            head, tab, tail = line.partition("\t")
             identifier, text = head, tail if tab else head
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str) or not has_content(text):
             raise InvalidInput(f"{name}, line {number}: there is no text of a query")
         found[str(identifier)] = text
     return found
@@ -39,14 +40,14 @@ def judgments_of(lines: Iterable[bytes], name: str, queries: Mapping[str, str] |
     """
     texts = queries or {}
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for number, line in _lines(lines):
-        if line.startswith(b"{"):
+    for number, line in lines_of(lines, name):
+        if line.startswith("{"):
             record = _record(line, number, name)
             query, document, grade = (record.get(key) for key in ("query", "document", "grade"))
             if grade is None and isinstance(query, str):
                 continue
         else:
-            fields = _text(line, number, name).split()
+            fields = line.split()
             query, document, grade = (fields[0], fields[-2], _number(fields[-1])) if len(fields) > 2 else (None,) * 3
             if query is not None and query not in texts:
                 raise InvalidInput(
@@ -60,26 +61,13 @@ def judgments_of(lines: Iterable[bytes], name: str, queries: Mapping[str, str] |
     return found
 
 
-def _lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(lines, start=1):
-        if stripped := line.strip():
-            yield number, stripped
-
-
-def _record(line: bytes, number: int, name: str) -> dict[str, Any]:
+def _record(line: str, number: int, name: str) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"{name}, line {number}: not JSON: {error}") from None
     assert isinstance(record, dict)
     return record
-
-
-def _text(line: bytes, number: int, name: str) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{name}, line {number}: not UTF-8") from None
 
 
 def _number(text: str) -> float | None:

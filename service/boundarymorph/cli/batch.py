@@ -17,11 +17,15 @@ from pydantic import ValidationError
 
 from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.calibrations import Wanted as Calibration
+from boundarymorph.access.keys import Caller
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import response_of, task_of
+from boundarymorph.cli import source
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, StorageUnavailable
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings, mistakes
+from boundarymorph.text import has_content, lines_of
 
 CONCURRENT = 4  # selections at a time, so that a model always has a batch while others think
 ID_NAMES, QUERY_NAMES = ("id", "_id"), ("query", "text")  # as in BEIR
@@ -43,12 +47,14 @@ def queries(path: Path) -> Iterator[Asked]:
 
     Raises InvalidInput for a line without a query.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            if not line.lstrip().startswith(b"{"):
-                yield str(number), {"query": line.decode("utf-8", "replace").strip()}
+    with source.opened(path) as (file, _):
+        for number, line in lines_of(file, source.named(path)):
+            if line == "[" or line.startswith(('["', "[{")):
+                raise InvalidInput(f"{path}: line {number} begins a JSON list; write one query a line: jq -c '.[]'")
+            if not line.startswith("{"):
+                if not has_content(line):
+                    raise InvalidInput(f"{path}: line {number} has nothing to read")
+                yield str(number), {"query": line}
                 continue
             try:
                 fields: dict[str, Any] = orjson.loads(line)
@@ -56,8 +62,8 @@ def queries(path: Path) -> Iterator[Asked]:
                 raise InvalidInput(f"{path}: line {number} is not JSON: {error}") from error
             query = next((fields.pop(name) for name in QUERY_NAMES if name in fields), None)
             id = next((fields.pop(name) for name in ID_NAMES if name in fields), number)
-            if query is None:
-                raise InvalidInput(f"{path}: line {number} has no 'query' and no 'text'")
+            if query is None or (isinstance(query, str) and not has_content(query)):
+                raise InvalidInput(f"{path}: line {number} has no 'query' and no 'text' to read")
             fields.pop("metadata", None)  # of BEIR's
             yield str(id), {"query": query, **fields}
 
@@ -125,15 +131,16 @@ async def select_all(
     options: Mapping[str, Any],
     calibration: Calibration,
     answers: Answers,
+    source: CalibrationSource,
     advance: Callable[[], None],
 ) -> int:
     """Make the selections that are not done yet, several at a time. Returns how many of them failed."""
-    calibrations, failed = Calibrations(settings), 0
+    calibrations, failed = Calibrations(settings.calibration.keys), 0
 
     async def one(id: str, fields: Mapping[str, Any]) -> bool:
         try:
             request = SelectRequest.model_validate({**options, **fields})
-            chosen = calibrations.of(calibration, "", request.index)
+            chosen = await calibrations.of(calibration, Caller(""), source, request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
             response = response_of(await selector.select(task), task)
         except (BoundaryMorphError, ValidationError) as error:

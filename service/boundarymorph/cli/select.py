@@ -85,6 +85,7 @@ def select(
 
 def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, *, as_json: bool) -> None:
     from boundarymorph.access.calibrations import Calibrations
+    from boundarymorph.access.keys import Caller
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import response_of, task_of
@@ -95,7 +96,8 @@ def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, 
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            chosen = Calibrations(settings).of(calibration, "", request.index)
+            calibrations = Calibrations(settings.calibration.keys)
+            chosen = await calibrations.of(calibration, Caller(""), built.retriever, request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
             return response_of(await built.selector.select(task), task)
 
@@ -122,7 +124,9 @@ def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, An
                 asked = batch.queries(queries)
                 defaults = {"on_failure": "error", **options}
                 advance = partial(bar.advance, task)
-                return await batch.select_all(built.selector, settings, asked, defaults, calibration, answers, advance)
+                return await batch.select_all(
+                    built.selector, settings, asked, defaults, calibration, answers, built.retriever, advance
+                )
 
     try:
         failed = asyncio.run(run())

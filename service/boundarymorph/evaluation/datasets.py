@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -15,6 +14,7 @@ from typing import Any
 import orjson
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.text import lines_of
 
 IR_DATASETS = "ir_datasets:"
 MAX_GRADE = 65_535
@@ -84,11 +84,10 @@ def _there(directory: Path, name: str) -> Path | None:
     return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield number, line.removeprefix(BOM_UTF8) if number == 1 else line
+            yield from lines_of(file, str(path))
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
@@ -96,8 +95,6 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _records(path: Path) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for number, line in _lines(path):
-        if not line.strip():
-            continue
         try:
             record = orjson.loads(line)
             identifier, text = record["_id"] if "_id" in record else record["id"], record["text"]
@@ -117,12 +114,7 @@ def _judgments(path: Path) -> dict[str, dict[str, int]]:
     """query-id, corpus-id, score, tab-separated, below a header or not; also TREC's four columns."""
     grades: dict[str, dict[str, int]] = {}
     for number, line in _lines(path):
-        try:
-            fields = line.decode().split()
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"{path}, line {number}: not UTF-8; save the qrels as UTF-8") from error
-        if not fields:
-            continue
+        fields = line.split()
         try:
             query, document, grade = fields[0], fields[-2], int(fields[-1])
         except (IndexError, ValueError) as error:

@@ -238,7 +238,9 @@ class PolicySettings(BaseModel, extra="forbid"):
 class CalibrationSettings(BaseModel, extra="forbid"):
     """Calibrations, by which relevance is a probability."""
 
-    directory: Path | None = Field(None, description="where they are kept; .calibrations in data_directory if unset")
+    directory: Path | None = Field(
+        None, description="where those of pools are kept; .calibrations in data_directory if unset"
+    )
     keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
     judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
 
