@@ -16,6 +16,7 @@ from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import Distinct, Outlook, Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection.footprint import footprint
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
@@ -92,10 +93,13 @@ class SelectionRun(CallOrder):
                 raise
             self.interrupt(f"nothing was scored, and the order is {ordered.by}", error)
             self.pool = ordered.pool
-            self.documents = Documents(self.pool, self._candidates, self._in_thread)
+            documents = None
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
-            self.documents = Documents(self.pool, self._candidates, self._in_thread, retrieved.documents)
+            documents = retrieved.documents
+        if self._task.goal != "scores":
+            self._task.room.selection(footprint(self.pool, self._task.budget))
+        self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
@@ -208,7 +212,7 @@ class SelectionRun(CallOrder):
             calls=scores.calls,
             cached=scores.cached,
             reused=len(scores.reused),
-            documents=self.documents.by_id,
+            documents=self.documents.read_so_far,
             truncated=scores.truncated,
             seconds=self._observer.seconds(),
             warnings=self.warnings,
@@ -237,7 +241,7 @@ class SelectionRun(CallOrder):
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
         groups = await self.documents.read_groups(grouping)
-        if grouping.path is not None and not any(map(grouping.value, self.documents.by_id.values())):
+        if grouping.path is not None and not any(map(grouping.value, self.documents.read_so_far.values())):
             self.warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
         return Distinct(groups, grouping.at_most, grouping.counts_groups)
 
@@ -350,6 +354,7 @@ class SelectionRun(CallOrder):
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
                         changed = await self.read_for(session, selection.documents)
+                        self.documents.check_answer(selection.documents)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
                 return self._with_blank(selection), outlook
@@ -395,6 +400,7 @@ class SelectionRun(CallOrder):
         documents = np.concatenate([np.setdiff1d(documents, self.blank), np.intersect1d(documents, self.blank)])
         if task.return_documents:
             await self.documents.read(documents)
+            self.documents.check_answer(documents)
         unknown = np.where(np.isin(documents, self.blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
