@@ -97,22 +97,24 @@ class Documents:
         likely: Callable[[], NDArray[np.intp]] | None = None,
         *,
         copies: bool = True,
+        answer: bool = False,
     ) -> NDArray[np.intp]:
         """Read the documents at these positions and, with `copies`, look at those whose text may be the same. Returns
         the positions of all. Raises what the room for texts does.
 
-        likely: returns the positions of documents that are read as well, if anything is.
+        likely: returns the positions of documents that are read as well, if anything is. answer: whether their texts
+        are for an answer; then raises LimitExceeded if they do not fit into one.
         """
         wanted, suspects = positions, NOTHING
         if copies and positions.size and not self._candidates.texts_at_hand:
             suspects = np.setdiff1d(self._suspects(await self._groups(), positions), positions)
         if self._missing(wanted) and likely is not None:
             wanted = np.concatenate([wanted, np.setdiff1d(likely(), wanted)])
-        await self._look(wanted, keep=True)
+        await self._look(wanted, keep=True, answer=answer)
         await self._look(suspects, keep=False)
         return np.concatenate([positions, suspects])
 
-    async def _look(self, positions: NDArray[np.intp], *, keep: bool) -> None:
+    async def _look(self, positions: NDArray[np.intp], *, keep: bool, answer: bool = False) -> None:
         """Read the documents at these positions, a piece at a time, and note what their texts are. keep: whether they
         are kept, as far as they are there."""
         at_hand = self._candidates.texts_at_hand
@@ -125,6 +127,10 @@ class Documents:
             await self._note({places[id]: document for id, document in piece.items()})
             if keep or at_hand:
                 self._keep(piece, at_hand)
+            if answer:
+                self._check_answer(positions)
+        if answer:
+            self._check_answer(positions)
         if keep and left:
             self._there[[places[id] for id in left if id not in self.by_id]] = False
         self._seen[positions] = True
@@ -168,8 +174,7 @@ class Documents:
         """Return those of these positions whose document was read and has nothing to read in it."""
         return positions[self._blank[positions]]
 
-    def check_answer(self, positions: NDArray[np.intp]) -> None:
-        """Raises LimitExceeded if the documents at these positions do not fit into an answer with their texts."""
+    def _check_answer(self, positions: NDArray[np.intp]) -> None:
         self._room.check_answer(sum(len(each.content) for each in self.at(positions) if each is not None))
 
     async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:

@@ -192,8 +192,7 @@ class JointRun(CallOrder):
                 try:
                     with self._observer.stage("fetch"):
                         async with self._task.deadline.of_texts.enforced():
-                            changed |= await run.read_for(run.session, wanted)
-                            run.documents.check_answer(wanted)
+                            changed |= await run.read_for(run.session, wanted, answer=True)
                 except INTERRUPTING as error:
                     run.interrupt("not all texts could be read", error)
                     return chosen, outlook
@@ -207,9 +206,7 @@ class JointRun(CallOrder):
         if self._task.return_documents:
             ids = [self.pool.ids[place] for place in documents]
             first = self._runs[0]
-            wanted = np.flatnonzero(np.isin(first.pool.ids, ids))
-            await first.documents.read(wanted)
-            first.documents.check_answer(wanted)
+            await first.documents.read(np.flatnonzero(np.isin(first.pool.ids, ids)), answer=True)
         unknown = np.full(len(documents), 0.5)
         selection = replace(EMPTY, documents=documents, relevance=unknown, std=unknown, scored=unknown < 0)
         relevance = np.full((len(self._runs), len(documents)), np.nan)

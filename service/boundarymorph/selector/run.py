@@ -307,15 +307,17 @@ class SelectionRun(CallOrder):
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
-    async def read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
+    async def read_for(
+        self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
+    ) -> bool:
         """Read these documents, and have the session give up those that are deleted or have no content and share the
         scores of copies. Returns whether there were any. ahead: if anything is read, also read what may be asked for
-        next."""
+        next. answer: as in `Documents.read`."""
         documents = self.documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
         copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
-        read = await documents.read(positions, likely, copies=copies)
+        read = await documents.read(positions, likely, copies=copies, answer=answer)
         self.blank = np.union1d(self.blank, documents.without_content(read))
         session.give_up(np.union1d(documents.deleted(read), self.blank))
         if documents.copies > before[1]:
@@ -353,8 +355,7 @@ class SelectionRun(CallOrder):
             try:
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
-                        changed = await self.read_for(session, selection.documents)
-                        self.documents.check_answer(selection.documents)
+                        changed = await self.read_for(session, selection.documents, answer=True)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
                 return self._with_blank(selection), outlook
@@ -399,8 +400,7 @@ class SelectionRun(CallOrder):
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self.blank), np.intersect1d(documents, self.blank)])
         if task.return_documents:
-            await self.documents.read(documents)
-            self.documents.check_answer(documents)
+            await self.documents.read(documents, answer=True)
         unknown = np.where(np.isin(documents, self.blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.inference.executors import computing
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.pieces import in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
@@ -38,10 +39,12 @@ class WordsIndex(LocalIndex):
             return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
         from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
 
-        words = PoolWords.of(texts)
-        vectors, query = lexical_vectors(words, search.query)
-        features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
-        terms = words.terms(search.query)
+        with computing():  # which also bounds the memory for words
+            words = PoolWords.of(texts)
+            del texts
+            vectors, query = lexical_vectors(words, search.query)
+            features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
+            terms = words.terms(search.query)
         return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features, terms), vectors="lexical")
 
     def _texts(self, ids: Sequence[str]) -> list[str]:
