@@ -119,7 +119,7 @@ class RemoteRetriever:
         return await self._call("/retrieve", body, frame.decode_pool, most)
 
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        asked = {"index": index, "ids": list(ids), "texts": texts}
+        asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
         return await self._call("/documents", asked, _documents, SMALL + len(ids) * self._document)
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
