@@ -173,7 +173,7 @@ class TestReadersWhoStop:
                 writer.write(head(len(body), "text/event-stream") + body)
                 await until_async(lambda: state.admission.running == 1)
                 await until_async(lambda: state.admission.inside == state.admission.running == 0)
-                assert state.bytes_in_hand.total == len(body)
+                assert state.bytes_in_hand.total > 2 * len(body) - 2**17  # it, and the answer with the same texts
                 async with asyncio.timeout(SECONDS):
                     read = await reader.readuntil(b"event: selection")
                 assert read.startswith(b"HTTP/1.1 200 ")

@@ -23,6 +23,7 @@ from tests.api.service import NDJSON, answer, client_of, fake_service, problem, 
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
+FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # of two calls among three vectors of two dimensions
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
@@ -47,6 +48,15 @@ async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Respon
     with Held.bytes_in_hand.holding("others") as take:
         take(1_024)
         return await whole_body(client, size - 1_024)
+
+
+async def selections_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    """So many bytes of selections, of which another request has all but what this one takes."""
+    with Held.selections.holding("others") as take:
+        take(size - FOOTPRINT)
+        pool = [{"text": str(number), "embedding": [1.0, number]} for number in range(3)]
+        asked = {"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1}
+        return await client.post("/select", json=asked)
 
 
 async def one_line(client: httpx.AsyncClient, size: int) -> httpx.Response:
@@ -80,6 +90,7 @@ class Held(SeededScorer):
     open: asyncio.Event
     admission: Admission
     bytes_in_hand: Shares
+    selections: Shares
 
     async def score(self, *given: Any, **options: Any) -> Scores:
         await self.open.wait()
@@ -134,14 +145,18 @@ CASES = {
     "texts": Case(3, to_score),
     "judgments": Case(2, to_keep),
     "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))),
+    "selection_bytes": Case(FOOTPRINT, selections_at_a_time, 429, "overloaded", others=(("key_share", 1),)),
 }
 
 
 OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.py
 
 
+OF_ANSWERS = {"answer_bytes"}  # tests/fuzz/test_answers.py
+
+
 def test_every_limit_has_a_case_here() -> None:
-    assert set(CASES) | OF_CONNECTIONS | {"deadline_seconds"} == set(Limits.model_fields)
+    assert set(CASES) | OF_CONNECTIONS | OF_ANSWERS | {"deadline_seconds"} == set(Limits.model_fields)
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
@@ -198,6 +213,7 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
     app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=rooms)
     Held.admission = app.state.access.admission
     Held.bytes_in_hand = app.state.access.bytes_in_hand
+    Held.selections = app.state.access.selections
     async with client_of(app) as client:
         await ready(client)
         if not scorer:

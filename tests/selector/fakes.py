@@ -36,7 +36,7 @@ class FakeRetriever:
         ids = IDS[: search.depth]
         return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         self.clock.now += 0.5
         self.fetched += ids
         return {id: Document(id, id) for id in ids if id not in self.gone}

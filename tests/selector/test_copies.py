@@ -38,7 +38,7 @@ class Copying(FakeRetriever):
         vectors = [vector_of(id if self.strange else self.texts[id]) for id in IDS]
         return Retrieved(Pool.of(IDS, np.array(vectors), vector_of(search.query)))
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         self.fetched += ids
         return {id: Document(id, self.texts[id]) for id in ids if id not in self.gone}
 

@@ -82,7 +82,7 @@ class TestLessThanWanted:
         self, error: BoundaryMorphError, reason: str, fetches: int, selector_of: Callable[..., Selector]
     ) -> None:
         class Leaving(FakeRetriever):
-            async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+            async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
                 nonlocal fetches
                 if not fetches:
                     raise error
@@ -115,7 +115,7 @@ class TestLessThanWanted:
         class Leaving(FakeRetriever):
             here = True
 
-            async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+            async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
                 if not self.here and trouble == "deadline":
                     await asyncio.Event().wait()
                 if not self.here:

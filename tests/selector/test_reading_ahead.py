@@ -27,7 +27,7 @@ class Counting(FakeRetriever):
         self.came = set(retrieved.pool.ids[: self.brought])
         return replace(retrieved, documents={id: Document(id, id) for id in self.came})
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         self.trips += 1
         return await super().documents(index, ids)
 

@@ -149,7 +149,7 @@ class TestDeletedMeanwhile:
 
     async def test_the_index(self, selector_of: Callable[..., Selector]) -> None:
         class Vanishing(FakeRetriever):
-            async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+            async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
                 raise UnknownIndex("gone")
 
         with pytest.raises(UnknownIndex):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from boundarymorph.access.admission import Admission
@@ -11,7 +12,8 @@ from boundarymorph.access.origins import Origins
 from boundarymorph.access.policies import Policies
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.inference.shares import Shares
+from boundarymorph.inference.shares import CALLER, Shares
+from boundarymorph.selector.room import Room
 from boundarymorph.settings import Settings, WorkSettings
 
 
@@ -67,12 +69,23 @@ class Access:
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )
         self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
+        self.selections = Shares(
+            limits.selection_bytes, limits.key_share, what="bytes for selections (limits.selection_bytes)"
+        )
         self.forwarded = Shares(
             max(1, settings.retriever.connections * 3 // 4),  # the others are for selections
             limits.key_share,
             what="connections for forwarded requests (retriever.connections)",
         )
         self.work = Work.of(settings.work, limits.key_share)
+
+    def room(self, until_end: ExitStack) -> Room:
+        """Return the room for a selection of the present caller, until the end of its request."""
+        return Room(
+            texts=until_end.enter_context(self.bytes_in_hand.holding(CALLER.get())),
+            selection=until_end.enter_context(self.selections.holding(CALLER.get())),
+            answer=self.settings.limits.answer_bytes,
+        )
 
     async def close(self) -> None:
         """Release threads and connections."""

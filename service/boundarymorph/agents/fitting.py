@@ -23,7 +23,7 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
     """Return the answer with at most so many tokens: whole if it fits, else with shorter texts, and if even short texts
     do not fit, with fewer documents. Notes say so."""
     notes = [tokens.cut(note, most // (2 * FRAME * len(answer.notes))) for note in answer.notes]
-    documents = [_brief(document, most // 8) for document in answer.documents]
+    documents = [_brief(document, most) for document in answer.documents]
     whole = SelectedTexts(documents=documents, notes=notes, costs=answer.costs)
     if size(whole) <= most:
         return whole
@@ -44,7 +44,7 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
 def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
     """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept,
     None if that is all of it."""
-    if size(document) <= most:
+    if not tokens.exceeds(document.text, most) and size(document) <= most:
         return document
     title = tokens.cut(document.title, TITLE_TOKENS)
     metadata = document.metadata if size(_with(document, "", title, document.metadata)) <= most // 2 else {}
@@ -61,10 +61,16 @@ def _with(document: FetchedDocument, text: str, title: str, metadata: dict[str, 
 
 
 def _brief(document: SelectedText, most: int) -> SelectedText:
-    """Return the document with a short title, and without its metadata if they have more than so many tokens."""
+    """Return the document with a short title, and without its metadata if they take more than an eighth of the tokens
+    of an answer. Of a text that is longer than the answer, no more is left than shows that."""
     title = None if document.title is None else tokens.cut(document.title, TITLE_TOKENS)
-    there = document.metadata is not None and tokens.count(str(document.metadata)) <= most
-    return document.model_copy(update={"title": title, "metadata": document.metadata if there else None})
+    there = document.metadata is not None and not tokens.exceeds(str(document.metadata), most // 8)
+    update = {
+        "title": title,
+        "metadata": document.metadata if there else None,
+        "text": document.text[: tokens.LONGEST * (most + 1)],
+    }
+    return document.model_copy(update=update)
 
 
 def _shortened(answer: SelectedTexts, count: int, room: int) -> SelectedTexts:

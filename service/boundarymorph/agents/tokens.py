@@ -10,11 +10,17 @@ from collections.abc import Sequence
 # has. Tokenizers of language models make fewer tokens of all but rare words.
 _TOKEN = re.compile(r"[A-Za-z]{1,4}|\d{1,3}| {2,8}|[!-/:-@\[-`{-~]|[\x00-\x1f\x7f]|[\u0080-\U0010ffff]")
 MARK = " …"
+LONGEST = 9  # characters of a token with what is not counted beside it
 
 
 def count(text: str) -> int:
     """Estimate the tokens of a text, rather too high than too low."""
     return sum(_weight(found[0]) for found in _TOKEN.finditer(text))
+
+
+def exceeds(text: str, most: int) -> bool:
+    """Whether a text has more than so many tokens; a long one is not read to its end."""
+    return count(text[: LONGEST * (most + 1)]) > most
 
 
 def cut(text: str, most: int) -> str:

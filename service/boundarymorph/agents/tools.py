@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schema
     documents = [_selected(call.rest, asked.index, found, detailed) for found in selection["documents"]]
     costs = _costs(selection) if detailed else None
     answer = schemas.SelectedTexts(documents=documents, notes=selection["warnings"], costs=costs)
-    return fitted(answer, min(call.settings.answer_tokens, asked.max_tokens or call.settings.answer_tokens))
+    most = min(call.settings.answer_tokens, asked.max_tokens or call.settings.answer_tokens)
+    return await asyncio.to_thread(fitted, answer, most)
 
 
 async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.ListedIndexes:
@@ -102,7 +104,7 @@ async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
         url=_url(call.rest, index, id, found["metadata"]),
         metadata=found["metadata"],
     )
-    answer = fitted_document(answer, call.settings.answer_tokens)
+    answer = await asyncio.to_thread(fitted_document, answer, call.settings.answer_tokens)
     if answer.next_offset is not None:
         answer.next_offset += asked.offset
     return answer

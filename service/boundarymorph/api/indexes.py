@@ -40,9 +40,9 @@ from boundarymorph.api.schemas import (
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexDescription, Paged, UnreadableIndex
-from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
+from boundarymorph.retrieval.pieces import STOP, size_of_all
 from boundarymorph.retrieval.upload_speed import UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from boundarymorph.telemetry import metrics
@@ -163,7 +163,11 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
 
 
 @router.get(
-    "/{name:index}/documents", dependencies=READ, summary="List documents", responses=openapi.problems(404, 422, 503)
+    "/{name:index}/documents",
+    dependencies=READ,
+    summary="List documents",
+    response_model=DocumentPage,
+    responses=openapi.problems(404, 422, 503),
 )
 async def list_documents(
     name: str,
@@ -171,11 +175,12 @@ async def list_documents(
     indexes: IndexesOf,
     after: Annotated[str, Query(description="the id after which the page begins")] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="documents in a page")] = 100,
-) -> DocumentPage:
-    """Return a page of documents in the order of their ids. Between two pages others may write."""
-    found = await access.work.read.run(_page, indexes.catalog, name, after, limit + 1)
-    documents = [StoredDocument.model_validate(each, from_attributes=True) for each in found[:limit]]
-    return DocumentPage(documents=documents, next=documents[-1].id if len(found) > limit else None)
+) -> Response:
+    """Return a page of documents in the order of their ids, with fewer than `limit` if they are large. Between two
+    pages others may write."""
+    most = min(access.settings.limits.answer_bytes, STOP)
+    page = await access.work.read.run(_page, indexes.catalog, name, after, limit, most)
+    return Response(page, media_type="application/json")
 
 
 @router.get(
@@ -185,7 +190,8 @@ async def list_documents(
     responses=openapi.problems(404, 422, 503),
 )
 async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexStatistics:
-    """Return its description, with the lengths and the metadata of a sample of its documents."""
+    """Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
+    large."""
     return await access.work.read.run(_statistics, indexes.catalog, name)
 
 
@@ -193,14 +199,12 @@ async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexSt
     "/{name:index}/documents/{id:text}",
     dependencies=READ,
     summary="Read a document",
+    response_model=StoredDocument,
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> StoredDocument:
+async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> Response:
     """Return its text, title and metadata."""
-    found = await access.work.read.run(lambda: indexes.catalog.get(name).documents([id]))
-    if id not in found:
-        raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
-    return StoredDocument.model_validate(found[id], from_attributes=True)
+    return Response(await access.work.read.run(_one, indexes.catalog, name, id), media_type="application/json")
 
 
 @router.delete(
@@ -216,22 +220,33 @@ async def delete_document(name: str, id: str, access: AccessOf, indexes: Indexes
     return DeleteReport(deleted=1)
 
 
-def _page(catalog: Catalog, name: str, after: str, most: int) -> Sequence[Document]:
+def _one(catalog: Catalog, name: str, id: str) -> bytes:
+    found = catalog.get(name).documents([id])
+    if id not in found:
+        raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
+    return StoredDocument.model_validate(found[id], from_attributes=True).model_dump_json().encode()
+
+
+def _page(catalog: Catalog, name: str, after: str, limit: int, size: int) -> bytes:
     index = catalog.get(name)
     if not isinstance(index, Paged):
         raise InvalidInput(f"the documents of {name!r} can be listed only where they are kept, not here")
-    return index.page(after, most)
+    found = index.page(after, limit + 1, size)
+    documents = [StoredDocument.model_validate(each, from_attributes=True) for each in found[:limit]]
+    more = len(found) > limit or size_of_all(found) >= size
+    page = DocumentPage(documents=documents, next=documents[-1].id if more else None)
+    return page.model_dump_json().encode()
 
 
 def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
     index = catalog.get(name)
-    sample = index.page("", SAMPLE) if isinstance(index, Paged) else ()
+    sample = index.outlines(SAMPLE) if isinstance(index, Paged) else ()
     values: dict[str, list[Any]] = {}
-    for document in sample:
-        for field, value in document.metadata.items():
+    for _, metadata in sample:
+        for field, value in metadata.items():
             values.setdefault(field, []).append(value)
     most = sorted(values, key=lambda field: (-len(values[field]), field))[:FIELDS]
-    lengths = [len(document.text) + len(document.title or "") for document in sample]
+    lengths = [characters for characters, _ in sample]
     return IndexStatistics(
         **catalog.describe(name).model_dump(),
         sampled=len(sample),

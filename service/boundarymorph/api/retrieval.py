@@ -45,6 +45,7 @@ class Ids(Message):
 
     index: str
     ids: Array[str]
+    texts: bool = Field(True, description="whether documents are read with text and title; else these may be empty")
 
 
 class Query(Message):
@@ -94,10 +95,13 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
 async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
-    """Return text, title and metadata of the existing documents, in the order of the ids."""
+    """Return text, title and metadata of the existing documents, in the order of the ids: the first of them, if they
+    are large."""
     wanted = await _ids(request, access)
-    found = await bodies.while_connected(request, retriever.documents(wanted.index, wanted.ids))
-    return Response(orjson.dumps({"documents": list(found.values())}), media_type=JSON)
+    read = retriever.documents(wanted.index, wanted.ids, texts=wanted.texts)
+    found = await bodies.while_connected(request, read)
+    answer = await access.work.parsing.run(orjson.dumps, {"documents": list(found.values())})
+    return Response(answer, media_type=JSON)
 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)

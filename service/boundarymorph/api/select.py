@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access import bodies
+from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.calibrations import Wanted
 from boundarymorph.access.policies import Policy
@@ -31,9 +31,11 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.timing import Stopwatch
 
+Step = TypeVar("Step", Progress, SelectionResult)
 router = APIRouter(tags=["selection"])
 STATUS_HEADER = "X-BoundaryMORPH-Status"
 EVENTS = "text/event-stream"
+FEW = 100  # documents or calls in an answer that is made at once
 
 
 @router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
@@ -44,9 +46,7 @@ EVENTS = "text/event-stream"
     response_model=SelectResponse,
     responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
 )
-async def select(
-    request: Request, response: Response, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf
-) -> SelectResponse | Response:
+async def select(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Response:
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
@@ -66,17 +66,18 @@ async def select(
         task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted.index)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
         explain = bool(wanted.explain)
+        task = replace(task, room=access.room(request.state.until_end))
         answer = partial(response_of, task=task, explain=explain, policy=policy.name)
         if prefers(request, EVENTS):
             steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
-            events = _events(request, first, steps, kept, partial(event_of, explain=explain), answer)
+            events = _events(request, access, task, first, steps, kept, partial(event_of, explain=explain), answer)
             return _Events(events, kept)
 
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    response.headers[STATUS_HEADER] = result.status.value
-    return answer(result)
+    content = await answers.made(access, lambda: _json(answer(result)), large=_large(task, result))
+    return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
 
 
 async def calibrated(
@@ -122,6 +123,8 @@ class _Events(bodies.Streamed):
 
 async def _events(
     request: Request,
+    access: Access,
+    task: SelectionTask,
     step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
@@ -131,13 +134,27 @@ async def _events(
     """Yield the events `round` and finally, after releasing all resources, `selection` or `problem`."""
     try:
         while isinstance(step, Progress):
-            yield _event("round", event(step))
+            yield await answers.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
-        last = _event("selection", answer(step))
+        last = await answers.made(access, partial(_made, "selection", answer, step), large=_large(task, step))
+        request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
     await held.aclose()
     yield last
+
+
+def _large(task: SelectionTask, result: SelectionResult) -> bool:
+    """Whether making the answer would keep others waiting."""
+    return task.return_documents or task.explain_pool or max(len(result.selection.documents), result.calls) > FEW
+
+
+def _json(content: BaseModel) -> bytes:
+    return content.model_dump_json().encode()
+
+
+def _made(name: str, convert: Callable[[Step], BaseModel], step: Step) -> bytes:
+    return _event(name, convert(step))
 
 
 def _event(name: str, content: BaseModel) -> bytes:

@@ -13,6 +13,7 @@ import typer
 from boundarymorph.cli.common import console, fail
 from boundarymorph.errors import BoundaryMorphError, UnknownIndex
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.pieces import in_awaited_pieces
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Search
 
@@ -82,7 +83,8 @@ class Examination:
         await self._documents(list(pool.ids))
 
     async def _documents(self, ids: list[str]) -> None:
-        found = await self.retriever.documents(self.index, [*ids, NOBODY])
+        pieces = in_awaited_pieces(lambda left: self.retriever.documents(self.index, left), [*ids, NOBODY])
+        found = {id: document async for piece in pieces for id, document in piece.items()}
         missing = [id for id in ids if id not in found]
         self.expect(not missing, "each document of a pool can be read", f"/documents lacks {missing}")
         self.expect(NOBODY not in found, "unknown documents are left out", "/documents made one up")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 
-from boundarymorph.errors import Overloaded
+from boundarymorph.errors import LimitExceeded, Overloaded
 
 CALLER: ContextVar[str] = ContextVar("caller", default="")
 """On whose behalf something is done: the name of a key or, without keys, an address; empty for the service itself."""
@@ -90,11 +90,16 @@ class Shares:
 
     @contextmanager
     def holding(self, caller: str) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes some more, as `take` does; all is given back at the end."""
+        """Yield a function that takes some more, as `take` does; all is given back at the end. It raises LimitExceeded
+        for what would be too much even if nobody else held any."""
         taken = 0
 
         def take(amount: int) -> None:
             nonlocal taken
+            if amount > room(taken, taken, self.most, self._share):
+                raise LimitExceeded(
+                    f"this request takes more than it can ever get of the {self.most:,} {self._what}; ask for less"
+                )
             self.take(caller, amount)
             taken += amount
 

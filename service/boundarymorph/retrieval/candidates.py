@@ -42,7 +42,11 @@ class Candidates(Protocol):
         """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return the candidates with these ids, by id, without those deleted in the meantime."""
+        """Return the candidates with these ids, by id, without those deleted in the meantime: the first of them, as
+        `Index.documents` does."""
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Do the same, for metadata alone."""
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
         """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
@@ -69,6 +73,10 @@ class IndexedCandidates:
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return await self.retriever.documents(self.index, ids)
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        found = await self.retriever.documents(self.index, ids, texts=False)
+        return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
         characters = await self.retriever.characters(self.index, ids)
@@ -139,6 +147,9 @@ class GivenCandidates:
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        return await self.documents(ids)
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
         estimated = dict(

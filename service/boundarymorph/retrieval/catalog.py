@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -173,8 +174,10 @@ class Index(Protocol):
     def delete_matching(self, filter: Filter) -> int:
         """Remove the documents whose metadata match a filter, durably and at once; return how many there were."""
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return the documents with these ids, by id and in their order, without unknown ones."""
+    def documents(self, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+        """Return the documents with these ids, by id and in their order, without unknown ones: the first of them, until
+        they take much memory (`retrieval.pieces`, which also has what reads all). texts: whether text and title are
+        wanted; else they may be empty."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""
@@ -187,8 +190,12 @@ class Index(Protocol):
 class Paged(Index, Protocol):
     """An index whose documents have an order in which they can be read."""
 
-    def page(self, after: str, most: int) -> Sequence[Document]:
-        """Return the first documents, at most so many, whose ids come after this one, in the order of their ids."""
+    def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
+        """Return the first documents, at most so many, whose ids come after this one, in the order of their ids. It
+        ends after the document with which they take `size` bytes."""
+
+    def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
+        """Return the characters and the metadata of some documents, at most so many, and fewer if they are large."""
 
 
 class Catalog(Protocol):

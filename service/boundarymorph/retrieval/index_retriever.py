@@ -65,9 +65,9 @@ class IndexRetriever:
         reasons = await self._executor.run(mismatches, found, search)
         return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         found = await self._executor.run(self._catalog.get, index)
-        return await self._executor.run(found.documents, ids)
+        return await self._executor.run(lambda: found.documents(ids, texts=texts))
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         found = await self._executor.run(self._catalog.get, index)

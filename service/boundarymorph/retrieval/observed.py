@@ -29,9 +29,9 @@ class ObservedRetriever(Retriever):
         with _call("retrieve"):
             return await self._retriever.retrieve(index, search)
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         with _call("documents"):
-            return await self._retriever.documents(index, ids)
+            return await self._retriever.documents(index, ids, texts=texts)
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         with _call("characters"):

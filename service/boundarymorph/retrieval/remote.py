@@ -118,10 +118,9 @@ class RemoteRetriever:
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
         return await self._call("/retrieve", body, frame.decode_pool, most)
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        return await self._call(
-            "/documents", {"index": index, "ids": list(ids)}, _documents, SMALL + len(ids) * self._document
-        )
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+        asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
+        return await self._call("/documents", asked, _documents, SMALL + len(ids) * self._document)
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         def read(answer: bytes) -> Mapping[str, int]:

@@ -78,8 +78,8 @@ class Retriever(Protocol):
         query, hybrid search or query embedding that the index does not support.
         """
 
-    async def documents(self, index: str, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return the documents with these ids, by id, without unknown ones. Raises UnknownIndex."""
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+        """Return the documents with these ids as `Index.documents` does: the first of them. Raises UnknownIndex."""
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the characters of title and text together, by id, without unknown ids. Raises UnknownIndex."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import reach
+from boundarymorph.retrieval.pieces import in_awaited_pieces, size_of_all
 from boundarymorph.selection import Pool
 from boundarymorph.selection.copies import alike
+from boundarymorph.selector.room import FREE, Room
 from boundarymorph.text import has_content
 
 
@@ -50,25 +53,42 @@ def _with_whole_numbers(value: object) -> object:
             return value
 
 
+NOTHING = np.empty(0, dtype=np.intp)
+LONG = 2**19  # characters that are looked at in a thread
+SHORT = 64  # characters of a text that is its own key
+
+
 class Documents:
     """The documents of a pool that were read so far.
 
-    by_id: these documents. texts: (N,) numbers, equal for documents that are known to have the same title and text.
-    copies: the number of documents whose text another one already had.
+    by_id: those of them that are kept. outlines: documents that were read without their texts, for their groups. texts:
+    (N,) numbers, equal for documents that are known to have the same title and text. copies: the number of documents
+    whose text another one already had.
     """
 
     def __init__(
-        self, pool: Pool, candidates: Candidates, run: Run, documents: Mapping[str, Document] | None = None
+        self,
+        pool: Pool,
+        candidates: Candidates,
+        run: Run,
+        documents: Mapping[str, Document] | None = None,
+        room: Room = FREE,
     ) -> None:
-        """run: runs what is slow in threads; documents: those that came with the pool, by id."""
-        self.by_id = dict(documents or {})
+        """run: runs what is slow in threads; documents: those that came with the pool, by id; room: for what is kept
+        of an index. Raises what the room does."""
+        self._room = room
+        self.by_id: dict[str, Document] = {}
+        self._keep(documents or {}, candidates.texts_at_hand)
+        self.outlines: dict[str, Document] = {}
         self.texts: NDArray[np.intp] = np.arange(len(pool))
         self.copies = 0
         self._pool = pool
         self._candidates = candidates
         self._run = run
-        self._first: dict[str, int] = {}
+        self._first: dict[str | bytes, int] = {}
         self._seen = np.zeros(len(pool), dtype=np.bool_)
+        self._there = np.zeros(len(pool), dtype=np.bool_)
+        self._blank = np.zeros(len(pool), dtype=np.bool_)
         self._alike: _Groups | None = None
 
     async def read(
@@ -77,40 +97,85 @@ class Documents:
         likely: Callable[[], NDArray[np.intp]] | None = None,
         *,
         copies: bool = True,
+        answer: bool = False,
     ) -> NDArray[np.intp]:
-        """Read the documents at these positions, and with `copies` those whose text may be the same. Returns the
-        positions of all.
+        """Read the documents at these positions and, with `copies`, look at those whose text may be the same. Returns
+        the positions of all. Raises what the room for texts does.
 
-        likely: returns the positions of documents that are read as well, if anything is.
+        likely: returns the positions of documents that are read as well, if anything is. answer: whether their texts
+        are for an answer; then raises LimitExceeded if they do not fit into one.
         """
+        wanted, suspects = positions, NOTHING
         if copies and positions.size and not self._candidates.texts_at_hand:
-            suspects = self._suspects(await self._groups(), positions)
-            if suspects.size:
-                positions = np.concatenate([positions, np.setdiff1d(suspects, positions)])
-        if missing := self._missing(positions):
-            if likely is not None:
-                missing = list(dict.fromkeys([*missing, *self._missing(likely())]))
-            self.by_id.update(await self._candidates.documents(missing))
-        for position, document in zip(positions.tolist(), self.at(positions), strict=True):
-            if document is not None and not self._seen[position]:
-                self.texts[position] = self._first.setdefault(document.content, position)
-                self.copies += int(self.texts[position] != position)
+            suspects = np.setdiff1d(self._suspects(await self._groups(), positions), positions)
+        if self._missing(wanted) and likely is not None:
+            wanted = np.concatenate([wanted, np.setdiff1d(likely(), wanted)])
+        await self._look(wanted, keep=True, answer=answer)
+        await self._look(suspects, keep=False)
+        return np.concatenate([positions, suspects])
+
+    async def _look(self, positions: NDArray[np.intp], *, keep: bool, answer: bool = False) -> None:
+        """Read the documents at these positions, a piece at a time, and note what their texts are. keep: whether they
+        are kept, as far as they are there."""
+        at_hand = self._candidates.texts_at_hand
+        left = self._missing(positions)
+        new = positions[~self._seen[positions]]
+        there = zip(new.tolist(), self.at(new), strict=True)
+        await self._note({place: document for place, document in there if document is not None})
+        places = {self._pool.ids[place]: place for place in positions.tolist()}
+        async for piece in in_awaited_pieces(self._candidates.documents, left):
+            await self._note({places[id]: document for id, document in piece.items()})
+            if keep or at_hand:
+                self._keep(piece, at_hand)
+            if answer:
+                self._check_answer(positions)
+        if answer:
+            self._check_answer(positions)
+        if keep and left:
+            self._there[[places[id] for id in left if id not in self.by_id]] = False
         self._seen[positions] = True
-        return positions
+
+    def _keep(self, documents: Mapping[str, Document], at_hand: bool) -> None:
+        if documents and not at_hand:  # else they came with the body
+            self._room.texts(size_of_all(documents.values()))
+        self.by_id.update(documents)
+
+    async def _note(self, there: Mapping[int, Document]) -> None:
+        """Note what the texts of documents are, by position; in a thread if they are long."""
+        if sum(len(document.text) for document in there.values()) > LONG:
+            await self._run(self._take_note, there)
+        else:
+            self._take_note(there)
+
+    def _take_note(self, there: Mapping[int, Document]) -> None:
+        for position, document in there.items():
+            if not self._seen[position]:
+                content = document.content
+                first = self._first.setdefault(_key(content), position)
+                self.texts[position] = first
+                self.copies += int(first != position)
+                self._blank[position] = not has_content(content)
+            self._there[position] = self._seen[position] = True
+
+    @property
+    def read_so_far(self) -> dict[str, Document]:
+        """The documents that are kept, and those that were read without their texts."""
+        return self.outlines | self.by_id
 
     def at(self, positions: NDArray[np.intp]) -> list[Document | None]:
-        """Return the documents at these positions, None for each that is deleted or was not read."""
+        """Return the documents at these positions, None for each that is deleted or is not kept."""
         return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
 
     def deleted(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of these positions, all of which were read, whose document is deleted."""
-        return positions[[document is None for document in self.at(positions)]]
+        return positions[~self._there[positions]]
 
     def without_content(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of these positions whose document was read and has nothing to read in it."""
-        there = zip(positions.tolist(), self.at(positions), strict=True)
-        empty = [place for place, document in there if document is not None and not has_content(document.content)]
-        return np.array(empty, dtype=np.intp)
+        return positions[self._blank[positions]]
+
+    def _check_answer(self, positions: NDArray[np.intp]) -> None:
+        self._room.check_answer(sum(len(each.content) for each in self.at(positions) if each is not None))
 
     async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:
         """Read what decides the groups of all documents. Returns (N,) numbers, equal within a group; None if `texts`
@@ -118,19 +183,24 @@ class Documents:
         everything = np.arange(len(self._pool))
         if grouping.path is None:
             at_hand = self._candidates.texts_at_hand
-            await self.read(everything if at_hand else self._suspects(await self._groups(), everything))
+            await self._look(everything if at_hand else self._suspects(await self._groups(), everything), keep=False)
             return None
-        await self.read(everything)
-        return await self._run(self._numbered, grouping)
+        if self._candidates.texts_at_hand:
+            await self._look(everything, keep=True)
+            return await self._run(self._numbered, grouping, self.by_id)
+        async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
+            self._room.texts(size_of_all(piece.values()))
+            self.outlines.update(piece)
+        return await self._run(self._numbered, grouping, self.outlines)
 
     def _missing(self, positions: NDArray[np.intp]) -> list[str]:
         """Return the ids of the documents at these positions that were not read yet."""
         return [id for id in map(self._pool.ids.__getitem__, positions.tolist()) if id not in self.by_id]
 
-    def _numbered(self, grouping: Grouping) -> NDArray[np.intp]:
+    def _numbered(self, grouping: Grouping, documents: Mapping[str, Document]) -> NDArray[np.intp]:
         first: dict[str, int] = {}
         groups = np.arange(len(self._pool))
-        for position, document in enumerate(self.at(groups)):
+        for position, document in enumerate(map(documents.get, self._pool.ids)):
             for value in () if document is None else grouping.value(document):
                 groups[position] = first.setdefault(group_key(value), position)
         return groups
@@ -157,6 +227,13 @@ class _Groups(NamedTuple):
     def of(cls, embeddings: NDArray[np.floating]) -> _Groups:
         numbers = alike(embeddings)
         return cls(numbers, np.flatnonzero(np.bincount(numbers, minlength=len(numbers))[numbers] > 1))
+
+
+def _key(content: str) -> str | bytes:
+    """Return what stands for a text, so that long ones are not kept."""
+    if len(content) <= SHORT:
+        return content
+    return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def texts_of(documents: Sequence[Document | None]) -> list[str]:

@@ -192,7 +192,7 @@ class JointRun(CallOrder):
                 try:
                     with self._observer.stage("fetch"):
                         async with self._task.deadline.of_texts.enforced():
-                            changed |= await run.read_for(run.session, wanted)
+                            changed |= await run.read_for(run.session, wanted, answer=True)
                 except INTERRUPTING as error:
                     run.interrupt("not all texts could be read", error)
                     return chosen, outlook
@@ -201,12 +201,12 @@ class JointRun(CallOrder):
 
     async def _as_fused(self) -> JointSelection:
         """Return the first documents of the fused order, none of which has a score."""
-        wanted = [place for place, id in enumerate(self.pool.ids) if id not in self._task.excluded]
-        documents = np.array(wanted, dtype=np.intp)[: self._task.k]
+        left = [place for place, id in enumerate(self.pool.ids) if id not in self._task.excluded]
+        documents = np.array(left, dtype=np.intp)[: self._task.k]
         if self._task.return_documents:
             ids = [self.pool.ids[place] for place in documents]
             first = self._runs[0]
-            await first.documents.read(np.flatnonzero(np.isin(first.pool.ids, ids)))
+            await first.documents.read(np.flatnonzero(np.isin(first.pool.ids, ids)), answer=True)
         unknown = np.full(len(documents), 0.5)
         selection = replace(EMPTY, documents=documents, relevance=unknown, std=unknown, scored=unknown < 0)
         relevance = np.full((len(self._runs), len(documents)), np.nan)

@@ -10,6 +10,7 @@ import numpy as np
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.inference.deadline import NEVER
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.pieces import in_awaited_pieces
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector
@@ -39,7 +40,7 @@ class Judging:
         result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
-        documents = await task.candidates(self._retriever).documents(ids)
+        documents = await self._read(task, ids)
         return [documents[id] for id in ids if id in documents]
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
@@ -48,7 +49,7 @@ class Judging:
         pooled = await self._selector.select(wanted)
         pool = pooled.pool
         positions = [position for position, id in enumerate(pool.ids) if id in grades]
-        documents = await task.candidates(self._retriever).documents([pool.ids[position] for position in positions])
+        documents = await self._read(task, [pool.ids[position] for position in positions])
         there = np.array([position for position in positions if pool.ids[position] in documents], dtype=np.intp)
         texts = [documents[pool.ids[position]].content for position in there]
         scores = (await of_content(texts, lambda texts: self._scorer.score(task.query, texts))).values
@@ -58,3 +59,7 @@ class Judging:
         query = JudgedQuery.of(pool, there, scores, given)
         ids = [pool.ids[position] for position in there]
         return Judged(query, ids, len(grades) - len(there), pooled.vectors)
+
+    async def _read(self, task: SelectionTask, ids: Sequence[str]) -> dict[str, Document]:
+        pieces = in_awaited_pieces(task.candidates(self._retriever).documents, ids)
+        return {id: document async for piece in pieces for id, document in piece.items()}

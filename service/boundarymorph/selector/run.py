@@ -16,6 +16,7 @@ from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import Distinct, Outlook, Pool, Selection, SelectionSession, StopReason, capacity_of
+from boundarymorph.selection.footprint import footprint
 from boundarymorph.selection.plane import plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
@@ -92,10 +93,13 @@ class SelectionRun(CallOrder):
                 raise
             self.interrupt(f"nothing was scored, and the order is {ordered.by}", error)
             self.pool = ordered.pool
-            self.documents = Documents(self.pool, self._candidates, self._in_thread)
+            documents = None
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
-            self.documents = Documents(self.pool, self._candidates, self._in_thread, retrieved.documents)
+            documents = retrieved.documents
+        if self._task.goal != "scores":
+            self._task.room.selection(footprint(self.pool, self._task.budget))
+        self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
@@ -208,7 +212,7 @@ class SelectionRun(CallOrder):
             calls=scores.calls,
             cached=scores.cached,
             reused=len(scores.reused),
-            documents=self.documents.by_id,
+            documents=self.documents.read_so_far,
             truncated=scores.truncated,
             seconds=self._observer.seconds(),
             warnings=self.warnings,
@@ -237,7 +241,7 @@ class SelectionRun(CallOrder):
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
         groups = await self.documents.read_groups(grouping)
-        if grouping.path is not None and not any(map(grouping.value, self.documents.by_id.values())):
+        if grouping.path is not None and not any(map(grouping.value, self.documents.read_so_far.values())):
             self.warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
         return Distinct(groups, grouping.at_most, grouping.counts_groups)
 
@@ -303,15 +307,17 @@ class SelectionRun(CallOrder):
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
-    async def read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
+    async def read_for(
+        self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
+    ) -> bool:
         """Read these documents, and have the session give up those that are deleted or have no content and share the
         scores of copies. Returns whether there were any. ahead: if anything is read, also read what may be asked for
-        next."""
+        next. answer: as in `Documents.read`."""
         documents = self.documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
         copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
-        read = await documents.read(positions, likely, copies=copies)
+        read = await documents.read(positions, likely, copies=copies, answer=answer)
         self.blank = np.union1d(self.blank, documents.without_content(read))
         session.give_up(np.union1d(documents.deleted(read), self.blank))
         if documents.copies > before[1]:
@@ -349,7 +355,7 @@ class SelectionRun(CallOrder):
             try:
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
-                        changed = await self.read_for(session, selection.documents)
+                        changed = await self.read_for(session, selection.documents, answer=True)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
                 return self._with_blank(selection), outlook
@@ -395,7 +401,7 @@ class SelectionRun(CallOrder):
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self.blank), np.intersect1d(documents, self.blank)])
         if task.return_documents:
-            await self.documents.read(documents)
+            await self.documents.read(documents, answer=True)
         unknown = np.where(np.isin(documents, self.blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 

@@ -13,6 +13,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selector.documents import Grouping
+from boundarymorph.selector.room import FREE, Room
 
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
@@ -46,7 +47,7 @@ class SelectionTask:
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
     replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
-    whole: the document of each passage, by the id of the passage.
+    whole: the document of each passage, by the id of the passage. room: where its memory is counted.
     """
 
     query: str
@@ -76,6 +77,7 @@ class SelectionTask:
     excluded: frozenset[str] = frozenset()
     queries: Sequence[WeightedQuery] = ()
     whole: Mapping[str, Document] = field(default_factory=dict)
+    room: Room = FREE
 
     def parts(self) -> list[SelectionTask]:
         """A task for each of the queries, with the whole budget."""

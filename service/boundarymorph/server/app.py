@@ -23,6 +23,7 @@ from boundarymorph.server.middleware import (
     EncodedSlash,
     FromAllowed,
     HeadAsGet,
+    InPieces,
     Observed,
     RateLimitHeaders,
     Unexpected,
@@ -140,6 +141,7 @@ def _application(
     openapi.install(app, settings.public_url)
     app.add_middleware(WithSlash, routes=app.routes)
     app.add_middleware(Unexpected)
+    app.add_middleware(InPieces)
     app.add_middleware(HeadAsGet)
     app.add_middleware(EncodedSlash)
     app.add_middleware(UntilEnd)

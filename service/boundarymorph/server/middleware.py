@@ -17,10 +17,14 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from boundarymorph.access import answers
+from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Forbidden
 from boundarymorph.access.origins import Origins, UnsupportedMediaType
 from boundarymorph.access.rates import Decision
 from boundarymorph.api import dependencies, problems
+from boundarymorph.errors import LimitExceeded, Overloaded
+from boundarymorph.inference.shares import CALLER
 from boundarymorph.telemetry import logs, metrics, timing, tracing
 
 SERVER_TIMING = "Server-Timing"
@@ -140,6 +144,36 @@ class UntilEnd(Middleware):
             await self._app(scope, receive, send)
 
 
+class InPieces(Middleware):
+    """ASGI middleware that sends large answers in pieces, no faster than they are read. Until then they count towards
+    limits.bytes_in_hand."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        access: Access = scope["app"].state.access
+        start: Message | None = None
+        refused = False
+
+        async def counted(message: Message) -> None:
+            nonlocal start, refused
+            if message["type"] == "http.response.start" and _length(message) >= answers.LARGE:
+                start = message
+            elif not refused:
+                begun, start = start, None
+                if begun is not None:
+                    try:
+                        held.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(message.get("body", b"")))
+                    except (LimitExceeded, Overloaded) as error:
+                        refused = True
+                        refusal = await problems.typed(Request(scope), error)
+                        await refusal(scope, receive, send)
+                        return
+                    await send(begun)
+                await answers.sent(message, send)
+
+        with ExitStack() as held:
+            await self._app(scope, receive, counted)
+
+
 class HeadAsGet(Middleware):
     """ASGI middleware that answers HEAD as GET, without the body."""
 
@@ -177,6 +211,12 @@ class Unexpected(Middleware):
             if begun:
                 raise
             await problems.unexpected(Request(scope))(scope, receive, send)
+
+
+def _length(start: Message) -> int:
+    """Return the length of an answer; 0 if it is not known when it begins."""
+    length = Headers(raw=start["headers"]).get("content-length", "")
+    return int(length) if length.isdecimal() else 0
 
 
 def _span(scope: Scope, request_id: str) -> AbstractContextManager[Callable[[str, int], None]]:

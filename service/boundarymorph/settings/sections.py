@@ -55,7 +55,11 @@ class Limits(BaseModel, extra="forbid"):
         ge=1,
         description="callers' connections with a request; if unset, half of what the process may open, at most 10,000",
     )
-    bytes_in_hand: int = Field(2**30, ge=1024, description="HTTP bodies of all running requests together")
+    bytes_in_hand: int = Field(
+        2**30, ge=1024, description="HTTP bodies, texts read of an index, and large answers, of all requests together"
+    )
+    answer_bytes: int = Field(2**26, ge=1024, description="an answer; a page has fewer documents")
+    selection_bytes: int = Field(2**31, ge=1024, description="memory for the mathematics of all running selections")
 
     @model_validator(mode="after")
     def _room_for_a_body(self) -> Self:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from boundarymorph.access import bodies
+from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, SelectingOf, permitted
@@ -71,17 +71,23 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
             wanted, task, asked, policy = await _read(
                 request, access, body, ROUTES[path], caller, arrival, instructed, parts.retriever
             )
-            task = replace(task, tenant=permitted(request).tenant)
+            task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    ranking = ranking_of(result, wanted, task, asked, parts.scorer.name, policy)
+    ranking = await bodies.off_loop(
+        access, body, lambda: ranking_of(result, wanted, task, asked, parts.scorer.name, policy)
+    )
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
     headers = {STATUS_HEADER: result.status.value}
     if isinstance(asked, tei.TeiRequest) and ranking.diagnostics.warnings:  # whose answer has no place for them
         headers[WARNINGS_HEADER] = json.dumps(ranking.diagnostics.warnings)
-    content = asked.answer(ranking).model_dump_json(exclude_none=True)
+    content = await answers.made(
+        access,
+        lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(),
+        large=len(body) >= bodies.LARGE,
+    )
     return Response(content, media_type="application/json", headers=headers)
 
 

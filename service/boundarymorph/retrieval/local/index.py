@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.structures import StructureFiles
 from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
 from boundarymorph.retrieval.local.vector_index import VectorIndex, VectorView
+from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.selection.pool import Pool
@@ -152,13 +153,17 @@ class LocalIndex:
         """See `Index.delete_matching`."""
         return self._store.delete_matching(filter)
 
-    def documents(self, ids: Sequence[str]) -> dict[str, Document]:
+    def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
         """See `Index.documents`."""
-        return self._store.documents(ids)
+        return self._store.documents(ids, texts=texts)
 
-    def page(self, after: str, most: int) -> list[Document]:
+    def page(self, after: str, most: int, size: int = STOP) -> list[Document]:
         """See `Paged.page`."""
-        return self._store.page(after, most)
+        return self._store.page(after, most, size)
+
+    def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
+        """See `Paged.outlines`."""
+        return self._store.outlines(most)
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """See `Index.characters`."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
+
+import orjson
+
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.pieces import STOP, first_piece, size_of
 
 _PARAMETERS = 500
 LIVING = "embedding IS NOT NULL"
@@ -35,6 +40,42 @@ def select(
     return rows
 
 
+def documents(connection: sqlite3.Connection, ids: Sequence[str], *, texts: bool) -> dict[str, Document]:
+    """See `Index.documents`."""
+    columns = "id, text, title, metadata" if texts else "id, '', NULL, metadata"
+    return first_piece(lambda few: {row[0]: _document(row) for row in select(connection, columns, few)}, ids)
+
+
+def page(connection: sqlite3.Connection, after: str, most: int, size: int) -> list[Document]:
+    """See `Paged.page`."""
+    found: list[Document] = []
+    for row in connection.execute(
+        f"SELECT id, text, title, metadata FROM documents WHERE {LIVING} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608
+        (after, most),
+    ):
+        found.append(_document(row))
+        size -= size_of(found[-1])
+        if size <= 0:
+            break
+    return found
+
+
+def outlines(connection: sqlite3.Connection, most: int) -> list[tuple[int, Mapping[str, Any]]]:
+    """See `Paged.outlines`."""
+    found: list[tuple[int, Mapping[str, Any]]] = []
+    read = 0
+    for characters, metadata in connection.execute(
+        "SELECT characters(text) + characters(coalesce(title, '')), metadata "  # noqa: S608
+        f"FROM documents WHERE {LIVING} ORDER BY id LIMIT ?",
+        (most,),
+    ):
+        found.append((characters, orjson.loads(metadata)))
+        read += characters + len(metadata)
+        if read >= STOP:
+            break
+    return found
+
+
 def last_sequence(connection: sqlite3.Connection) -> int:
     """Return the greatest sequence number of any write or deletion; 0 for none."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
@@ -45,3 +86,8 @@ def fact(connection: sqlite3.Connection, key: str) -> Any:
     """Return what the store keeps about itself under a key of its table `meta`; None if that is nothing."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None
+
+
+def _document(row: tuple[str, str, str | None, bytes]) -> Document:
+    id, text, title, metadata = row
+    return Document(id, text, title, orjson.loads(metadata))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,12 +19,13 @@ from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
-from boundarymorph.retrieval.local import directions, metadata_index, schema
+from boundarymorph.retrieval.local import directions, lookup, metadata_index, schema
 from boundarymorph.retrieval.local.directions import Directions
 from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
 from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.local.words import bury_words, index_more_words, words_version
+from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.vectors import unit_embeddings
 from boundarymorph.retrieval.words.lexical import WORDS_VERSION
 from boundarymorph.retrieval.words.lexical_index import LexicalReader, append, merge_segments
@@ -147,21 +149,20 @@ class DocumentStore(SqliteFile):
             ).fetchall()
             return self._bury(connection, rows)
 
-    def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        """Return the documents with these ids, by id and in their order, without unknown ones."""
+    def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
+        """See `Index.documents`."""
         with self.transaction() as connection:
-            rows = select(connection, "id, text, title, metadata", ids)
-        found = {id: Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows}
-        return {id: found[id] for id in ids if id in found}
+            return lookup.documents(connection, ids, texts=texts)
 
-    def page(self, after: str, most: int) -> list[Document]:
-        """Return the first documents, at most so many, whose ids come after this one, in the order of their ids."""
+    def page(self, after: str, most: int, size: int = STOP) -> list[Document]:
+        """See `Paged.page`."""
         with self.transaction() as connection:
-            rows = connection.execute(
-                f"SELECT id, text, title, metadata FROM documents WHERE {LIVING} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608
-                (after, most),
-            ).fetchall()
-        return [Document(id, text, title, orjson.loads(metadata)) for id, text, title, metadata in rows]
+            return lookup.page(connection, after, most, size)
+
+    def outlines(self, most: int) -> list[tuple[int, Mapping[str, Any]]]:
+        """See `Paged.outlines`."""
+        with self.transaction() as connection:
+            return lookup.outlines(connection, most)
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""

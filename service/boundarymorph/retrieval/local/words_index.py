@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.inference.executors import computing
 from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.pieces import in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.vectors import exact_scores
+from boundarymorph.retrieval.words.beginnings import beginnings
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool
 
@@ -27,18 +32,25 @@ class WordsIndex(LocalIndex):
             if not self._store.count():
                 raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
             ranked = self._store.best_by_words(search.query, search.depth, search.condition)
-            documents = self._store.documents(ranked.ids)
+            texts = self._texts(ranked.ids)
         if not ranked.ids:
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
         from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
 
-        words = PoolWords.of(documents[id].content for id in ranked.ids)
-        vectors, query = lexical_vectors(words, search.query)
-        features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
-        terms = words.terms(search.query)
+        with computing():  # which also bounds the memory for words
+            words = PoolWords.of(texts)
+            del texts
+            vectors, query = lexical_vectors(words, search.query)
+            features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
+            terms = words.terms(search.query)
         return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features, terms), vectors="lexical")
+
+    def _texts(self, ids: Sequence[str]) -> list[str]:
+        """Return what the vectors of documents, all of which are there, are made from."""
+        pieces = in_pieces(self._store.documents, ids)
+        return beginnings((document.content for piece in pieces for document in piece.values()), len(ids))
 
     def settle(self) -> None:
         """Do nothing: there is nothing to train."""

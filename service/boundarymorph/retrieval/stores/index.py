@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import cast
 
 import numpy as np
@@ -17,15 +17,18 @@ from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.halves import unit_from_halves
+from boundarymorph.retrieval.pieces import first_piece, in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.table import Found, Table, Writable
 from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings
+from boundarymorph.retrieval.words.beginnings import beginnings
 from boundarymorph.retrieval.words.lexical import PoolWords, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
 IDS_AT_A_TIME = 1_000  # that a store is asked for
+DOCUMENTS_AT_A_TIME = 100  # with their texts
 SAMPLE = 8  # documents looked at for one with a text
 
 
@@ -106,9 +109,8 @@ class StoreIndex:
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         return self._writable().digests(ids)
 
-    def documents(self, ids: Sequence[str]) -> dict[str, Document]:
-        found = self.table.documents(ids)
-        return {id: found[id] for id in ids if id in found}
+    def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
+        return first_piece(self.table.documents, ids, DOCUMENTS_AT_A_TIME, DOCUMENTS_AT_A_TIME)
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         return self.table.characters(ids)
@@ -175,9 +177,9 @@ class StoreIndex:
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
         """Return the pool of a search with BM25 and terms of its texts, and warnings."""
-        read |= self.table.documents([id for id in pool.ids if id not in read])
-        texts = [read[id].content if id in read else "" for id in pool.ids]
-        said = [f"{count:,} candidates have no text"] if (count := sum(not text for text in texts)) else []
+        by_id = self._contents(pool.ids, read)
+        texts = [by_id.get(id, "") for id in pool.ids]
+        said = [f"{count:,} candidates have no text"] if (count := texts.count("")) else []
         found = PoolWords.of(texts)
         bm25, terms = found.bm25(search.query), found.terms(search.query)
         if not search.hybrid or self.table.words == "order":
@@ -192,6 +194,19 @@ class StoreIndex:
             *said,
             HYBRID_OF_THE_POOL.format(self._store, len(pool)),
         ]
+
+    def _contents(self, ids: Sequence[str], read: Mapping[str, Document]) -> dict[str, str]:
+        """Return what words are taken from, by id. read: documents that need not be read."""
+        left = in_pieces(self.documents, [id for id in ids if id not in read])
+        there: list[str] = []
+
+        def contents() -> Iterator[str]:
+            for piece in chain([read], left):
+                for id, document in piece.items():
+                    there.append(id)
+                    yield document.content
+
+        return dict(zip(there, beginnings(contents(), len(ids)), strict=False))
 
 
 def portions(ids: Sequence[str]) -> Iterator[list[str]]:

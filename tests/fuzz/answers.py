@@ -1,0 +1,230 @@
+"""What answers take: memory, and the longest pause of the event loop, with documents as large as uploads allow.
+
+`python -m tests.fuzz.answers` serves each application in this process and prints a line of JSON for each request, which
+is sent several times at once by a key that may only select.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import httpx
+import orjson
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_app, create_retriever_app
+from boundarymorph.server.composition import Gateway
+from boundarymorph.settings import Limits, RetrieverSettings, Settings
+from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready
+from tests.fuzz.shapes import begin_the_peak_anew, memory_of_this_process
+from tests.patience import PATIENCE
+from tests.scoring.fakes import SeededScorer
+
+App = Literal["whole", "gateway", "retriever"]
+APPS: tuple[App, ...] = ("whole", "gateway", "retriever")
+OWNER, OWNERS = keys.make("owner", list(Scope))
+READER, READERS = keys.make("reader", [Scope.SELECT])
+DOCUMENTS, CHARACTERS = 40, 3_900_000
+MEBIBYTE = 2**20
+LIMITS = Limits(body_bytes=16 * MEBIBYTE, bytes_in_hand=32 * MEBIBYTE, answer_bytes=8 * MEBIBYTE)
+AT_ONCE = 3
+# What docs/settings.md says: three times the bytes in hand, and 200 MiB for each search or reading at the same time.
+MOST = 3 * LIMITS.bytes_in_hand + AT_ONCE * 200 * MEBIBYTE
+PAUSE = 1.0  # seconds
+OF_INDEX = {"query": "apple", "index": "large", "budget": 0}
+ALL = {"k": DOCUMENTS, "return_documents": True}
+VECTOR = {"query_embedding": [1.0, 0.0]}
+LISTED = {"query": "apple", "documents": [f"apple {number} " + "x" * 200_000 for number in range(40)]}
+RETURNED = {"return_documents": True, "budget": 0, "on_failure": "degrade"}
+IDS = [f"{number:04}" for number in range(DOCUMENTS)]
+Asked = tuple[str, str, Any]  # method, path, body
+SELECTING: list[Asked] = [
+    ("POST", "/select", OF_INDEX | ALL),
+    ("POST", "/select", OF_INDEX | ALL | {"budget": DOCUMENTS}),
+    ("POST", "/select", OF_INDEX | {"k": 1, "distinct": True}),
+    ("POST", "/select", OF_INDEX | {"k": 1, "distinct": "group"}),
+    ("POST", "/select", OF_INDEX | VECTOR | {"index": "vectors", "k": 2, "distinct": True, "budget": 8}),
+    ("POST", "/select", OF_INDEX | VECTOR | {"index": "vectors", **ALL}),
+    ("POST", "/select", OF_INDEX | {"max_tokens": 10_000_000, "return_documents": True}),
+    ("POST", "/select", {"queries": ["apple", "apple pie"], "index": "large", "budget": 4, **ALL}),
+    ("POST", "/select", {"query": "apple", "pool": ["apple" + "\1" * 50_000] * 40, "budget": 0, **ALL, "ranked": True}),
+    *(
+        ("POST", path, LISTED | RETURNED)
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/voyage/v1/rerank")
+    ),
+    ("POST", "/v1/reranking", {"query": "q", "input": LISTED["documents"], **RETURNED}),
+    ("POST", "/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in LISTED["documents"]]}),
+    ("POST", "/tools/select_documents", {"query": "apple", "index": "large", "k": DOCUMENTS, "budget": 0}),
+    ("POST", "/tools/search", {"query": "apple", "index": "large"}),
+    ("POST", "/tools/list_indexes", {}),
+    ("POST", "/tools/fetch", {"id": "large/0001"}),
+    ("GET", "/tools/openai.json", None),
+    ("GET", "/tools/anthropic.json", None),
+    ("GET", "/v1/models", None),
+    ("GET", "/info", None),
+]
+PAGE: Asked = ("GET", "/indexes/large/documents?limit=1000", None)
+INDEXES: list[Asked] = [
+    ("GET", "/indexes", None),
+    ("GET", "/indexes/large", None),
+    ("GET", "/indexes/large/stats", None),
+    PAGE,
+    ("GET", "/indexes/large/documents/0001", None),
+]
+OPERATIONS: list[Asked] = [("GET", path, None) for path in ("/livez", "/readyz", "/metrics")]
+REQUESTS: dict[App, list[Asked]] = {
+    "whole": [*SELECTING, *INDEXES, *OPERATIONS, ("GET", "/openapi.json", None)],
+    "gateway": [*SELECTING[:8], *INDEXES],
+    "retriever": [
+        ("POST", "/retrieve", {"index": "large", "query": "apple", "depth": DOCUMENTS, "documents": DOCUMENTS}),
+        ("POST", "/documents", {"index": "large", "ids": IDS}),
+        ("POST", "/documents", {"index": "large", "ids": IDS, "texts": False}),
+        ("POST", "/characters", {"index": "large", "ids": IDS}),
+        ("POST", "/embed/query", {"query": "q"}),
+        ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
+        ("POST", "/calibrations", {"index": "large"}),
+        ("POST", "/judgments/events", {"index": "large"}),
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What requests took. statuses: of their answers, 0 for one that was not read; grown: bytes at the peak; pause:
+    seconds of CPU of the event loop's thread between two of its steps, which other threads do not add to."""
+
+    app: str
+    route: str
+    asked: str
+    statuses: list[int]
+    grown: int
+    pause: float
+
+    @property
+    def holds(self) -> bool:
+        return self.grown <= MOST and self.pause <= PAUSE and max(self.statuses) < 500
+
+
+@asynccontextmanager
+async def serving(app: App, directory: Path) -> AsyncIterator[tuple[FastAPI, str]]:
+    """An application on a socket, and its URL."""
+    settings = Settings(data_directory=directory, threads=1, keys=(str(OWNERS), str(READERS)), limits=LIMITS)
+    async with AsyncExitStack() as stack:
+        match app:
+            case "whole":
+                made = create_app(settings, build=fake_service)
+            case "retriever":
+                made = create_retriever_app(settings, build=fake_retrieval)
+            case "gateway":
+                _, url = await stack.enter_async_context(serving("retriever", directory))
+                retriever = RetrieverSettings(url=url, api_key=SecretStr(OWNER))
+                made = create_app(settings.model_copy(update={"retriever": retriever}), build=_gateway)
+        yield made, await stack.enter_async_context(on_socket(made))
+
+
+def _gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+    retriever, scorer = RemoteRetriever(*settings.retriever.url, api_key=OWNER), SeededScorer()
+    return Gateway(retriever, scorer, Selector(retriever, scorer))
+
+
+async def fill(client: httpx.AsyncClient) -> None:
+    """The indexes "large" and "vectors", whose vectors are alike."""
+    answer(await client.put("/indexes/large", json={"encoder": "none"}))
+    answer(await client.put("/indexes/vectors", json={"dimension": 2, "lexical": False}))
+    for number in range(DOCUMENTS):
+        text, metadata = f"apple {number} " + "x" * CHARACTERS, {"group": number % 3}
+        document = {"id": IDS[number], "text": text, "metadata": metadata}
+        for index, given in (("large", document), ("vectors", document | {"embedding": [1.0, 0.001 * (number % 2)]})):
+            path = f"/indexes/{index}/documents"
+            assert answer(await client.post(path, content=orjson.dumps(given), headers=NDJSON))["added"] == 1
+
+
+def send(port: int, asked: Asked) -> int:
+    method, path, body = asked
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {READER}"}
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        while response.read(2**16):
+            pass
+        return response.status
+
+
+def leave_unread(port: int, asked: Asked) -> int:
+    """Send a request whose answer is not read for a while."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.connect(("127.0.0.1", port))
+        head = f"{asked[0]} {asked[1]} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {READER}\r\n\r\n"
+        connection.sendall(head.encode())
+        time.sleep(2)
+        return 0
+
+
+async def measured(app: App, port: int, asked: Asked, how: Callable[[int, Asked], int] = send) -> Taken:
+    """Send a request several times at once, and measure what that takes."""
+    begin_the_peak_anew()
+    before, longest = memory_of_this_process("VmRSS"), 0.0
+    sending = asyncio.gather(*(asyncio.to_thread(how, port, asked) for _ in range(AT_ONCE)))
+    while not sending.done():
+        begun = time.thread_time()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.thread_time() - begun)
+    grown = max(0, memory_of_this_process("VmHWM") - before)
+    method, path, body = asked
+    return Taken(app, f"{method} {pattern(path)}", json.dumps(body)[:200], await sending, grown, longest)
+
+
+def tell(taken: Taken) -> None:
+    """Print what was measured."""
+    print(json.dumps(asdict(taken) | {"holds": taken.holds}), flush=True)
+
+
+def pattern(path: str) -> str:
+    """The path as in the description of the application."""
+    path = re.sub(r"^/indexes/[^/?]+", "/indexes/{name}", path.partition("?")[0])
+    return re.sub(r"/documents/.+", "/documents/{id}", path)
+
+
+async def main() -> None:
+    with TemporaryDirectory() as folder:
+        directory = Path(folder)
+        async with (
+            serving("whole", directory) as (_, url),
+            httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {OWNER}"}, timeout=PATIENCE) as client,
+        ):
+            await ready(client)
+            await fill(client)
+        for app in APPS:
+            async with serving(app, directory) as (made, url), httpx.AsyncClient(base_url=url) as client:
+                await ready(client)
+                port = int(url.rpartition(":")[2])
+                for asked in REQUESTS[app]:
+                    tell(await measured(app, port, asked))
+                if app == "whole":
+                    tell(await measured(app, port, PAGE, leave_unread))
+                hand = made.state.access.bytes_in_hand
+                async with asyncio.timeout(PATIENCE):
+                    while hand.total:  # noqa: ASYNC110 - it tells nobody
+                        await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,116 @@
+"""Answers about large documents: bounded memory, and a loop that goes on meanwhile."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI
+
+from boundarymorph.access import answers
+from boundarymorph.access.access import Access
+from boundarymorph.errors import LimitExceeded
+from boundarymorph.server.app import create_app, create_retriever_app
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import answer, problem, serving
+from tests.fuzz.answers import REQUESTS, App, pattern
+
+pytestmark = pytest.mark.strangers
+CHANGES = {  # routes of other scopes than `select`
+    *(("PUT", "/indexes/{name}"), ("DELETE", "/indexes/{name}"), ("POST", "/indexes/{name}/documents")),
+    *(("DELETE", "/indexes/{name}/documents"), ("DELETE", "/indexes/{name}/documents/{id}")),
+    *(("GET", "/judgments"), ("POST", "/judgments"), ("DELETE", "/judgments"), ("POST", "/calibrations/keep")),
+}
+DOCUMENT = {"id": "a", "text": "t " + "t" * 3_000, "metadata": {"group": 1}}
+
+
+def test_memory_and_pauses() -> None:
+    """In a process of its own, whose memory nothing else uses."""
+    command = [sys.executable, "-m", "tests.fuzz.answers"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    taken = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [found for found in taken if not found["holds"]] == []
+    assert done.returncode == 0, done.stderr
+    assert len(taken) == sum(map(len, REQUESTS.values())) + 1
+
+
+@pytest.mark.parametrize(("app", "create"), [("whole", create_app), ("retriever", create_retriever_app)])
+def test_every_route_of_the_scope_select_is_among_them(
+    app: App, create: Callable[[Settings], FastAPI], tmp_path: Path
+) -> None:
+    described = create(Settings(data_directory=tmp_path)).openapi()["paths"]
+    there = {(method.upper(), path) for path, operations in described.items() for method in operations}
+    measured = {(method, pattern(path)) for requests in REQUESTS.values() for method, path, _ in requests}
+    assert there - CHANGES - measured == set()
+
+
+async def test_an_answer_at_the_limit_and_over_it(tmp_path: Path) -> None:
+    access = Access(Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_048)))
+    for large in (True, False):
+        assert len(await answers.made(access, lambda: b" " * 2_048, large=large)) == 2_048
+        with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.answer_bytes\): ask for fewer"):
+            await answers.made(access, lambda: b" " * 2_049, large=large)
+    await access.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/select", {"pool": [DOCUMENT], "return_documents": True}),
+        ("/select", {"index": "i", "return_documents": True}),
+        ("/select", {"index": "i", "return_documents": True, "distinct": "group"}),
+        ("/v1/rerank", {"documents": [DOCUMENT["text"]], "return_documents": True}),
+        ("/rerank", {"texts": [DOCUMENT["text"]], "return_text": True}),
+        ("/tools/select_documents", {"index": "i"}),
+    ],
+)
+async def test_texts_that_do_not_fit_are_refused_with_what_to_do(
+    path: str, asked: dict[str, object], tmp_path: Path
+) -> None:
+    settings = Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_500))
+    async with serving(settings) as client:
+        await one_document(client)
+        refused = await client.post(path, json={"query": "t", "budget": 0, **asked})
+        assert refused.status_code in (400, 413, 422), refused.text
+        assert "limits.answer_bytes" in refused.text
+        without = {name: value for name, value in asked.items() if not name.startswith("return")}
+        if not path.startswith("/tools"):
+            answer(await client.post(path, json={"query": "t", "budget": 0, **without}))
+
+
+async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_now_may_be_repeated(
+    tmp_path: Path,
+) -> None:
+    large = {"query": "q", "pool": [f"text {number}" for number in range(50)], "budget": 10}
+    async with serving(Settings(data_directory=tmp_path, limits=Limits(selection_bytes=60_000))) as client:
+        assert "limits.selection_bytes" in problem(await client.post("/select", json=large), 422, "limit-exceeded")
+        answer(await client.post("/select", json={**large, "pool": large["pool"][:20]}))  # type: ignore[index]
+        exhaustive = {"query": "q", "documents": large["pool"]}
+        answer(await client.post("/v1/rerank", json=exhaustive))  # only scores
+
+
+async def test_pages_end_where_they_would_be_large(tmp_path: Path) -> None:
+    documents = [{"id": f"{number:02}", "text": "t" * 1_000} for number in range(10)]
+    async with serving(Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_500))) as client:
+        answer(await client.put("/indexes/i", json={"encoder": "none"}))
+        answer(await client.post("/indexes/i/documents", json=documents))
+        found, after = [], ""
+        while after is not None:
+            page = answer(await client.get("/indexes/i/documents", params={"limit": 100, "after": after}))
+            assert len(page["documents"]) <= 3
+            found, after = found + page["documents"], page["next"]
+        assert [document["id"] for document in found] == [document["id"] for document in documents]
+        single = answer(await client.get("/indexes/i/documents", params={"limit": 1}))
+        assert (len(single["documents"]), single["next"]) == (1, "00")
+
+
+async def one_document(client: httpx.AsyncClient) -> None:
+    answer(await client.put("/indexes/i", json={"encoder": "none"}))
+    assert answer(await client.post("/indexes/i/documents", content=orjson.dumps([DOCUMENT]), headers=JSON))["added"]
+
+
+JSON = {"content-type": "application/json"}

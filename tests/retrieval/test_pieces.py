@@ -1,0 +1,73 @@
+"""Documents are read piece by piece, and none is lost between two pieces."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.retrieval import pieces
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.pieces import in_awaited_pieces, in_pieces, size_of, size_of_all
+from boundarymorph.retrieval.words.beginnings import beginnings
+
+pytestmark = pytest.mark.strangers
+LARGE = 3 * 2**20
+
+
+def document(number: int, characters: int) -> Document:
+    return Document(f"{number:03}", "t" * characters, metadata={"n": number})
+
+
+@pytest.mark.parametrize("characters", [1, LARGE])
+async def test_all_are_read_in_order_without_the_unknown_ones(characters: int, tmp_path: Path) -> None:
+    catalog = LocalCatalog(tmp_path)
+    index = catalog.create("i", encoder=None, dimension=2, lexical=False)
+    index.upsert([document(number, characters) for number in range(12)], np.ones((12, 2)))
+    ids = [id for number in (7, 3, 11, 0, 1, 2, 4, 5, 6, 8, 9, 10) for id in (f"{number:03}", f"unknown {number}")]
+    known = [id for id in ids if not id.startswith("unknown")]
+    asked: list[int] = []
+
+    def read(left: Sequence[str]) -> Mapping[str, Document]:
+        asked.append(len(left))
+        return index.documents(left)
+
+    async def awaited(left: Sequence[str]) -> Mapping[str, Document]:
+        return read(left)
+
+    found = list(in_pieces(read, ids))
+    assert [id for piece in found for id in piece] == known
+    assert [[*piece] for piece in found] == [[*piece] async for piece in in_awaited_pieces(awaited, ids)]
+    assert (len(found) > 1) == (characters == LARGE)
+    assert all(size_of_all(piece.values()) < pieces.STOP + pieces.FEW * (LARGE + 100) for piece in found)
+    without = index.documents(ids, texts=False)
+    assert list(without) == known
+    assert all(not each.text and each.metadata == {"n": int(each.id)} for each in without.values())
+    catalog.close()
+
+
+def test_a_retriever_that_returns_everything_at_once_is_asked_again_only_for_what_it_lacks() -> None:
+    there = {f"{number:03}": document(number, LARGE) for number in range(6)}
+    asked: list[list[str]] = []
+
+    def read(left: Sequence[str]) -> Mapping[str, Document]:
+        asked.append(list(left))
+        return {id: there[id] for id in left if id in there}
+
+    assert [list(piece) for piece in in_pieces(read, [*there, "gone"])] == [list(there), []]
+    assert asked[1:] == [["gone"]]
+
+
+def test_the_size_of_a_document_is_that_of_its_texts_and_metadata() -> None:
+    assert size_of(Document("a", "t" * 10, "title")) == 15
+    assert size_of(Document("a", "ä" * 10)) == 40
+    assert size_of(Document("a", "", metadata={"a": "b" * 100})) > 100
+    assert size_of(Document("a", "", metadata={"a": 2**70})) > 0
+
+
+def test_beginnings_have_no_more_than_is_allowed_in_all() -> None:
+    texts = ["a" * 10, "b" * 100, "c" * 50]
+    assert beginnings(texts, 3, most=160) == texts
+    assert beginnings(texts, 3, most=159) == ["a" * 10, "b" * 53, "c" * 50]
+    assert beginnings(iter(texts), 3, most=30) == ["a" * 10, "b" * 10, "c" * 10]

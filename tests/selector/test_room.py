@@ -1,0 +1,83 @@
+"""The memory that a selection takes is counted, and texts that are only compared are not kept."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from boundarymorph.errors import LimitExceeded, Overloaded
+from boundarymorph.inference.shares import Shares
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selection.footprint import footprint
+from boundarymorph.selector.documents import Grouping
+from boundarymorph.selector.result import Interruption, Status
+from boundarymorph.selector.room import Room
+from boundarymorph.selector.selector import Selector
+from tests.scoring.fakes import SeededScorer
+from tests.selector.fakes import IDS, own_pool, task
+from tests.selector.test_copies import TWENTY, Copying
+
+pytestmark = pytest.mark.strangers
+LONG = [f"{text} ".ljust(1_000, "x") for text in TWENTY]
+
+
+@pytest.mark.parametrize("distinct", [None, Grouping()])
+async def test_copies_that_are_not_scored_are_not_kept(
+    selector_of: Callable[..., Selector], distinct: Grouping | None
+) -> None:
+    taken: list[int] = []
+    wanted = replace(task(budget=11, k=21, batch_size=4), room=Room(texts=taken.append), distinct=distinct)
+    result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
+    assert result.calls == 11
+    assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
+    assert sum(taken) == 1_000 * len(result.documents)
+
+
+async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Callable[..., Selector]) -> None:
+    hand = Shares(5_500, 1.0, what="bytes")
+    with hand.holding("") as take:
+        take(0)
+        wanted = replace(task(budget=11, k=4, batch_size=2), room=Room(texts=lambda size: hand.take("", size)))
+        result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
+    assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.OVERLOADED)
+    assert 0 < result.calls <= 5
+
+
+async def test_texts_that_would_never_fit_are_refused(selector_of: Callable[..., Selector]) -> None:
+    selector = selector_of(Copying(LONG), SeededScorer())
+    with Shares(5_500, 1.0, what="bytes").holding("") as take:
+        wanted = replace(task(budget=11, k=4, batch_size=2), room=Room(texts=take))
+        with pytest.raises(LimitExceeded, match="5,500 bytes"):
+            await selector.select(wanted)
+
+
+@pytest.mark.parametrize("where", ["index", "request"])
+async def test_texts_in_an_answer(selector_of: Callable[..., Selector], where: str) -> None:
+    wanted = task(budget=4, k=4, batch_size=4)
+    if where == "request":
+        documents = [Document(id, text) for id, text in zip(IDS, LONG, strict=True)]
+        wanted = replace(wanted, candidates=own_pool(documents))
+    selector = selector_of(Copying(LONG), SeededScorer())
+    for returned, answer, refused in ((True, 4_000, False), (True, 3_999, True), (False, 0, False)):
+        asked = replace(wanted, return_documents=returned, room=Room(answer=answer))
+        if refused:
+            with pytest.raises(LimitExceeded, match=r"limits\.answer_bytes"):
+                await selector.select(asked)
+        else:
+            assert len((await selector.select(asked)).selection.documents) == 4
+
+
+async def test_the_mathematics_take_their_room_before_the_first_call(selector_of: Callable[..., Selector]) -> None:
+    def full(size: int) -> None:
+        taken.append(size)
+        raise Overloaded("full")
+
+    taken: list[int] = []
+    scorer = SeededScorer()
+    selector = selector_of(Copying(TWENTY), scorer)
+    pool = (await selector.select(task(budget=0))).pool
+    with pytest.raises(Overloaded, match="full"):
+        await selector.select(replace(task(budget=5), room=Room(selection=full)))
+    assert taken == [footprint(pool, 5)]
+    assert not scorer.rounds
+    await selector.select(replace(task(budget=30, k=30), goal="scores", room=Room(selection=full)))
