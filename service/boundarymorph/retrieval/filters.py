@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from reprlib import Repr
 from typing import Any
 
@@ -346,6 +346,18 @@ def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the paths that a field may have: through objects or, if that leads nowhere, as one name with dots, as in
     metadata that were flattened."""
     return [path] if len(path) == 1 else [path, (".".join(path),)]
+
+
+def by_spelling(leaf: Exists | Compare) -> Condition:
+    """Return the condition of a field whose name has dots as one of leaves that name a single path each, which must not
+    be split again; any other as it is."""
+    paths = spellings(leaf.path)
+    if len(paths) == 1:
+        return leaf
+    nested, whole = (replace(leaf, path=path) for path in paths)
+    if isinstance(leaf, Exists):
+        return AnyOf(frozenset({nested, whole}))
+    return AnyOf(frozenset({nested, AllOf(frozenset({Not(Exists(paths[0])), whole}))}))
 
 
 def _json_path(path: tuple[str, ...]) -> str:

@@ -126,7 +126,7 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds[s
 
 def _integer(name: str, bits: int, condition: Compare) -> Bounds[str]:
     """Return expressions for integers: fractions are rounded, and values beyond the type match all or none."""
-    comparison, values = whole(condition)
+    comparison, values = whole(condition.comparison, condition.values)
     least, greatest = -(2**bits), 2**bits - 1
     if comparison == "in":
         literals = _fitting(values, bits)
@@ -159,7 +159,7 @@ def _array(name: str, element: str, condition: Compare) -> Bounds[str]:
         case "VARCHAR", "text":
             literals = [quoted(str(value)) for value in condition.values]
         case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
-            literals = _fitting(whole(condition)[1], _INTEGERS[element])
+            literals = _fitting(whole(condition.comparison, condition.values)[1], _INTEGERS[element])
         case (("VARCHAR" | "INT8" | "INT16" | "INT32" | "INT64"), _):
             return NEVER
         case _:
