@@ -1,6 +1,6 @@
 """Indexes of Elasticsearch and OpenSearch. Neither runs here: see `tests/retrieval/elastic.py` for what answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -20,10 +20,21 @@ from tests.ports import free_port
 from tests.retrieval.elastic import Cluster, asked, cluster, fill
 
 VECTOR = {"type": "knn_vector", "dimension": DIMENSION, "method": {"name": "hnsw", "engine": "lucene"}}
-# A field has one type there; a null has none.
-ROWS = [
-    replace(each, metadata={k: int(v) if k == "year" else v for k, v in each.metadata.items()}) for each in DOCUMENTS
-]
+
+
+def sent(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata for a server where a field has one type, and a name with dots is that of a field in an object."""
+    rest = {k: v for k, v in metadata.items() if k != "loc" or "loc.page" not in metadata}
+    return rest | {"year": int(rest["year"])}
+
+
+def given_back(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what osmem gives back of them: names with dots as objects."""
+    nested = {"loc": {"page": metadata["loc.page"]}} if "loc.page" in metadata else {}
+    return {k: v for k, v in sent(metadata).items() if k != "loc.page"} | nested
+
+
+ROWS = [replace(each, metadata=given_back(each.metadata)) for each in DOCUMENTS]
 
 
 def store(server: Cluster, **options: Any) -> ElasticsearchStore:
@@ -45,8 +56,8 @@ class TestWhole(ReadOnly, StoreContract):
     @classmethod
     def index(cls, server: Cluster) -> Index:
         rows = {
-            e.id: {"text": e.text, "title": e.title, "metadata": dict(e.metadata), "vector": v}
-            for e, v in zip(ROWS, VECTORS.tolist(), strict=True)
+            e.id: {"text": e.text, "title": e.title, "metadata": sent(e.metadata), "vector": v}
+            for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
         }
         fill(server.behind, "tales", {"vector": VECTOR}, rows)
         return AttachedCatalog(store(server), {}).get("tales")
@@ -62,8 +73,8 @@ class TestFields(ReadOnly, StoreContract):
     def index(cls, server: Cluster) -> Index:
         properties = {"dense": VECTOR, "body": {"type": "keyword"}, "subject": {"type": "keyword"}}
         rows = {
-            e.id: {"body": e.text, "head": e.title, "dense": v, **e.metadata}
-            for e, v in zip(ROWS, VECTORS.tolist(), strict=True)
+            e.id: {"body": e.text, "head": e.title, "dense": v, **sent(e.metadata)}
+            for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
         }
         fill(server.behind, "fields", properties | {"price": {"type": "double"}}, rows)
         attached = Attached(table="fields", text="body", title="head", vector="dense", search={"window": 7})
@@ -123,7 +134,7 @@ def test_a_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> 
 def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> None:
     catalog = AttachedCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")
-    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidates have no text"]
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidate has no text"]
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
         index.retrieve(Search("", 5, np.ones(3)))
     for wrong, said in (

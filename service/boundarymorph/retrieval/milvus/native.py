@@ -13,10 +13,11 @@ from typing import Literal
 from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.milvus.collection import Field, quoted
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
+from boundarymorph.retrieval.stores.times import Moment
 
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # keys that all releases accept
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .-]*")  # keys that all releases accept
 _EXACT = 2**53  # integers up to this are exact as floats
 
 
@@ -108,6 +109,8 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
             return _integer(name, _INTEGERS[field.type], condition)
         case (("FLOAT" | "DOUBLE"), "number"):
             return _float(name, field.type == "FLOAT", condition)
+        case "TIMESTAMPTZ", "text":
+            return _time(name, condition)
         case "ARRAY", _:
             return _array(name, field.element, condition)
         case (("VARCHAR" | "BOOL" | "INT8" | "INT16" | "INT32" | "INT64" | "FLOAT" | "DOUBLE"), _):
@@ -122,6 +125,16 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds[s
     else:
         expression = f"({name} {_OPERATORS[condition.comparison]} {literals[0]})"
     return Bounds(expression, expression)
+
+
+def _time(name: str, condition: Compare) -> Bounds[str]:
+    """Compare with times in the one form; Milvus knows their microseconds."""
+    moments = [Moment.read(str(value), "timestamp") for value in condition.values]
+    if any(moment is None or len(moment.fraction) > 6 for moment in moments):
+        return UNKNOWN
+    operator = _OPERATORS.get(condition.comparison, "==")
+    met = joined("or", [f'({name} {operator} ISO "{value}")' for value in condition.values])
+    return Bounds(met, met)
 
 
 def _integer(name: str, bits: int, condition: Compare) -> Bounds[str]:

@@ -23,6 +23,7 @@ from boundarymorph.settings import Attached, StoreSettings
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
+_MOST_DIGITS = 9  # of a fraction of a second that the server reads
 _DATES = {"date", "date_nanos"}
 _DEFAULT_FORMAT = "strict_date_optional_time||epoch_millis"
 _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
@@ -277,7 +278,7 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
     match condition.type, type:
         case "true" | "false", "boolean":
             return Bounds.exactly({"term": {name: condition.type == "true"}})
-        case "text", "date" | "date_nanos":
+        case "text", "date":
             return _within(name, comparison, values)
         case "text", "text" | "keyword":
             return _words(name, field, comparison, values)
@@ -311,7 +312,8 @@ def _time(value: Any, field: Mapping[str, Any]) -> Any:
 
 def _within(name: str, comparison: str, values: list[str]) -> Bounds[Any]:
     """Return an expression for times in the one form, of which the server may know milliseconds only."""
-    if any(Moment.read(value, "timestamp") is None for value in values):
+    moments = [Moment.read(value, "timestamp") for value in values]
+    if any(moment is None or len(moment.fraction) > _MOST_DIGITS for moment in moments):
         return UNKNOWN
     known = {"format": "strict_date_optional_time"}
     if comparison != "in":

@@ -249,7 +249,7 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
     if lost := len(ids) - len(by_id):
         said.append(_without_direction(lost))
     order = by_id[np.argsort(-scores[by_id], kind="stable")]
-    if shared := _shared(found.ids):
+    if shared := _shared([ids[row] for row in order.tolist()]):
         id, rows = next(iter(shared.items()))
         said.append(
             f"{rows:,} rows share the id {id!r}; the nearest is used"
