@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +15,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog
 from boundarymorph.retrieval.stores.elasticsearch import ElasticsearchStore
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
-from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.contract.store import DIMENSION, DOCUMENTS, MOMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, Times
 from tests.ports import free_port
 from tests.retrieval.elastic import Cluster, asked, cluster, fill
 
@@ -81,6 +83,20 @@ class TestFields(ReadOnly, StoreContract):
         return AttachedCatalog(store(server), {"mine": attached}).get("mine")
 
 
+class TestTimes(Times):
+    """In a field that the server takes for times by itself, one of which is a number of milliseconds."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def timed(cls, server: Cluster) -> StoreIndex:
+        quarter = datetime.fromisoformat(MOMENTS["quarter"])
+        times = {**MOMENTS, "quarter": round(1000 * quarter.timestamp())}
+        vector = {"vector": [1.0, 0.5], "text": "tram"}
+        rows: dict[str, Any] = {id: {**vector, "at": at} for id, at in times.items()} | {"none": vector}
+        fill(server.behind, "timed", {"vector": {**VECTOR, "dimension": 2}}, rows)
+        return AttachedCatalog(store(server), {"mine": Attached(table="timed")}).get("mine")
+
+
 @pytest.fixture
 def small(server: Cluster, request: pytest.FixtureRequest) -> str:
     """The name of an index of three documents, one of them without a text, and one with a long word."""
@@ -89,7 +105,7 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
     rows: list[dict[str, Any]] = [
         {"text": "tram", "word": "short", "rate": 0.1, "many": [{"n": 1}, {"m": 2}]},
         {"text": None, "word": "much too long", "rate": 0.3},
-        {"text": "bread", "word": "tiny", "rate": 2, "hidden": {"x": 1}},
+        {"text": "bread", "word": "tiny", "rate": 2, "hidden": {"x": 1}, "source.url": "u"},
     ]
     properties = {"embedding": VECTOR, "word": words, "rate": {"type": "float"}, "hidden": {"enabled": False}}
     documents = {f"d{n}": {**row, "embedding": VECTORS[n].tolist()} for n, row in enumerate(rows)}
@@ -109,6 +125,8 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
         ({"rate": "2"}, []),
         ({"many.n": 1}, []),
         ({"hidden.x": 1}, ["d2"]),
+        ({"source.url": "u"}, ["d2"]),
+        ({"source.url": {"ne": "u"}}, ["d0", "d1"]),
         ({"hidden.y": 1}, []),
     ],
 )
