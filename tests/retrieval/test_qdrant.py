@@ -124,8 +124,8 @@ class TestFlaws(Flaws):
 
 @pytest.mark.strangers
 def test_ids_of_the_payload_that_are_numbers(client: QdrantClient) -> None:
-    fill(client, "t", [{"key": 7, "text": "tram"}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
-    index = AttachedCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key")}).get("mine")
+    fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
+    index = AttachedCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
     found = index.retrieve(Search("tram", 3, QUERIES[0]))
     assert sorted(found.pool.ids) == ["7", "7a"]
     assert index.documents(["7", "7a"]) == {"7": Document("7", "tram"), "7a": Document("7a", "bread")}

@@ -210,12 +210,12 @@ class LanceTable(Table):
     def _documents(self, rows: arrow.Table, ids: Sequence[str | None]) -> dict[str, Document]:
         """Return the documents of rows by id; of several with one id, the first."""
         title = self._attached.title
-        titles = rows[title].to_pylist() if title else [None] * len(ids)
+        titles = _texts(rows[title]) if title else [None] * len(ids)
         metadata = self._fields(rows.select(self._metadata)) if self._metadata else [{} for _ in ids]
         if self._whole is not None:
             wholes = [row.get(self._whole) for row in metadata]
             metadata = [_decoded(whole) if isinstance(whole, str) else whole or {} for whole in wholes]
-        texts = rows[self._attached.text].to_pylist()
+        texts = _texts(rows[self._attached.text])
         parts = zip(ids, texts, titles, metadata, strict=True)
         last_first = reversed(list(parts))
         return {id: Document(id, text or "", title, given) for id, text, title, given in last_first if id is not None}
@@ -240,6 +240,10 @@ def errors() -> Iterator[None]:
             raise UnknownIndex(f"the table is gone: {said}") from error
         kind = RetrieverFailed if isinstance(error, ValueError) else RetrieverUnavailable
         raise kind(f"LanceDB cannot do that: {said}") from error
+
+
+def _texts(column: arrow.ChunkedArray) -> list[str | None]:
+    return [None if value is None else str(value) for value in column.to_pylist()]
 
 
 def _decoded(text: str) -> dict[str, Any]:

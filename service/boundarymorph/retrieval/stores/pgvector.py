@@ -305,7 +305,7 @@ class PgvectorTable(Table):
 
     def _columns(self) -> list[str]:
         """Return expressions for the text, the title and the metadata of a document."""
-        title = _quoted(self._attached.title) if self._attached.title else "NULL"
+        title = f"{_quoted(self._attached.title)}::text" if self._attached.title else "NULL"
         names = [self._json] if self._json else self._metadata
         return [f"{_quoted(self._attached.text)}::text", title, *(f"{self._as_json(name)}::text" for name in names)]
 

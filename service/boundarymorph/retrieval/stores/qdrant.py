@@ -226,10 +226,10 @@ class QdrantTable(Table):
         return shown
 
     def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
-        rows = [(self._id(point), point) for point in points]
+        rows = [(self._id(point), point) for point in points if not vectors or self._vector(point) is not None]
         matrix = None
         if vectors:
-            parts = [point.vector[self._using] if self._using else point.vector for _, point in rows]
+            parts = [self._vector(point) for _, point in rows]
             matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
         read = {
             id: self._payload.document(id, self._shown(point.payload))
@@ -237,6 +237,10 @@ class QdrantTable(Table):
             if id is not None
         }
         return Found([id for id, _ in rows], matrix, read)
+
+    def _vector(self, point: Any) -> Any:
+        """Return the vector of a point that was read with it; None if it has none of the name."""
+        return point.vector if self._using is None else (point.vector or {}).get(self._using)
 
     def _id(self, point: Any) -> str | None:
         """Return the id of a point; None if its payload has none."""

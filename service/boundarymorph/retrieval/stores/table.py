@@ -205,7 +205,7 @@ class Payload:
             metadata = whole if isinstance(whole, dict) else {}
         else:
             metadata = {name: value for name, value in payload.items() if self.is_metadata(name)}
-        return Document(id, text if isinstance(text, str) else "", title, metadata)
+        return Document(id, text if isinstance(text, str) else "", title if isinstance(title, str) else None, metadata)
 
     def is_metadata(self, name: str) -> bool:
         """Whether a field is one of the metadata."""
