@@ -256,7 +256,7 @@ class Flaws:
         assert list(found.pool.ids) == ["near", "null", "twice", "blank", "far"]
         said = {
             "nameless": "1 row has no id and was left out",
-            "zero": "1 document was left out, as its vector has no direction: it is zero or not finite",
+            "zero": "1 document was left out, as its vector has no direction: it is zero, not finite, or huge",
             "twice": "2 rows share the id 'twice'; the nearest is used",
             "text": "2 candidates have no text",
         }

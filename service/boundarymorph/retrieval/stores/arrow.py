@@ -9,7 +9,7 @@ import pyarrow as arrow
 
 from boundarymorph.retrieval.filters import Compare, Scalar
 from boundarymorph.retrieval.stores.bounds import whole
-from boundarymorph.retrieval.stores.times import Kind, Moment, of_number
+from boundarymorph.retrieval.stores.times import Kind, Moment, Unit, of_number
 
 OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _EXACT_NUMBER = 2**53  # integers up to this are exact as floats
@@ -97,11 +97,12 @@ def _is_list(type: arrow.DataType) -> bool:
     return bool(arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type))
 
 
-def _unit(type: arrow.DataType) -> str:
+def _unit(type: arrow.DataType) -> Unit:
     """Return the unit of a time."""
     if arrow.types.is_date(type):
         return "D" if arrow.types.is_date32(type) else "ms"
-    return str(type.unit)
+    unit: Unit = type.unit
+    return unit
 
 
 def numbers_of(type: arrow.DataType) -> arrow.DataType:

@@ -227,10 +227,13 @@ def _units(found: Found) -> NDArray[np.float32]:
     if found.vectors is None or not len(found.ids):
         return np.empty((0, 1), np.float32)
     if found.vectors.dtype == np.float16:
-        return unit_from_halves(np.ascontiguousarray(found.vectors))
-    rows = np.array(found.vectors, np.float32)
-    rows[~np.isfinite(rows).all(axis=1) | (row_lengths(rows) == 0)] = np.nan
-    lost = np.isnan(rows[:, 0])
+        unit = unit_from_halves(np.ascontiguousarray(found.vectors))
+        unit[~np.isfinite(found.vectors).all(axis=1)] = np.nan
+        return unit
+    with np.errstate(over="ignore"):
+        rows = np.array(found.vectors, np.float32)
+    lengths = row_lengths(rows)
+    lost = ~np.isfinite(lengths) | (lengths == 0)
     rows[lost] = 1.0
     unit = np.array(unit_rows(rows, list(map(str, found.ids))), np.float32)
     unit[lost] = np.nan
@@ -273,8 +276,8 @@ def _shared(ids: Sequence[str | None]) -> dict[str, int]:
 def _without_direction(count: int) -> str:
     return counted(
         count,
-        "document was left out, as its vector has no direction: it is zero or not finite",
-        "documents were left out, as their vectors have no direction: they are zero or not finite",
+        "document was left out, as its vector has no direction: it is zero, not finite, or huge",
+        "documents were left out, as their vectors have no direction: they are zero, not finite, or huge",
     )
 
 

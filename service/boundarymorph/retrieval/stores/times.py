@@ -18,6 +18,7 @@ import numpy as np
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not, spellings
 
 Kind = Literal["timestamp", "date", "time"]
+Unit = Literal["D", "s", "ms", "us", "ns"]
 KindOf = Callable[[tuple[str, ...]], Kind | None]
 
 _EPOCH = datetime(1970, 1, 1)
@@ -70,7 +71,7 @@ class Moment(NamedTuple):
         return in_second * (self.seconds + Fraction(int(self.fraction or 0), 10 ** len(self.fraction)))
 
 
-def of_number(value: int, unit: Literal["D", "s", "ms", "us", "ns"], kind: Kind) -> str:
+def of_number(value: int, unit: Unit, kind: Kind) -> str:
     """Return the one form of a number of units since 1970, or of a day."""
     date, _, clock = str(np.datetime64(value, unit)).partition("T")
     if "." in clock:
