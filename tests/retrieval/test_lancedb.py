@@ -156,7 +156,7 @@ def test_dates_times_of_day_and_lists_of_times(tmp_path: Path) -> None:
         ),
         "c": Document("c", "tram"),
     }
-    for filter, expected in [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"day": "2025-03-05T00:00:00Z", "long": "2025-03-05"}, ["b"]),
         ({"day": {"gte": "2025-03-04T12:00:00Z"}, "long": {"gt": "2025-03-04T23:00:00-01:00"}}, []),
         ({"day": {"gt": "2025-03-04T12:00:00Z"}, "long": {"gte": "2025-03-04T23:00:00-01:00"}}, ["b"]),
@@ -170,7 +170,8 @@ def test_dates_times_of_day_and_lists_of_times(tmp_path: Path) -> None:
         ({"several": {"gte": "2025-03-05T13:00:00+01:00"}}, ["b"]),
         ({"spans": {"in": ["2025-03-05T00:00:00Z"]}}, ["b"]),
         ({"day": 20_152}, []),
-    ]:
+    ]
+    for filter, expected in cases:
         assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == expected, filter
 
 

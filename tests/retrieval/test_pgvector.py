@@ -153,7 +153,7 @@ def test_dates_times_of_day_and_lists_of_times(port: int, connection: psycopg.Co
         "zoned": ["2025-03-05T12:00:00+00:00"],
         "until": "infinity",
     }
-    for filter, expected in [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"day": "2025-03-05T00:00:00Z"}, ["b"]),
         ({"day": {"gt": "2025-03-04T12:00:00Z"}}, ["b"]),
         ({"day": {"lt": "2025-03-04T00:00:01Z"}}, ["a"]),
@@ -161,7 +161,8 @@ def test_dates_times_of_day_and_lists_of_times(port: int, connection: psycopg.Co
         ({"several": "2025-03-05T13:00:00+01:00"}, ["b"]),
         ({"zoned": {"gte": "2025-03-05T13:00:00+01:00"}}, ["b"]),
         ({"until": {"gt": "2025-03-05T13:00:00+01:00"}}, ["b"]),
-    ]:
+    ]
+    for filter, expected in cases:
         assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == expected, filter
 
 

@@ -31,8 +31,13 @@ APPROXIMATE = "pgvector searched its index, which may miss some of the nearest"
 _DISTANCES = {"cosine": "<=>", "inner product": "<#>", "l2": "<->"}
 _NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
 _INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
-_TIMES: Mapping[str, Kind] = {"timestamptz": "timestamp", "timestamp": "timestamp", "date": "date"}
-_TIMES |= {"time": "time", "timetz": "time"}
+_TIMES: Mapping[str, Kind] = {
+    "timestamptz": "timestamp",
+    "timestamp": "timestamp",
+    "date": "date",
+    "time": "time",
+    "timetz": "time",
+}
 _IN_UTC = {  # the zone of all connections
     "timestamp": "{}::timestamptz",
     "_timestamp": "{}::timestamptz[]",
