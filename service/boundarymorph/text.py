@@ -47,6 +47,11 @@ def blank(texts: Sequence[str]) -> list[int]:
     return [place for place, text in enumerate(texts) if not has_content(text)]
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """Return a number with the words for one or for many."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def without_surrogates(text: str) -> str:
     """Return a text with U+FFFD for each half of a surrogate pair, which is no character."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

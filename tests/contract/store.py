@@ -18,6 +18,8 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.bounds import UNKNOWN
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.contract.vector_index import unit
 
@@ -32,6 +34,10 @@ def metadata_of(n: int) -> dict[str, Any]:
         row |= {"tags": ["even", f"t{n % 6}"], "author": {"name": f"A{n % 7}", "born": 1900 + n % 50}}
     if n % 10 == 0:
         row |= {"note": None, "year": str(row["year"])}
+    if n % 6 in (1, 3):
+        row["loc.page"] = n
+    if n % 6 in (2, 3):
+        row["loc"] = {"page": n if n % 6 == 2 else -1}
     return row
 
 
@@ -88,6 +94,12 @@ FILTERS: list[dict[str, Any]] = [
     {"and": [{"rated": False}, {"not": {"or": [{"tags": "even"}, {"year": 1997}]}}]},
     {"subject": "'; DROP TABLE documents; --"},
     {"it's %s {odd}": 1},
+    {"loc.page": {"in": [1, 2, 3, -1]}},
+    {"loc.page": {"ne": 7}},
+    {"loc.page": {"gte": 50}},
+    {"not": {"loc.page": {"lt": 50}}},
+    {"loc.page": {"exists": True}},
+    {"loc.page": {"exists": False}, "year": {"gte": 2000}},
 ]
 
 
@@ -163,6 +175,101 @@ class StoreContract:
             index.retrieve(Search("", 5, np.ones(9)))
         with pytest.raises(InvalidInput, match="depth"):
             index.retrieve(Search("", 0, np.ones(8)))
+
+
+# Instants by id, as text that every store reads; "none" has no time.
+MOMENTS = {
+    "before": "2025-03-04T23:59:59Z",
+    "midnight": "2025-03-05T01:00:00+01:00",
+    "quarter": "2025-03-04T19:00:00.250-05:00",
+    "later": "2025-03-05T01:00:00Z",
+}
+TIMES: list[tuple[object, str]] = [
+    ("2025-03-05T00:00:00+00:00", "midnight"),
+    ("2025-03-05T00:00:00Z", "midnight"),
+    ("2025-03-05 00:00:00", "midnight"),
+    ("2025-03-04t20:00-0400", "midnight"),
+    ("2025-03-05T00:00:00.2500Z", "quarter"),
+    ("2025-03-05", "midnight"),
+    ({"gte": "2025-03-05T00:00:00Z"}, "midnight quarter later"),
+    ({"gt": "2025-03-05T00:00:00.000Z"}, "quarter later"),
+    ({"gt": "2025-03-05T00:00:00.2499999Z"}, "quarter later"),
+    ({"lt": "2025-03-05T00:00:00"}, "before"),
+    ({"lte": "2025-03-05T00:00:00.25"}, "before midnight quarter"),
+    ({"gte": "2025-03-04T19:00:00.25-05:00", "lt": "2025-03-05T02:00:00+01:00"}, "quarter"),
+    ({"in": ["2025-03-05T01:00:00", "2025-03-05T01:00:00+01:00", "soon"]}, "midnight later"),
+    ({"ne": "2025-03-05 01:00:00Z"}, "before midnight quarter none"),
+    ({"gt": "1000-01-01T00:00:00Z", "lt": "9000-01-01"}, "before midnight quarter later"),
+    ({"gte": "2025"}, "before midnight quarter later"),
+    ({"exists": False}, "none"),
+    (20_250_305, ""),
+]
+
+
+class Times:
+    """Of `timed`: an index with MOMENTS, with vectors of two dimensions, and each in the field "at"."""
+
+    @pytest.mark.strangers
+    def test_times_come_out_in_one_form(self, timed: StoreIndex) -> None:
+        found = timed.documents([*MOMENTS, "none"])
+        assert {id: document.metadata.get("at") for id, document in found.items()} == {
+            "before": "2025-03-04T23:59:59+00:00",
+            "midnight": "2025-03-05T00:00:00+00:00",
+            "quarter": "2025-03-05T00:00:00.25+00:00",
+            "later": "2025-03-05T01:00:00+00:00",
+            "none": None,
+        }
+
+    @pytest.mark.strangers
+    @pytest.mark.parametrize("decided", ["by the store", "here"])
+    def test_times_are_compared_as_instants(
+        self, timed: StoreIndex, decided: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if decided == "here":
+            monkeypatch.setattr(timed.table, "bounds", lambda condition: UNKNOWN)
+        for comparison, expected in TIMES:
+            found = timed.retrieve(Search("", 9, np.ones(2), filter={"at": comparison})).pool.ids
+            assert sorted(found) == sorted(expected.split()), comparison
+
+
+# Rows of a table whose ids repeat, and which lack an id, a text or a direction.
+FLAWED: list[tuple[str | None, str | None, list[float]]] = [
+    ("far", "tram", [0.0, 1.0]),
+    ("twice", "the farther tram", [0.5, 0.5]),
+    ("null", None, [1.0, 0.05]),
+    ("zero", "tram", [0.0, 0.0]),
+    ("twice", "the nearer tram", [1.0, 0.1]),
+    (None, "tram", [1.0, 0.01]),
+    ("blank", " \n\u200b", [1.0, 0.2]),
+    ("near", "tram", [1.0, 0.0]),
+]
+
+
+class Flaws:
+    """Of `flawed`: an index with FLAWED, without those that the store refuses (`refused`)."""
+
+    refused: ClassVar[set[str]] = set()
+
+    @pytest.mark.strangers
+    def test_flaws_are_said_and_the_rest_is_found(self, flawed: StoreIndex) -> None:
+        found = flawed.retrieve(Search("tram", 9, [1.0, 0.0]))
+        assert list(found.pool.ids) == ["near", "null", "twice", "blank", "far"]
+        said = {
+            "nameless": "1 row has no id and was left out",
+            "zero": "1 document was left out, as its vector has no direction: it is zero, not finite, or huge",
+            "twice": "2 rows share the id 'twice'; the nearest is used",
+            "text": "2 candidates have no text",
+        }
+        assert sorted(found.warnings) == sorted(text for flaw, text in said.items() if flaw not in self.refused)
+        settled = {"null", "blank"} | ({"twice"} - self.refused)
+        assert {id for id, document in found.documents.items() if "far" not in document.text} == settled
+        assert set(flawed.documents(["twice", "far", "near", "null"])) == {"twice", "far", "near", "null"}
+
+    @pytest.mark.strangers
+    def test_rows_that_cannot_be_used_make_room_for_others(self, flawed: StoreIndex) -> None:
+        assert list(flawed.retrieve(Search("", 4, [1.0, 0.0])).pool.ids) == ["near", "null", "twice", "blank"]
+        chosen = {"not": {"nobody": 1}}
+        assert list(flawed.retrieve(Search("", 5, [1.0, 0.0], filter=chosen)).pool.ids)[-1] == "far"
 
 
 class ReadOnly:

@@ -1,7 +1,8 @@
 """Indexes of Elasticsearch and OpenSearch. Neither runs here: see `tests/retrieval/elastic.py` for what answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,16 +15,28 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog
 from boundarymorph.retrieval.stores.elasticsearch import ElasticsearchStore
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
-from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.contract.store import DIMENSION, DOCUMENTS, MOMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, Times
 from tests.ports import free_port
 from tests.retrieval.elastic import Cluster, asked, cluster, fill
 
 VECTOR = {"type": "knn_vector", "dimension": DIMENSION, "method": {"name": "hnsw", "engine": "lucene"}}
-# A field has one type there; a null has none.
-ROWS = [
-    replace(each, metadata={k: int(v) if k == "year" else v for k, v in each.metadata.items()}) for each in DOCUMENTS
-]
+
+
+def sent(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata for a server where a field has one type, and a name with dots is that of a field in an object."""
+    rest = {k: v for k, v in metadata.items() if k != "loc" or "loc.page" not in metadata}
+    return rest | {"year": int(rest["year"])}
+
+
+def given_back(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what osmem gives back of them: names with dots as objects."""
+    nested = {"loc": {"page": metadata["loc.page"]}} if "loc.page" in metadata else {}
+    return {k: v for k, v in sent(metadata).items() if k != "loc.page"} | nested
+
+
+ROWS = [replace(each, metadata=given_back(each.metadata)) for each in DOCUMENTS]
 
 
 def store(server: Cluster, **options: Any) -> ElasticsearchStore:
@@ -45,8 +58,8 @@ class TestWhole(ReadOnly, StoreContract):
     @classmethod
     def index(cls, server: Cluster) -> Index:
         rows = {
-            e.id: {"text": e.text, "title": e.title, "metadata": dict(e.metadata), "vector": v}
-            for e, v in zip(ROWS, VECTORS.tolist(), strict=True)
+            e.id: {"text": e.text, "title": e.title, "metadata": sent(e.metadata), "vector": v}
+            for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
         }
         fill(server.behind, "tales", {"vector": VECTOR}, rows)
         return AttachedCatalog(store(server), {}).get("tales")
@@ -62,12 +75,26 @@ class TestFields(ReadOnly, StoreContract):
     def index(cls, server: Cluster) -> Index:
         properties = {"dense": VECTOR, "body": {"type": "keyword"}, "subject": {"type": "keyword"}}
         rows = {
-            e.id: {"body": e.text, "head": e.title, "dense": v, **e.metadata}
-            for e, v in zip(ROWS, VECTORS.tolist(), strict=True)
+            e.id: {"body": e.text, "head": e.title, "dense": v, **sent(e.metadata)}
+            for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
         }
         fill(server.behind, "fields", properties | {"price": {"type": "double"}}, rows)
         attached = Attached(table="fields", text="body", title="head", vector="dense", search={"window": 7})
         return AttachedCatalog(store(server), {"mine": attached}).get("mine")
+
+
+class TestTimes(Times):
+    """In a field that the server takes for times by itself, one of which is a number of milliseconds."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def timed(cls, server: Cluster) -> StoreIndex:
+        quarter = datetime.fromisoformat(MOMENTS["quarter"])
+        times = {**MOMENTS, "quarter": round(1000 * quarter.timestamp())}
+        vector = {"vector": [1.0, 0.5], "text": "tram"}
+        rows: dict[str, Any] = {id: {**vector, "at": at} for id, at in times.items()} | {"none": vector}
+        fill(server.behind, "timed", {"vector": {**VECTOR, "dimension": 2}}, rows)
+        return AttachedCatalog(store(server), {"mine": Attached(table="timed")}).get("mine")
 
 
 @pytest.fixture
@@ -78,7 +105,7 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
     rows: list[dict[str, Any]] = [
         {"text": "tram", "word": "short", "rate": 0.1, "many": [{"n": 1}, {"m": 2}]},
         {"text": None, "word": "much too long", "rate": 0.3},
-        {"text": "bread", "word": "tiny", "rate": 2, "hidden": {"x": 1}},
+        {"text": "bread", "word": "tiny", "rate": 2, "hidden": {"x": 1}, "source.url": "u"},
     ]
     properties = {"embedding": VECTOR, "word": words, "rate": {"type": "float"}, "hidden": {"enabled": False}}
     documents = {f"d{n}": {**row, "embedding": VECTORS[n].tolist()} for n, row in enumerate(rows)}
@@ -98,6 +125,8 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
         ({"rate": "2"}, []),
         ({"many.n": 1}, []),
         ({"hidden.x": 1}, ["d2"]),
+        ({"source.url": "u"}, ["d2"]),
+        ({"source.url": {"ne": "u"}}, ["d0", "d1"]),
         ({"hidden.y": 1}, []),
     ],
 )
@@ -123,7 +152,7 @@ def test_a_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> 
 def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> None:
     catalog = AttachedCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")
-    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidates have no text"]
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidate has no text"]
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
         index.retrieve(Search("", 5, np.ones(3)))
     for wrong, said in (

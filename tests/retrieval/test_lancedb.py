@@ -1,6 +1,8 @@
 """Tables of LanceDB as indexes, in folders."""
 
 import shutil
+from dataclasses import replace
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +18,24 @@ from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.lancedb import APPROXIMATE, LanceStore
 from boundarymorph.settings import Attached
-from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, TYPED, VECTORS, ReadOnly, StoreContract
+from tests.contract.store import (
+    DIMENSION,
+    DOCUMENTS,
+    FLAWED,
+    MOMENTS,
+    QUERIES,
+    TYPED,
+    VECTORS,
+    Flaws,
+    ReadOnly,
+    StoreContract,
+    Times,
+)
+
+COLUMNS = [replace(each, metadata={k: v for k, v in each.metadata.items() if "." not in k}) for each in TYPED]
 
 
 def fill(folder: Path, name: str, rows: list[Document], *, text: bool = False, type: Any = None) -> Any:
@@ -65,19 +82,122 @@ class TestTyped(ReadOnly, StoreContract):
 
 
 class TestColumns(StoreContract):
-    """Each field of the metadata in a column of its own."""
+    """Each field of the metadata in a column of its own, whose name has no dots there."""
 
-    documents: ClassVar[list[Document]] = TYPED
+    documents: ClassVar[list[Document]] = COLUMNS
 
     @pytest.fixture(scope="class")
     @classmethod
     def index(cls, tmp_path_factory: pytest.TempPathFactory) -> Index:
         folder = tmp_path_factory.mktemp("lance")
-        table = fill(folder, "first", TYPED).to_arrow().drop_columns(["metadata"])
-        for name in dict.fromkeys(name for each in TYPED for name in each.metadata):
-            table = table.append_column(name, [[each.metadata.get(name) for each in TYPED]])
+        table = fill(folder, "first", COLUMNS).to_arrow().drop_columns(["metadata"])
+        for name in dict.fromkeys(name for each in COLUMNS for name in each.metadata):
+            table = table.append_column(name, [[each.metadata.get(name) for each in COLUMNS]])
         lancedb.connect(folder).create_table("columns", table)
         return AttachedCatalog(LanceStore(str(folder)), {"mine": Attached(table="columns", title="title")}).get("mine")
+
+
+def pairs(rows: list[list[float]]) -> arrow.Array:
+    return arrow.array(rows, arrow.list_(arrow.float32(), 2))
+
+
+def only(folder: Path, columns: dict[str, Any]) -> StoreIndex:
+    """The index over the only table there."""
+    lancedb.connect(folder).create_table("only", arrow.table(columns))
+    return AttachedCatalog(LanceStore(str(folder)), {}).get("only")
+
+
+class TestTimes(Times):
+    """In a column of each type, and in one of structs."""
+
+    @pytest.fixture(params=["ms", "us", "ns", "with a zone", "in an object"])
+    def timed(self, request: pytest.FixtureRequest, tmp_path: Path) -> StoreIndex:
+        moments = [datetime.fromisoformat(text).astimezone(UTC).replace(tzinfo=None) for text in MOMENTS.values()]
+        type = arrow.timestamp(request.param if len(request.param) == 2 else "us")
+        times = arrow.array([*moments, None], type)
+        name = "at"
+        if request.param == "with a zone":
+            times = times.cast(arrow.timestamp("us", "UTC")).cast(arrow.timestamp("us", "America/New_York"))
+        elif request.param == "in an object":
+            name, times = "metadata", arrow.StructArray.from_arrays([times], ["at"])
+        return only(
+            tmp_path,
+            {"id": [*MOMENTS, "none"], "text": ["tram"] * 5, "vector": pairs([[1.0, 0.5]] * 5), name: times},
+        )
+
+
+@pytest.mark.strangers
+def test_dates_times_of_day_and_lists_of_times(tmp_path: Path) -> None:
+    days = [date(2025, 3, 4), date(2025, 3, 5), None]
+    nanoseconds = arrow.array([1, 1_741_132_800_000_000_001, None], arrow.timestamp("ns"))
+    columns = {
+        "day": arrow.array(days, arrow.date32()),
+        "long": arrow.array(days, arrow.date64()),
+        "clock": arrow.array([time(1, 2), time(13, 45, 0, 500_000), None], arrow.time64("us")),
+        "short": arrow.array([time(1, 2), time(13, 45), None], arrow.time32("s")),
+        "precise": nanoseconds,
+        "several": arrow.array([[], [datetime(2025, 3, 5, 12)], None], arrow.list_(arrow.timestamp("ms"))),
+        "spans": arrow.array([[], [date(2025, 3, 5)], None], arrow.large_list(arrow.date32())),
+    }
+    index = only(tmp_path, {"id": ["a", "b", "c"], "text": ["tram"] * 3, "vector": pairs([[1.0, 0.5]] * 3), **columns})
+    assert index.documents(["b", "c"]) == {
+        "b": Document(
+            "b",
+            "tram",
+            metadata={
+                "day": "2025-03-05",
+                "long": "2025-03-05",
+                "clock": "13:45:00.5",
+                "short": "13:45:00",
+                "precise": "2025-03-05T00:00:00.000000001+00:00",
+                "several": ["2025-03-05T12:00:00+00:00"],
+                "spans": ["2025-03-05"],
+            },
+        ),
+        "c": Document("c", "tram"),
+    }
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"day": "2025-03-05T00:00:00Z", "long": "2025-03-05"}, ["b"]),
+        ({"day": {"gte": "2025-03-04T12:00:00Z"}, "long": {"gt": "2025-03-04T23:00:00-01:00"}}, []),
+        ({"day": {"gt": "2025-03-04T12:00:00Z"}, "long": {"gte": "2025-03-04T23:00:00-01:00"}}, ["b"]),
+        ({"day": {"lt": "2025-03-04T00:00:01Z"}}, ["a"]),
+        ({"day": "2025-03-05T00:00:01Z"}, []),
+        ({"clock": {"gt": "13:45"}, "short": "13:45:00"}, ["b"]),
+        ({"clock": "11:45:00.50-02:00"}, ["b"]),
+        ({"precise": {"gt": "2025-03-05T00:00:00Z"}}, ["b"]),
+        ({"precise": {"lte": "2025-03-05T00:00:00Z"}}, ["a"]),
+        ({"several": "2025-03-05T13:00:00+01:00"}, ["b"]),
+        ({"several": {"gte": "2025-03-05T13:00:00+01:00"}}, ["b"]),
+        ({"spans": {"in": ["2025-03-05T00:00:00Z"]}}, ["b"]),
+        ({"day": 20_152}, []),
+    ]
+    for filter, expected in cases:
+        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == expected, filter
+
+
+class TestFlaws(Flaws):
+    @pytest.fixture
+    def flawed(self, tmp_path: Path) -> StoreIndex:
+        ids, texts, vectors = zip(*FLAWED, strict=True)
+        return only(tmp_path, {"id": ids, "text": texts, "vector": pairs(list(vectors))})
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("type", [arrow.float16(), arrow.float32()], ids=str)
+@pytest.mark.parametrize("distance", ["cosine", "l2", "inner product"])
+def test_vectors_without_a_direction_cost_nothing_but_themselves(tmp_path: Path, type: Any, distance: Any) -> None:
+    huge = float(np.finfo(type.to_pandas_dtype()).max)
+    rows = [[1.0, 0.5], [float("inf"), 1.0], [0.0, 0.0], [huge, huge]]
+    vectors = arrow.array(np.array(rows, type.to_pandas_dtype()).tolist(), arrow.list_(type, 2))
+    columns = {"id": ["good", "infinite", "zero", "huge"], "text": ["tram"] * 4, "vector": vectors}
+    lancedb.connect(tmp_path).create_table("t", arrow.table(columns))
+    attached = Attached(table="t", distance=distance)
+    found = AttachedCatalog(LanceStore(str(tmp_path)), {"t": attached}).get("t").retrieve(Search("", 9, [1.0, 0.5]))
+    left = {"good", "huge"} if type == arrow.float16() else {"good"}
+    assert left - {"huge"} <= set(found.pool.ids) <= left
+    assert all("left out" in warning for warning in found.warnings)
+    told = sum(int(warning.partition(" ")[0]) for warning in found.warnings)
+    assert told + len(found.pool) == len(rows)
 
 
 def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
@@ -104,8 +224,10 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:
     table.update(where="id = 'a b'", values={"vector": [0.0] * DIMENSION})
     found = index.retrieve(Search("tram", 200, QUERIES[0]))
     assert len(found.pool) == len(TYPED) - 1
-    assert "LanceDB returned 119 of the 120 nearest" in found.warnings[0]
-    assert any("no text" in warning for warning in found.warnings)
+    assert list(found.warnings) == [
+        "1 document was left out, as its vector has no direction: it is zero, not finite, or huge",
+        "1 candidate has no text",
+    ]
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
         index.retrieve(Search("", 5, np.ones(3)))
     for wrong, said in (({"text": "body"}, "no column 'body'"), ({"vector": "text"}, "holds no vectors")):

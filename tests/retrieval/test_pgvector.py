@@ -19,9 +19,22 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.pgvector import APPROXIMATE, PgvectorStore
 from boundarymorph.settings import Attached
-from tests.contract.store import COUNT, DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.contract.store import (
+    COUNT,
+    DIMENSION,
+    DOCUMENTS,
+    FLAWED,
+    MOMENTS,
+    QUERIES,
+    VECTORS,
+    Flaws,
+    ReadOnly,
+    StoreContract,
+    Times,
+)
 from tests.ports import free_port
 from tests.retrieval import postgres
 from tests.retrieval.test_filters import METADATA, filters
@@ -35,6 +48,8 @@ def port() -> Iterator[int]:
     with postgres.folder() as folder, postgres.running(folder, port := free_port()):
         with psycopg.connect(postgres.url(port), autocommit=True) as connection:
             connection.execute("CREATE EXTENSION vector")
+            connection.execute("ALTER SYSTEM SET timezone TO 'America/New_York'")
+            connection.execute("SELECT pg_reload_conf()")
         yield port
 
 
@@ -96,7 +111,7 @@ class TestColumns(ReadOnly, StoreContract):
     def index(cls, port: int, connection: psycopg.Connection[Any]) -> Iterator[Index]:
         fill(connection, "whole", "vector", DOCUMENTS)
         columns = [*{name: None for each in DOCUMENTS for name in each.metadata}]
-        selected = ", ".join(f"metadata -> '{name}' AS {name}" for name in columns)
+        selected = ", ".join(f"metadata -> '{name}' AS \"{name}\"" for name in columns)
         connection.execute(f"""CREATE TABLE columns AS SELECT id, text, title, embedding, {selected},
             to_tsvector('simple', coalesce(title, '') || ' ' || text) AS found FROM whole""")
         connection.execute("INSERT INTO columns (id, text) VALUES ('without a vector', 'tram')")
@@ -105,6 +120,60 @@ class TestColumns(ReadOnly, StoreContract):
         catalog = catalog_of(port, mine=attached)
         yield catalog.get("mine")
         catalog.close()
+
+
+class TestTimes(Times):
+    """On a server in New York."""
+
+    @pytest.fixture(params=["timestamptz", "timestamp"])
+    def timed(self, request: pytest.FixtureRequest, port: int, connection: psycopg.Connection[Any]) -> StoreIndex:
+        assert connection.execute("SHOW timezone").fetchone() == ("America/New_York",)
+        connection.execute("DROP TABLE IF EXISTS timed")
+        connection.execute(f"CREATE TABLE timed (id text, text text, at {request.param}, embedding vector(2))")
+        for id, at in [*MOMENTS.items(), ("none", None)]:
+            moment = "(%s::timestamptz AT TIME ZONE 'UTC')" if request.param == "timestamp" else "%s::timestamptz"
+            connection.execute(f"INSERT INTO timed VALUES (%s, 'tram', {moment}, '[1, 0.5]')", (id, at))
+        return catalog_of(port, mine=Attached(table="timed", vector="embedding")).get("mine")
+
+
+@pytest.mark.strangers
+def test_dates_times_of_day_and_lists_of_times(port: int, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("""CREATE TABLE days (id text, text text, embedding vector(2), day date, clock time,
+        there timetz, several timestamp[], zoned timestamptz[], until timestamptz)""")
+    connection.execute("""INSERT INTO days VALUES
+        ('a', 'tram', '[1, 0.5]', '2025-03-04', '01:02', '01:02+00', '{}', '{}', '-infinity'),
+        ('b', 'tram', '[1, 0.5]', '2025-03-05', '13:45:00.5', '15:45+02', '{2025-03-05 12:00}',
+            '{2025-03-05 12:00+00}', 'infinity')""")
+    index = catalog_of(port, mine=Attached(table="days", vector="embedding")).get("mine")
+    assert index.documents(["b"])["b"].metadata == {
+        "day": "2025-03-05",
+        "clock": "13:45:00.5",
+        "there": "13:45:00",
+        "several": ["2025-03-05T12:00:00+00:00"],
+        "zoned": ["2025-03-05T12:00:00+00:00"],
+        "until": "infinity",
+    }
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"day": "2025-03-05T00:00:00Z"}, ["b"]),
+        ({"day": {"gt": "2025-03-04T12:00:00Z"}}, ["b"]),
+        ({"day": {"lt": "2025-03-04T00:00:01Z"}}, ["a"]),
+        ({"clock": {"gt": "13:45"}, "there": "11:45:00-02:00"}, ["b"]),
+        ({"several": "2025-03-05T13:00:00+01:00"}, ["b"]),
+        ({"zoned": {"gte": "2025-03-05T13:00:00+01:00"}}, ["b"]),
+        ({"until": {"gt": "2025-03-05T13:00:00+01:00"}}, ["b"]),
+    ]
+    for filter, expected in cases:
+        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == expected, filter
+
+
+class TestFlaws(Flaws):
+    @pytest.fixture
+    def flawed(self, port: int, connection: psycopg.Connection[Any]) -> StoreIndex:
+        connection.execute("DROP TABLE IF EXISTS flaws")
+        connection.execute("CREATE TABLE flaws (id text, text text, embedding vector(2))")
+        for id, text, vector in FLAWED:
+            connection.execute("INSERT INTO flaws VALUES (%s, %s, %s::vector)", (id, text, str(vector)))
+        return catalog_of(port, mine=Attached(table="flaws", vector="embedding")).get("mine")
 
 
 @settings(max_examples=times(40, 500), deadline=None, suppress_health_check=list(HealthCheck))
@@ -147,8 +216,8 @@ def test_what_is_wrong_with_a_table_is_said(port: int, connection: psycopg.Conne
     found = catalog.get("mine").retrieve(Search("tram", 5, QUERIES[0]))
     assert len(found.pool) == 4
     assert [warning[:34] for warning in found.warnings] == [
-        "1 candidates were left out, as the",
-        "1 candidates have no text",
+        "1 document was left out, as its ve",
+        "1 candidate has no text",
     ]
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
         catalog.get("mine").retrieve(Search("", 5, np.ones(3)))
@@ -160,8 +229,7 @@ def test_what_is_wrong_with_a_table_is_said(port: int, connection: psycopg.Conne
             catalog_of(port, mine=attached.model_copy(update=wrong)).get("mine")
     connection.execute("CREATE TABLE twice AS SELECT * FROM flawed UNION ALL SELECT * FROM flawed")
     twice = catalog_of(port, mine=attached.model_copy(update={"table": "twice", "text": "body"}))
-    with pytest.raises(RetrieverFailed, match="two documents with the id"):
-        twice.get("mine").retrieve(Search("", 5, QUERIES[0]))
+    assert "8 rows share 4 ids" in twice.get("mine").retrieve(Search("", 5, QUERIES[0])).warnings[1]
     connection.execute("TRUNCATE twice")
     with pytest.raises(EmptyIndex):
         twice.get("mine").retrieve(Search("", 5, np.ones(DIMENSION)))

@@ -15,9 +15,21 @@ from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.qdrant import APPROXIMATE, QdrantStore
 from boundarymorph.settings import Attached, StoreSettings
-from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.contract.store import (
+    DIMENSION,
+    DOCUMENTS,
+    FLAWED,
+    MOMENTS,
+    QUERIES,
+    VECTORS,
+    Flaws,
+    ReadOnly,
+    StoreContract,
+    Times,
+)
 from tests.ports import free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
@@ -73,6 +85,50 @@ class TestFields(ReadOnly, StoreContract):
         attached = Attached(table="tales", id="key", vector="dense", title="head")
         yield AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
         client.close()
+
+
+class TestTimes(Times):
+    """In a field with an index of times, of which the client's own engine makes nothing."""
+
+    @pytest.fixture(params=["at", "metadata.at"])
+    def timed(
+        self, request: pytest.FixtureRequest, client: QdrantClient, monkeypatch: pytest.MonkeyPatch
+    ) -> StoreIndex:
+        rows: list[dict[str, Any]] = [{"key": id, "at": at} for id, at in MOMENTS.items()] + [{"key": "none"}]
+        if request.param != "at":
+            rows = [{"key": row.pop("key"), "metadata": row} for row in rows]
+        points = [
+            models.PointStruct(id=n, vector=[1.0, 0.5], payload={"text": "tram", **row}) for n, row in enumerate(rows)
+        ]
+        client.create_collection("t", models.VectorParams(size=2, distance=models.Distance.COSINE))
+        client.upsert("t", points)
+        described = client.get_collection("t")
+        described.payload_schema[request.param] = models.PayloadIndexInfo(
+            data_type=models.PayloadSchemaType.DATETIME, points=len(points)
+        )
+        monkeypatch.setattr(client, "get_collection", lambda name: described)
+        metadata = ("metadata",) if request.param != "at" else None
+        attached = Attached(table="t", id="key", metadata=metadata)
+        return AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+
+
+class TestFlaws(Flaws):
+    @pytest.fixture
+    def flawed(self, client: QdrantClient) -> StoreIndex:
+        client.create_collection("t", models.VectorParams(size=2, distance=models.Distance.COSINE))
+        rows = [(vector, {"key": id, "text": text}) for id, text, vector in FLAWED]
+        points = [models.PointStruct(id=n, vector=vector, payload=row) for n, (vector, row) in enumerate(rows)]
+        client.upsert("t", points)
+        return AttachedCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key")}).get("mine")
+
+
+@pytest.mark.strangers
+def test_ids_of_the_payload_that_are_numbers(client: QdrantClient) -> None:
+    fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
+    index = AttachedCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
+    found = index.retrieve(Search("tram", 3, QUERIES[0]))
+    assert sorted(found.pool.ids) == ["7", "7a"]
+    assert index.documents(["7", "7a"]) == {"7": Document("7", "tram"), "7a": Document("7a", "bread")}
 
 
 def test_columns_are_guessed(client: QdrantClient) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,9 +21,22 @@ from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.table import MilvusStore
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import guessed
 from boundarymorph.settings import SERVICE, Attached
-from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, local_index
+from tests.contract.store import (
+    DIMENSION,
+    DOCUMENTS,
+    FLAWED,
+    MOMENTS,
+    QUERIES,
+    VECTORS,
+    Flaws,
+    ReadOnly,
+    StoreContract,
+    Times,
+    local_index,
+)
 from tests.contract.vector_index import unit
 from tests.ports import free_port
 from tests.retrieval import milvus
@@ -87,6 +101,50 @@ def fill_milvus(client: MilvusClient, name: str) -> None:
             for each, vector in zip(DOCUMENTS, VECTORS, strict=True)
         ],
     )
+
+
+def small_milvus(client: MilvusClient, name: str, rows: list[dict[str, Any]], at: DataType | None = None) -> None:
+    """Make a collection with vectors of two dimensions, texts that may be null, and a field "at" of a type."""
+    schema = MilvusClient.create_schema()
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)
+    schema.add_field("text", DataType.VARCHAR, max_length=100, nullable=True)
+    if at is not None:
+        schema.add_field("at", at, nullable=True)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
+    client.create_collection(name, schema=schema, index_params=wanted)
+    client.insert(name, rows)
+
+
+class TestMilvusTimes(Times):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def timed(cls, url: str) -> Iterator[StoreIndex]:
+        client = MilvusClient(url)
+        rows = [
+            {"id": id, "vector": [1.0, 0.5], "text": "tram", "at": at} for id, at in [*MOMENTS.items(), ("none", None)]
+        ]
+        small_milvus(client, "timed", rows, DataType.TIMESTAMPTZ)
+        catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="timed")})
+        yield catalog.get("mine")
+        catalog.close()
+        client.close()
+
+
+class TestMilvusFlaws(Flaws):
+    refused: ClassVar[set[str]] = {"nameless", "twice"}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def flawed(cls, url: str) -> Iterator[StoreIndex]:
+        client = MilvusClient(url)
+        known = {id: {"id": id, "text": text, "vector": vector} for id, text, vector in FLAWED if id is not None}
+        small_milvus(client, "flawed", list(known.values()))
+        catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="flawed")})
+        yield catalog.get("mine")
+        catalog.close()
+        client.close()
 
 
 def test_columns_are_guessed_by_the_names_that_frameworks_give_them() -> None:

@@ -1,6 +1,7 @@
 """The whole service over stores: as processes over real sockets."""
 
 from pathlib import Path
+from typing import Any
 
 import lancedb
 import numpy as np
@@ -57,9 +58,21 @@ def fill_lancedb(folder: Path, vectors: NDArray[np.float32]) -> None:
     lancedb.connect(folder).create_table("books", arrow.table(rows))
 
 
+def fill_flawed(folder: Path, vectors: NDArray[np.float32]) -> None:
+    """A table filled twice, with the vectors of some documents also for rows without a text."""
+    rows = [{"id": each.id, "text": each.text, "vector": vectors[n]} for n, each in enumerate(DOCUMENTS[:3])] * 2
+    rows += [{"id": f"blank {n}", "text": text, "vector": vectors[0]} for n, text in enumerate([None, "", " \n\u200b"])]
+    schema = arrow.schema(
+        {"id": arrow.string(), "text": arrow.string(), "vector": arrow.list_(arrow.float32(), vectors.shape[1])}
+    )
+    lancedb.connect(folder).create_table("flawed", arrow.Table.from_pylist(rows, schema))
+
+
+@pytest.mark.strangers
 async def test_a_service_over_stores(tmp_path: Path) -> None:
     vectors, port = await encoded(tmp_path / "encoder"), free_port()
     fill_lancedb(tmp_path / "lance", vectors)
+    fill_flawed(tmp_path / "lance", vectors)
     options = [
         *("--store", postgres.url(port).replace("postgresql", "pgvector")),
         *("--store", f"shelf=lancedb://{tmp_path / 'lance'}"),
@@ -70,7 +83,7 @@ async def test_a_service_over_stores(tmp_path: Path) -> None:
         with postgres.running(folder, port):
             fill_postgres(port, vectors)
             listed = client.get("/indexes").json()
-            assert [index["name"] for index in listed["indexes"]] == ["pgvector/tales", "shelf/books"]
+            assert [index["name"] for index in listed["indexes"]] == ["pgvector/tales", "shelf/books", "shelf/flawed"]
             assert [index["name"] for index in listed["unreadable"]] == ["qdrant/"]
             answers = {
                 name: running.select(**SELECT, index=name) for name in ("tales", "pgvector/tales", "shelf/books")
@@ -94,7 +107,22 @@ async def test_a_service_over_stores(tmp_path: Path) -> None:
     with retriever(tmp_path / "far", *options[2:4]) as far:
         with service(tmp_path / "gateway", "--retriever-url", far.url) as gateway:
             remote = gateway.select(**SELECT, index="shelf/books")
+            for budget, returned in ((0, False), (0, True), (6, False)):
+                asked = SELECT | {"budget": budget, "return_documents": returned, "k": 6, "query": "violin"}
+                check_flawed(gateway.select(**asked, index="flawed"))
         assert remote["documents"] == answers["shelf/books"]["documents"]
+
+
+def check_flawed(answer: dict[str, Any]) -> None:
+    ids = [each["id"] for each in answer["documents"]]
+    assert sorted(ids[:3]) == [each.id for each in DOCUMENTS[:3]]
+    assert sorted(ids[3:]) == ["blank 0", "blank 1", "blank 2"]
+    assert [each["relevance"] for each in answer["documents"][3:]] == [0.0] * 3
+    assert all(each["relevance"] > 0 for each in answer["documents"][:3])
+    assert answer["usage"]["cross_encoder_calls"] <= 3
+    said = " ".join(answer["warnings"])
+    assert "6 rows share 3 ids" in said
+    assert "3 documents have no text to read" in said
 
 
 def test_what_cannot_be_configured() -> None:

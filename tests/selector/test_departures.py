@@ -27,7 +27,7 @@ async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
         (replace(PAPER, batch_size=4), "rounds of up to 4"),
         (replace(PAPER, batch_size=64, growing=True), "rounds of up to 2"),
         (replace(PAPER, k=30, goal="order"), "calls went to the order"),
-        (replace(PAPER, candidates=own_pool([Document(id, id) for id in IDS], known={IDS[3]: 0.5})), "1 scores came"),
+        (replace(PAPER, candidates=own_pool([Document(id, id) for id in IDS], known={IDS[3]: 0.5})), "1 score came"),
     ],
 )
 async def test_it_names_what_departs(selector_of: Callable[..., Selector], wanted: SelectionTask, said: str) -> None:

@@ -17,7 +17,7 @@ from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool
-from boundarymorph.text import has_content
+from boundarymorph.text import counted, has_content
 
 NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
 CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
@@ -195,8 +195,8 @@ class GivenCandidates:
                 encoded = await self.retriever.embed_documents(texts)
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
-                    cut = f"{encoded.truncated} documents were cut to the encoder's maximum length to be embedded"
-                    warnings.append(cut)
+                    cut = counted(encoded.truncated, "document was", "documents were")
+                    warnings.append(f"{cut} cut to the encoder's maximum length to be embedded")
             if len({row.shape for row in rows.values()}) > 1:
                 raise InvalidEmbeddings(
                     "the embeddings have different dimensions"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from reprlib import Repr
 from typing import Any
 
@@ -352,6 +352,18 @@ def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
         return [path, whole]
     split = ((".".join(path[:size]), *rest) for size in range(1, len(path)) for rest in spellings(path[size:]))
     return [*split, whole]
+
+
+def by_spelling(leaf: Exists | Compare) -> Condition:
+    """Return the condition of a field whose name has dots as one of leaves that name a single path each, which must not
+    be split again; any other as it is."""
+    paths = spellings(leaf.path)
+    if len(paths) == 1:
+        return leaf
+    nested, whole = (replace(leaf, path=path) for path in paths)
+    if isinstance(leaf, Exists):
+        return AnyOf(frozenset({nested, whole}))
+    return AnyOf(frozenset({nested, AllOf(frozenset({Not(Exists(paths[0])), whole}))}))
 
 
 def _json_path(path: tuple[str, ...]) -> str:

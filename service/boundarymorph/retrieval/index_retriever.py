@@ -129,8 +129,9 @@ class IndexRetriever:
 def _found(index: Index, search: Search) -> Retrieved:
     """Return what a search finds with the first documents, up to a number and a length in all."""
     retrieved = index.retrieve(search)
-    documents: dict[str, Document] = {}
-    ids, characters = retrieved.pool.ids[: search.documents], 0
+    documents = dict(retrieved.documents)
+    ids = [id for id in retrieved.pool.ids[: search.documents] if id not in documents]
+    characters = 0
     while ids and characters < CHARACTERS:
         read = index.documents(ids[:BLOCK])
         characters += sum(len(document.content) for document in read.values())

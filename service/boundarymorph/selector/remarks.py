@@ -10,6 +10,7 @@ from unicodedata import name
 from boundarymorph.selection import SelectionSession, StopReason
 from boundarymorph.selection.methods import PAPER
 from boundarymorph.selector.task import SelectionTask
+from boundarymorph.text import counted
 
 ENOUGH = 10  # scores from which on it is said that all are low
 ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en")  # what the names of the embedded models begin with
@@ -43,9 +44,10 @@ def departure(task: SelectionTask, session: SelectionSession, reused: int) -> st
     if largest > 1:
         found.append(f'calls went out in rounds of up to {largest} ("batch_size": 1 makes them one by one)')
     if reused:
-        found.append(f'{reused} scores were known from earlier requests ("reuse": false starts from none)')
+        known = counted(reused, "score was", "scores were")
+        found.append(f'{known} known from earlier requests ("reuse": false starts from none)')
     if brought:
-        found.append(f"{brought} scores came with the pool")
+        found.append(counted(brought, "score came with the pool", "scores came with the pool"))
     if task.min_relevance is not None:
         found.append('calls went to where "min_relevance" is in doubt')
     if session.orders and session.history:
@@ -57,7 +59,7 @@ def no_call(stop_reason: StopReason | None, reused: int, returned: int) -> str:
     """Describe why no call was made although some were allowed. returned: the number of documents in the answer."""
     match stop_reason:
         case StopReason.BUDGET:
-            why = f"{reused} scores were known from earlier requests, and each replaced a call"
+            why = f"{counted(reused, 'score was', 'scores were')} known from earlier requests, and each replaced a call"
         case StopReason.POOL_EXHAUSTED:
             why = "all scores were known already"
         case StopReason.SETTLED:

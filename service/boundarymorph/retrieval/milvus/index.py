@@ -26,6 +26,7 @@ from boundarymorph.retrieval.milvus.terms import expression, terms_of
 from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.stores.bounds import Bounds
 from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.times import Kind
 
 MAX_ID_BYTES = 2_048
 MAX_TEXT_BYTES = 65_535  # limit of a string in Milvus
@@ -58,6 +59,10 @@ class MilvusIndex:
         self.dimension = info.dimension
         self.words: Literal["none", "order", "bm25"] = "bm25" if WORDS in collection.fields else "none"
         self.cache = cache
+
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        """See `Table.time`: metadata are JSON, which has no times."""
+        return None
 
     @property
     def stale(self) -> bool:
@@ -116,11 +121,11 @@ class MilvusIndex:
         for portion in _portions(found) if documents else ():
             read |= self.contents(portion)
         if whole:
-            return Found(found.ids, self._collection.matrix(found.rows).astype(np.float16), read)
+            return Found(found.ids, self._collection.matrix(found.rows).astype(np.float16), read, exact=False)
         versions = np.array([row["version"] for row in found.rows], np.int64)
         present, halves = self._by_version(found.ids, versions)
         ids = [id for id, there in zip(found.ids, present, strict=True) if there]
-        return Found(ids, halves[present], read)
+        return Found(ids, halves[present], read, exact=False)
 
     def contents(self, ids: Sequence[str]) -> dict[str, Document]:
         """Return documents without metadata, in one answer."""

@@ -13,10 +13,11 @@ from typing import Literal
 from boundarymorph.retrieval.filters import Compare, Exists, Scalar
 from boundarymorph.retrieval.milvus.collection import Field, quoted
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
+from boundarymorph.retrieval.stores.times import Moment
 
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")  # keys that all releases accept
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .-]*")  # keys that all releases accept
 _EXACT = 2**53  # integers up to this are exact as floats
 
 
@@ -108,6 +109,8 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
             return _integer(name, _INTEGERS[field.type], condition)
         case (("FLOAT" | "DOUBLE"), "number"):
             return _float(name, field.type == "FLOAT", condition)
+        case "TIMESTAMPTZ", "text":
+            return _time(name, condition)
         case "ARRAY", _:
             return _array(name, field.element, condition)
         case (("VARCHAR" | "BOOL" | "INT8" | "INT16" | "INT32" | "INT64" | "FLOAT" | "DOUBLE"), _):
@@ -124,9 +127,19 @@ def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds[s
     return Bounds(expression, expression)
 
 
+def _time(name: str, condition: Compare) -> Bounds[str]:
+    """Compare with times in the one form; Milvus knows their microseconds."""
+    moments = [Moment.read(str(value), "timestamp") for value in condition.values]
+    if any(moment is None or len(moment.fraction) > 6 for moment in moments):
+        return UNKNOWN
+    operator = _OPERATORS.get(condition.comparison, "==")
+    met = joined("or", [f'({name} {operator} ISO "{value}")' for value in condition.values])
+    return Bounds(met, met)
+
+
 def _integer(name: str, bits: int, condition: Compare) -> Bounds[str]:
     """Return expressions for integers: fractions are rounded, and values beyond the type match all or none."""
-    comparison, values = whole(condition)
+    comparison, values = whole(condition.comparison, condition.values)
     least, greatest = -(2**bits), 2**bits - 1
     if comparison == "in":
         literals = _fitting(values, bits)
@@ -159,7 +172,7 @@ def _array(name: str, element: str, condition: Compare) -> Bounds[str]:
         case "VARCHAR", "text":
             literals = [quoted(str(value)) for value in condition.values]
         case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
-            literals = _fitting(whole(condition)[1], _INTEGERS[element])
+            literals = _fitting(whole(condition.comparison, condition.values)[1], _INTEGERS[element])
         case (("VARCHAR" | "INT8" | "INT16" | "INT32" | "INT64"), _):
             return NEVER
         case _:

@@ -21,6 +21,7 @@ from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.native import Native
 from boundarymorph.retrieval.stores.bounds import Bounds, bounds
 from boundarymorph.retrieval.stores.table import Found, Payload, Table, check_columns, guessed
+from boundarymorph.retrieval.stores.times import Kind, in_one_form
 from boundarymorph.settings import Attached, StoreSettings
 
 DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
@@ -90,6 +91,10 @@ class MilvusTable(Table):
     def bounds(self, condition: Condition) -> Bounds[str]:
         return bounds(condition, self._native)
 
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        field = self._collection.fields.get(path[0]) if len(path) == 1 else None
+        return "timestamp" if field is not None and field.type == "TIMESTAMPTZ" else None
+
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
@@ -100,7 +105,9 @@ class MilvusTable(Table):
         if not vectors:
             rows = zip(found.ids, found.rows, strict=True)
             return Found(found.ids, None, {id: self._document(id, row) for id, row in rows} if documents else {})
-        return Found(found.ids, self._collection.matrix(found.rows)) if together else self.vectors(found.ids)
+        if not together:
+            return self.vectors(found.ids)._replace(exact=False)
+        return Found(found.ids, self._collection.matrix(found.rows), exact=False)
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._document(id, row) for id, row in self._read(ids)}
@@ -116,6 +123,7 @@ class MilvusTable(Table):
         """Return a row as a document; fields that are null are left out of its metadata."""
         fields = self._collection.fields
         given = {name: _plain(value) for name, value in row.items() if value is not None or name not in fields}
+        given |= {name: in_one_form(value) for name, value in given.items() if self.time((name,)) is not None}
         return self._payload.document(id, given)
 
 

@@ -13,7 +13,7 @@ requires a collision of 64 bits.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from boundarymorph.retrieval.filters import (
     Exists,
     Not,
     Scalar,
+    by_spelling,
     type_of,
 )
 from boundarymorph.retrieval.milvus.native import joined
@@ -63,15 +64,20 @@ def terms_of(metadata: Mapping[str, Any]) -> Terms:
     return Terms(sorted(terms), bounds)
 
 
-def expression(condition: Condition) -> str:
-    """Translate a filter to an expression over `terms` and `bounds`, which contains digits but no text of a caller."""
+def expression(condition: Condition, *, split: bool = True) -> str:
+    """Translate a filter to an expression over `terms` and `bounds`, which contains digits but no text of a caller.
+
+    split: whether a name with dots may be a path; see `filters.by_spelling`.
+    """
     match condition:
         case AllOf(parts):
-            return _joined("and", _ALWAYS, parts)
+            return _joined("and", _ALWAYS, [expression(part, split=split) for part in parts])
         case AnyOf(parts):
-            return _joined("or", _NEVER, parts)
+            return _joined("or", _NEVER, [expression(part, split=split) for part in parts])
         case Not(part):
-            return f"(not {expression(part)})"
+            return f"(not {expression(part, split=split)})"
+        case Exists(path) | Compare(path) if split and len(path) > 1:
+            return expression(by_spelling(condition), split=False)
         case Exists(path):
             return _has(_hash(path, "exists"))
         case Compare(path, type, "in", values):
@@ -88,8 +94,8 @@ def _has(*terms: int) -> str:
     return f"(array_contains_any(terms, [{', '.join(map(str, terms))}]))"
 
 
-def _joined(by: str, empty: str, parts: frozenset[Condition]) -> str:
-    return str(joined(by, [expression(part) for part in parts])) if parts else f"({empty})"
+def _joined(by: str, empty: str, parts: Sequence[str]) -> str:
+    return str(joined(by, parts)) if parts else f"({empty})"
 
 
 def _fields(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not
+from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Exists, Not, Scalar, by_spelling
 
 E = TypeVar("E")
 
@@ -34,23 +35,25 @@ UNKNOWN: Bounds[Any] = Bounds(True, False)
 NEVER: Bounds[Any] = Bounds(False, False)
 
 
-def whole(condition: Compare) -> tuple[Literal["in", "gte", "lte"], list[int]]:
-    """Return a comparison of numbers as one of integers, by which the same integers pass."""
-    values = [value for value in condition.values if isinstance(value, int | float)]
-    match condition.comparison:
+def whole(
+    comparison: str, values: Sequence[Scalar] | Sequence[Fraction]
+) -> tuple[Literal["in", "gte", "lte"], list[int]]:
+    """Return a comparison with numbers as one with integers, by which the same integers pass."""
+    numbers = [value for value in values if isinstance(value, int | float | Fraction)]
+    match comparison:
         case "in":
-            return "in", [int(value) for value in values if value == int(value)]
+            return "in", [int(value) for value in numbers if value == int(value)]
         case "gt" | "gte":
-            return "gte", [math.ceil(values[0]) if condition.comparison == "gte" else math.floor(values[0]) + 1]
+            return "gte", [math.ceil(numbers[0]) if comparison == "gte" else math.floor(numbers[0]) + 1]
         case _:
-            return "lte", [math.floor(values[0]) if condition.comparison == "lte" else math.ceil(values[0]) - 1]
+            return "lte", [math.floor(numbers[0]) if comparison == "lte" else math.ceil(numbers[0]) - 1]
 
 
 class Language(Protocol[E]):
     """The expressions of a store."""
 
     def leaf(self, condition: Exists | Compare) -> Bounds[E]:
-        """Translate the condition of one field."""
+        """Translate the condition of the field at a path, whose names may have dots."""
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[E]) -> E:
         """Join at least two expressions."""
@@ -60,7 +63,7 @@ class Language(Protocol[E]):
 
 
 def bounds(condition: Condition, language: Language[E]) -> Bounds[E]:
-    """Translate a condition."""
+    """Translate a condition. See `spellings` for names with dots."""
 
     def joined(by: Literal["and", "or"], parts: Sequence[E | bool]) -> E | bool:
         absorbing = by == "or"
@@ -74,13 +77,17 @@ def bounds(condition: Condition, language: Language[E]) -> Bounds[E]:
     def inverse(expression: E | bool) -> E | bool:
         return not expression if isinstance(expression, bool) else language.negated(expression)
 
-    match condition:
-        case AllOf(parts) | AnyOf(parts):
-            by: Literal["and", "or"] = "and" if isinstance(condition, AllOf) else "or"
-            inner: list[Bounds[E]] = [bounds(part, language) for part in sorted(parts, key=repr)]
-            return Bounds(joined(by, [each.possible for each in inner]), joined(by, [each.certain for each in inner]))
-        case Not(part):
-            negated: Bounds[E] = bounds(part, language)
-            return Bounds(inverse(negated.certain), inverse(negated.possible))
-        case Exists() | Compare():
-            return language.leaf(condition)
+    def translated(condition: Condition, *, split: bool) -> Bounds[E]:
+        match condition:
+            case AllOf(parts) | AnyOf(parts):
+                by: Literal["and", "or"] = "and" if isinstance(condition, AllOf) else "or"
+                inner = [translated(part, split=split) for part in sorted(parts, key=repr)]
+                possible, certain = ([each[side] for each in inner] for side in (0, 1))
+                return Bounds(joined(by, possible), joined(by, certain))
+            case Not(part):
+                negated = translated(part, split=split)
+                return Bounds(inverse(negated.certain), inverse(negated.possible))
+            case Exists() | Compare():
+                return translated(by_spelling(condition), split=False) if split else language.leaf(condition)
+
+    return translated(condition, split=True)

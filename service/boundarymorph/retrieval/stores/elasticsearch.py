@@ -17,11 +17,15 @@ from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Table, check_columns, guessed
+from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form, of_number
 from boundarymorph.settings import Attached, StoreSettings
 
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
+_MOST_DIGITS = 9  # of a fraction of a second that the server reads
+_DATES = {"date", "date_nanos"}
+_DEFAULT_FORMAT = "strict_date_optional_time||epoch_millis"
 _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
 
 
@@ -126,7 +130,7 @@ class ElasticsearchTable(Table):
         body = (self._near if large else self._nearest)(query.tolist(), depth, where)
         found = self._found(self._hits(body, depth, vectors, documents), vectors, documents)
         said = [f"{self._store.name} searched its index, which may miss some of the nearest"] if large else []
-        return found._replace(warnings=said)
+        return found._replace(warnings=said, exact=not large)
 
     def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of the server."""
@@ -138,6 +142,11 @@ class ElasticsearchTable(Table):
 
     def vectors(self, ids: Sequence[str]) -> Found:
         return self._found(self._by_id(ids, True, False), True, False)
+
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        within = self._payload.path(path)
+        field = None if within is None else self._field(within)
+        return "timestamp" if field and field.get("type") in _DATES else None
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return {"bool": {"filter" if by == "and" else "should": list(parts)}}
@@ -155,12 +164,13 @@ class ElasticsearchTable(Table):
         if path is None or field is None or any("*" in name for name in path):
             return UNKNOWN if path else NEVER
         name = ".".join(path)
+        alone = "." not in ".".join(condition.path)
         if isinstance(condition, Exists):
-            return Bounds(True, {"exists": {"field": name}} if len(condition.path) == 1 and field else False)
+            return Bounds(True, {"exists": {"field": name}} if alone and field else False)
         if not field or condition.type == "null":
             return NEVER if condition.type != "null" else UNKNOWN
         possible, certain = _compared(name, field, condition)
-        return Bounds(possible, certain if len(condition.path) == 1 else False)
+        return Bounds(possible, certain if alone else False)
 
     def _near(self, query: list[float], depth: int, where: Any) -> Any:
         """Return a search of the index of the vectors."""
@@ -188,7 +198,7 @@ class ElasticsearchTable(Table):
     def _by_id(self, ids: Sequence[str], vectors: bool, documents: bool) -> Iterator[Any]:
         for portion in portions(ids):
             asked = {"bool": {"filter": [{"ids": {"values": portion}}, *([self._there] if vectors else [])]}}
-            yield from self._hits({"query": asked}, len(portion), vectors, documents)
+            yield from self._hits({"query": asked}, WINDOW, vectors, documents)  # in an alias, ids need not be unique
 
     def _hits(self, body: Mapping[str, Any], depth: int, vectors: bool, documents: bool) -> Iterator[Any]:
         """Yield the first hits of a search, which scrolls beyond the window. Every shard must answer."""
@@ -218,13 +228,32 @@ class ElasticsearchTable(Table):
         if vectors:
             parts = [hit["_source"][field] if self._store.opensearch else hit["fields"][field] for hit in rows]
             matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
-        read = {hit["_id"]: self._payload.document(hit["_id"], hit["_source"]) for hit in rows} if documents else {}
+        read = {
+            hit["_id"]: self._payload.document(hit["_id"], self._shown(hit["_source"]))
+            for hit in (reversed(rows) if documents else ())
+        }
         return Found([hit["_id"] for hit in rows], matrix, read)
 
+    def _shown(self, source: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return the fields of a document with its times in the one form."""
+        shown: dict[str, Any] = {}
+        for name, value in source.items():
+            path = (*above, name)
+            field = {} if isinstance(value, dict) else self._field(path) or {}
+            if isinstance(value, dict):
+                shown[name] = self._shown(value, path)
+            else:
+                shown[name] = _time(value, field) if field.get("type") in _DATES else value
+        return shown
+
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
-        """Return the mapping of a field; {} if no document has it, None if a query cannot tell."""
+        """Return the mapping of a field; {} if no document has it, None if a query cannot tell.
+
+        A name with dots is a path, too.
+        """
         given: Mapping[str, Any] = self._mapping
-        for name in path:
+        whole = ".".join(path)
+        for name in [whole] if whole in given.get("properties", {}) else whole.split("."):
             there = given.get("properties", {})
             if given.get("type") in _OPAQUE or given.get("enabled") is False:
                 return None
@@ -249,6 +278,8 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
     match condition.type, type:
         case "true" | "false", "boolean":
             return Bounds.exactly({"term": {name: condition.type == "true"}})
+        case "text", "date":
+            return _within(name, comparison, values)
         case "text", "text" | "keyword":
             return _words(name, field, comparison, values)
         case "number", "long" | "integer" | "short" | "byte" | "double" | "float" | "half_float":
@@ -263,6 +294,32 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
             wider, narrower = _WIDER[comparison], _NARROWER[comparison]
             return Bounds({"range": {name: {wider: values[0]}}}, {"range": {name: {narrower: values[0]}}})
     return UNKNOWN
+
+
+def _time(value: Any, field: Mapping[str, Any]) -> Any:
+    """Return a value of a field of times in the one form; as it is, if it is in a format of its own."""
+    match value:
+        case list():
+            return [_time(each, field) for each in value]
+        case bool():
+            return value
+        case int() | float():
+            formats = field.get("format", _DEFAULT_FORMAT)
+            return of_number(int(value), "ms" if "epoch_millis" in formats else "s", "timestamp")
+        case _:
+            return in_one_form(value)
+
+
+def _within(name: str, comparison: str, values: list[str]) -> Bounds[Any]:
+    """Return an expression for times in the one form, of which the server may know milliseconds only."""
+    moments = [Moment.read(value, "timestamp") for value in values]
+    if any(moment is None or len(moment.fraction) > _MOST_DIGITS for moment in moments):
+        return UNKNOWN
+    known = {"format": "strict_date_optional_time"}
+    if comparison != "in":
+        return Bounds({"range": {name: {_WIDER[comparison]: values[0], **known}}}, False)
+    ranges = [{"range": {name: {"gte": value, "lte": value, **known}}} for value in values]
+    return Bounds({"bool": {"should": ranges}}, False)
 
 
 def _words(name: str, field: Mapping[str, Any], comparison: str, values: list[str]) -> Bounds[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import cast
@@ -11,19 +11,21 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import EmptyIndex, InvalidInput, RetrieverFailed
+from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document, fingerprint
-from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.filters import Condition, Filter
 from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.pieces import first_piece, in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.table import Found, Table, Writable
+from boundarymorph.retrieval.stores.times import with_times
 from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings
 from boundarymorph.retrieval.words.beginnings import beginnings
 from boundarymorph.retrieval.words.lexical import PoolWords, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
+from boundarymorph.text import counted, has_content
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
@@ -54,19 +56,20 @@ class StoreIndex:
         check_search(unit, depth, self.info.dimension)
         reads = self.info.lexical and self.table.words != "bm25"
         wanted = 2 * depth if search.hybrid and self.table.words == "none" else depth
-        found = self._nearest(unit, wanted, search.condition, documents=reads)
-        near, said = _ranked(found, unit, wanted)
-        if len(found.ids) < wanted and (search.condition is None or not found.ids):
-            said += self._missing(len(found.ids), depth, search.condition)
+        condition = None if search.condition is None else with_times(search.condition.condition, self.table.time)
+        found, near, said = self._distinct(unit, wanted, condition, documents=reads)
+        if len(found.ids) < wanted and (condition is None or not found.ids):
+            said += self._missing(found, wanted, condition)
         if not len(near) or not self.info.lexical:
             return Retrieved(near, said)
         pool, scores = near, None
         if self.table.words != "none":
-            pool, scores = self._by_words(near, search)
+            pool, scores = self._by_words(near, search, condition)
         if self.table.words == "bm25":
             return Retrieved(_with_bm25(pool, scores or {}), said)
-        pool, warning = self._with_texts(pool, search, dict(found.documents))
-        return Retrieved(pool, (*said, *warning))
+        read = dict(found.documents)
+        pool, warnings = self._with_texts(pool, search, read)
+        return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
         """Return a document with a text, and its (d,) unit vector; None if there is none among some documents."""
@@ -79,7 +82,7 @@ class StoreIndex:
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
         for id, vector in zip(near.ids, near.embeddings, strict=True):
-            if id in read and read[id].content:
+            if id in read and has_content(read[id].content):
                 return read[id], vector.astype(np.float32)
         return None
 
@@ -120,31 +123,47 @@ class StoreIndex:
             raise InvalidInput(f"the index {self.name!r} is a table of your own; change it in {self._store}")
         return cast(Writable, self.table)
 
-    def _missing(self, found: int, depth: int, filter: Filter | None) -> list[str]:
+    def _missing(self, found: Found, wanted: int, condition: Condition | None) -> list[str]:
         """Return a warning if a search without a filter returned fewer than there are. Raises EmptyIndex."""
-        there = self.count()
+        there, returned = self.count(), len(found.ids)
         if not there:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-        if filter is None and found < (wanted := min(depth, there)):
-            return [f"{self._store} returned {found:,} of the {wanted:,} nearest; deepen the search of its index"]
-        return []
+        if condition is not None or returned >= (most := min(wanted, there)):
+            return []
+        if found.exact:
+            return [_without_direction(there - returned)]
+        return [f"{self._store} returned {returned:,} of the {most:,} nearest; deepen the search of its index"]
 
-    def _nearest(self, unit: NDArray[np.float32], depth: int, filter: Filter | None, *, documents: bool) -> Found:
-        if filter is None:
+    def _distinct(
+        self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
+    ) -> tuple[Found, Pool, list[str]]:
+        """Return the rows of a search, the pool of the `depth` nearest documents in them, and warnings. It is deeper
+        than that where rows share an id or cannot be used."""
+        wanted = depth
+        while True:
+            found = self._nearest(unit, wanted, condition, documents=documents)
+            near, said = _ranked(found, unit, depth)
+            if len(near) >= depth or len(found.ids) < wanted or wanted >= MOST_SIFTED:
+                return found, near, said
+            wanted = min(2 * wanted, MOST_SIFTED)
+
+    def _nearest(self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool) -> Found:
+        if condition is None:
             return self.table.search(unit, depth, True, documents=documents)
-        possible, certain = self.table.bounds(filter.condition)
+        possible, certain = self.table.bounds(condition)
         if possible is False:
             return Found([], None)
         if possible is certain or possible == certain:
             return self.table.search(unit, depth, possible, documents=documents)
-        return self._sifted(unit, depth, possible, filter)
+        return self._sifted(unit, depth, possible, condition)
 
-    def _sifted(self, unit: NDArray[np.float32], depth: int, where: object, filter: Filter) -> Found:
+    def _sifted(self, unit: NDArray[np.float32], depth: int, where: object, condition: Condition) -> Found:
         """Return the nearest that match a filter, from those that match a broader expression."""
         wanted = depth
         while True:
             found = self.table.search(unit, wanted, where, vectors=False, documents=True)
-            passing = [id for id in found.ids if filter.matches(found.documents[id].metadata)]
+            ids = [id for id in dict.fromkeys(found.ids) if id is not None]
+            passing = [id for id in ids if condition.matches(found.documents[id].metadata)]
             if len(passing) >= depth or len(found.ids) < wanted or wanted >= MOST_SIFTED:
                 break
             wanted = min(4 * wanted, max(wanted, MOST_SIFTED))
@@ -154,20 +173,21 @@ class StoreIndex:
                 f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
             )
         fetched = self.table.vectors(passing)
-        return fetched._replace(documents={id: found.documents[id] for id in fetched.ids}, warnings=said)
+        return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
 
-    def _by_words(self, near: Pool, search: Search) -> tuple[Pool, dict[str, float]]:
+    def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> tuple[Pool, dict[str, float]]:
         """Return the pool of a search with what the store finds by words, and the store's scores."""
         table, query, pool = self.table, search.query, near
         if not words(query):
             return pool, {}
         scores: dict[str, float] = {}
         if search.hybrid:
-            where = True if search.condition is None else table.bounds(search.condition.condition).certain
+            where = True if condition is None else table.bounds(condition).certain
             scores = {} if where is False else dict(table.best(query, search.depth, where))
             there = set(near.ids)
             others = table.vectors([id for id in scores if id not in there])
-            rows: dict[str, NDArray[np.floating]] = dict(zip(others.ids, _units(others), strict=True))
+            further, _ = _ranked(others, near.query, len(others.ids))
+            rows: dict[str, NDArray[np.floating]] = dict(zip(further.ids, further.embeddings, strict=True))
             known = [id for id in scores if id in there or id in rows]
             pool = fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
         if table.words == "bm25":
@@ -176,10 +196,11 @@ class StoreIndex:
         return pool, scores
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings."""
+        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: gets those without content."""
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
-        said = [f"{count:,} candidates have no text"] if (count := texts.count("")) else []
+        empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
+        said = [counted(empty, "candidate has no text", "candidates have no text")] if empty else []
         found = PoolWords.of(texts)
         bm25, terms = found.bm25(search.query), found.terms(search.query)
         if not search.hybrid or self.table.words == "order":
@@ -195,18 +216,24 @@ class StoreIndex:
             HYBRID_OF_THE_POOL.format(self._store, len(pool)),
         ]
 
-    def _contents(self, ids: Sequence[str], read: Mapping[str, Document]) -> dict[str, str]:
-        """Return what words are taken from, by id. read: documents that need not be read."""
+    def _contents(self, ids: Sequence[str], read: dict[str, Document]) -> dict[str, str]:
+        """Return what words are taken from, by id. read: documents that need not be read; gets those without content."""
         left = in_pieces(self.documents, [id for id in ids if id not in read])
         there: list[str] = []
+
+        blank: dict[str, Document] = {}
 
         def contents() -> Iterator[str]:
             for piece in chain([read], left):
                 for id, document in piece.items():
                     there.append(id)
+                    if not has_content(document.content):
+                        blank[id] = document
                     yield document.content
 
-        return dict(zip(there, beginnings(contents(), len(ids)), strict=False))
+        found = dict(zip(there, beginnings(contents(), len(ids)), strict=False))
+        read |= blank
+        return found
 
 
 def portions(ids: Sequence[str]) -> Iterator[list[str]]:
@@ -221,30 +248,64 @@ def _units(found: Found) -> NDArray[np.float32]:
     if found.vectors is None or not len(found.ids):
         return np.empty((0, 1), np.float32)
     if found.vectors.dtype == np.float16:
-        return unit_from_halves(np.ascontiguousarray(found.vectors))
-    rows = np.array(found.vectors, np.float32)
-    rows[~np.isfinite(rows).all(axis=1) | (row_lengths(rows) == 0)] = np.nan
-    lost = np.isnan(rows[:, 0])
+        unit = unit_from_halves(np.ascontiguousarray(found.vectors))
+        unit[~np.isfinite(found.vectors).all(axis=1)] = np.nan
+        return unit
+    with np.errstate(over="ignore"):
+        rows = np.array(found.vectors, np.float32)
+    lengths = row_lengths(rows)
+    lost = ~np.isfinite(lengths) | (lengths == 0)
     rows[lost] = 1.0
-    unit = np.array(unit_rows(rows, found.ids), np.float32)
+    unit = np.array(unit_rows(rows, list(map(str, found.ids))), np.float32)
     unit[lost] = np.nan
     return unit
 
 
 def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[str]]:
-    """Return the pool of a search, and its warnings."""
-    if len(set(found.ids)) < len(found.ids):
-        id = next(id for id, count in Counter(found.ids).items() if count > 1)
-        raise RetrieverFailed(f"the store has two documents with the id {id!r}; name a column whose values are unique")
+    """Return the pool of a search, with the nearest of rows that share an id, and its warnings."""
     vectors, said = _units(found), list(found.warnings)
     scores = exact_scores(vectors, unit) if len(found.ids) else np.empty(0)
-    by_id = np.array(sorted(range(len(found.ids)), key=found.ids.__getitem__), np.int64)
+    ids = {row: id for row, id in enumerate(found.ids) if id is not None}
+    if nameless := len(found.ids) - len(ids):
+        said.append(counted(nameless, "row has no id and was left out", "rows have no id and were left out"))
+    by_id = np.array(sorted(ids, key=ids.__getitem__), np.int64)
     by_id = by_id[~np.isnan(scores[by_id])]
-    if lost := len(found.ids) - len(by_id):
-        said.append(f"{lost:,} candidates were left out, as their vectors have no direction")
-    order = by_id[np.argsort(-scores[by_id], kind="stable")][:depth]
-    rows = vectors[order] if len(found.ids) else np.empty((0, unit.size), np.float32)
-    return Pool([found.ids[row] for row in order.tolist()], rows, unit, scores[order]), said
+    if lost := len(ids) - len(by_id):
+        said.append(_without_direction(lost))
+    order = by_id[np.argsort(-scores[by_id], kind="stable")]
+    if shared := _shared([ids[row] for row in order.tolist()]):
+        id, rows = next(iter(shared.items()))
+        said.append(
+            f"{rows:,} rows share the id {id!r}; the nearest is used"
+            if len(shared) == 1
+            else f"{sum(shared.values()):,} rows share {len(shared):,} ids, such as {id!r}; the nearest of each is used"
+        )
+        nearest = {ids[row]: row for row in reversed(order.tolist())}
+        order = order[[nearest[ids[row]] == row for row in order.tolist()]]
+    order = order[:depth]
+    unit_vectors = vectors[order] if len(found.ids) else np.empty((0, unit.size), np.float32)
+    return Pool([ids[row] for row in order.tolist()], unit_vectors, unit, scores[order]), said
+
+
+def _shared(ids: Sequence[str | None]) -> dict[str, int]:
+    """Return the ids of several rows, with how many there are."""
+    if len(set(ids)) == len(ids):
+        return {}
+    return {id: count for id, count in Counter(ids).items() if count > 1 and id is not None}
+
+
+def _without_direction(count: int) -> str:
+    return counted(
+        count,
+        "document was left out, as its vector has no direction: it is zero, not finite, or huge",
+        "documents were left out, as their vectors have no direction: they are zero, not finite, or huge",
+    )
+
+
+def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:
+    """Return the documents of a pool that should not be read again: those without content, which are never scored, and
+    those of rows that share an id, of which another could be read."""
+    return {id: read[id] for id in pool.ids if id in read and (id in shared or not has_content(read[id].content))}
 
 
 def _with_bm25(pool: Pool, scores: Mapping[str, float]) -> Pool:

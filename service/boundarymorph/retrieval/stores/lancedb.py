@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Exists, Scalar
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
+from boundarymorph.retrieval.filters import Compare, Exists
+from boundarymorph.retrieval.stores.arrow import compared, kind_of, literal, numbers_of, plain, quoted, time_of
+from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import EXACT, Found, Table, check_columns, guessed, metadata_columns
+from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
 _DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
-_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_EXACT_NUMBER = 2**53  # integers up to this are exact as floats
 _MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
 
 
@@ -53,7 +53,7 @@ class LanceStore:
         with errors():
             for name in self._connected().list_tables().tables:
                 schema = self._connected().open_table(name).schema
-                if (attached := guessed(name, {field.name: _kind(field.type) for field in schema})) is not None:
+                if (attached := guessed(name, {field.name: kind_of(field.type) for field in schema})) is not None:
                     found[name] = attached
         return found
 
@@ -85,7 +85,7 @@ class LanceTable(Table):
         if not arrow.types.is_fixed_size_list(vector) or not arrow.types.is_floating(vector.value_type):
             raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
         self.dimension: int = vector.list_size
-        self._whole, each = metadata_columns(attached, {name: _kind(type) for name, type in self._types.items()})
+        self._whole, each = metadata_columns(attached, {name: kind_of(type) for name, type in self._types.items()})
         self._metadata = each if self._whole is None else [self._whole]
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
@@ -94,7 +94,7 @@ class LanceTable(Table):
 
     def count(self) -> int:
         with errors():
-            return int(self._table.count_rows(f"{_quoted(self._attached.vector)} IS NOT NULL"))
+            return int(self._table.count_rows(f"{quoted(self._attached.vector)} IS NOT NULL"))
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
@@ -116,6 +116,7 @@ class LanceTable(Table):
             self._matrix(rows) if vectors else None,
             self._documents(rows, ids) if documents else {},
             [APPROXIMATE] if large else [],
+            exact=not large,
         )
 
     def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
@@ -123,13 +124,18 @@ class LanceTable(Table):
         with errors():
             searching = self._table.search(query, query_type="fts", fts_columns=self._attached.text).limit(depth)
             rows = self._read(searching, where, [self._attached.id], "_score")
-        return dict(zip(self._ids(rows), rows["_score"].to_pylist(), strict=True))
+        scores = zip(self._ids(rows), rows["_score"].to_pylist(), strict=True)
+        return {id: score for id, score in reversed(list(scores)) if id is not None}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         found: dict[str, Document] = {}
         for rows in self._by_id(ids, self._columns(False, True)):
             found |= self._documents(rows, self._ids(rows))
         return found
+
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        type = self._type(path)
+        return None if type is None or isinstance(type, str) else time_of(type)
 
     def vectors(self, ids: Sequence[str]) -> Found:
         parts = list(self._by_id(ids, self._columns(True, False)))
@@ -145,24 +151,32 @@ class LanceTable(Table):
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:
         """See `Language.leaf`. A null counts as a missing field."""
+        type = self._type(condition.path)
+        if type is None or isinstance(type, str):
+            return NEVER if type is None else UNKNOWN
         path = condition.path if self._whole is None else (self._whole, *condition.path)
-        if (self._whole is None and path[0] not in self._metadata) or path[0] not in self._types:
-            return NEVER
-        type = self._types[path[0]]
-        for name in path[1:]:
-            if not arrow.types.is_struct(type):
-                return UNKNOWN if self._whole is not None else NEVER
-            if type.get_field_index(name) < 0:
-                return NEVER
-            type = type.field(name).type
         if any("`" in name for name in path):
             return UNKNOWN
-        column = ".".join(map(_quoted, path))
+        column = ".".join(map(quoted, path))
         there = f"{column} IS NOT NULL"
         if isinstance(condition, Exists):
             return Bounds.exactly(f"({there})")
-        met = _compared(column, type, condition)
+        met = compared(column, type, condition)
         return Bounds(met, met is not True and met) if isinstance(met, bool) else Bounds.exactly(f"({there} AND {met})")
+
+    def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
+        """Return the type of a field of the metadata; None if there is none of that name."""
+        within = path if self._whole is None else (self._whole, *path)
+        if (self._whole is None and path[0] not in self._metadata) or within[0] not in self._types:
+            return None
+        type = self._types[within[0]]
+        for name in within[1:]:
+            if not arrow.types.is_struct(type):
+                return None if self._whole is None else "within text"
+            if type.get_field_index(name) < 0:
+                return None
+            type = type.field(name).type
+        return type
 
     def _read(self, searching: Any, where: Any, columns: list[str], score: str | None = None) -> arrow.Table:
         if where is not True:
@@ -170,20 +184,20 @@ class LanceTable(Table):
         return searching.select([*columns, *([score] if score else [])]).to_arrow(timeout=self._timeout)
 
     def _by_id(self, ids: Sequence[str], columns: list[str]) -> Iterator[arrow.Table]:
-        column, numbers = _quoted(self._attached.id), arrow.types.is_integer(self._types[self._attached.id])
+        column, numbers = quoted(self._attached.id), arrow.types.is_integer(self._types[self._attached.id])
         for portion in portions(ids):
             known = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)] if numbers else portion
             if known:
-                listed = ", ".join(known if numbers else map(_literal, known))
-                with errors():
-                    yield self._read(self._table.search().limit(len(known)), f"{column} IN ({listed})", columns)
+                listed = ", ".join(known if numbers else map(literal, known))
+                with errors():  # without a limit, as rows may share an id
+                    yield self._read(self._table.search(), f"{column} IN ({listed})", columns)
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
         texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]
         return [self._attached.id, *([self._attached.vector] if vectors else []), *(texts if documents else [])]
 
-    def _ids(self, rows: arrow.Table) -> list[str]:
-        return [str(id) for id in rows[self._attached.id].to_pylist()]
+    def _ids(self, rows: arrow.Table) -> list[str | None]:
+        return [None if id is None else str(id) for id in rows[self._attached.id].to_pylist()]
 
     def _matrix(self, rows: arrow.Table) -> NDArray[np.floating]:
         """Return the (n, d) vectors, without a copy if they are in one piece."""
@@ -193,16 +207,24 @@ class LanceTable(Table):
         matrix: NDArray[np.floating] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dimension)
         return matrix
 
-    def _documents(self, rows: arrow.Table, ids: Sequence[str]) -> dict[str, Document]:
+    def _documents(self, rows: arrow.Table, ids: Sequence[str | None]) -> dict[str, Document]:
+        """Return the documents of rows by id; of several with one id, the first."""
         title = self._attached.title
-        titles = rows[title].to_pylist() if title else [None] * len(ids)
-        metadata = [_plain(row) for row in rows.select(self._metadata).to_pylist()]
+        titles = _texts(rows[title]) if title else [None] * len(ids)
+        metadata = self._fields(rows.select(self._metadata)) if self._metadata else [{} for _ in ids]
         if self._whole is not None:
             wholes = [row.get(self._whole) for row in metadata]
             metadata = [_decoded(whole) if isinstance(whole, str) else whole or {} for whole in wholes]
-        texts = rows[self._attached.text].to_pylist()
+        texts = _texts(rows[self._attached.text])
         parts = zip(ids, texts, titles, metadata, strict=True)
-        return {id: Document(id, text or "", title, given) for id, text, title, given in parts}
+        last_first = reversed(list(parts))
+        return {id: Document(id, text or "", title, given) for id, text, title, given in last_first if id is not None}
+
+    def _fields(self, rows: arrow.Table) -> list[dict[str, Any]]:
+        """Return rows as JSON. Times are read as numbers, of which those of Python would be less exact."""
+        numbers = arrow.schema([field.with_type(numbers_of(field.type)) for field in rows.schema])
+        of_row = arrow.struct(list(rows.schema))
+        return [plain(row, of_row) for row in rows.cast(numbers).to_pylist()]
 
 
 @contextmanager
@@ -220,71 +242,8 @@ def errors() -> Iterator[None]:
         raise kind(f"LanceDB cannot do that: {said}") from error
 
 
-def _kind(type: arrow.DataType) -> str:
-    if arrow.types.is_fixed_size_list(type):
-        return "vector"
-    return "json" if arrow.types.is_struct(type) or arrow.types.is_string(type) else ""
-
-
-def _compared(column: str, type: arrow.DataType, condition: Compare) -> str | bool:
-    """Return an expression for a column that is not null; True if there is none, False if nothing can match."""
-    inner = type.value_type if arrow.types.is_list(type) else type
-    match condition.type:
-        case "text":
-            fits = arrow.types.is_string(inner) or arrow.types.is_large_string(inner)
-        case "number":
-            fits = arrow.types.is_integer(inner) or arrow.types.is_floating(inner)
-        case "true" | "false":
-            fits = arrow.types.is_boolean(inner)
-        case _:
-            return False
-    known = (arrow.types.is_primitive(inner) and not arrow.types.is_temporal(inner)) or arrow.types.is_string(inner)
-    if not fits:
-        return arrow.types.is_struct(inner) is False and not known
-    if arrow.types.is_floating(inner):
-        column = f"CAST({column} AS {'DOUBLE[]' if inner is not type else 'DOUBLE'})"
-    values: list[Any] = list(condition.values)
-    comparison = _OPERATORS.get(condition.comparison, "")
-    if arrow.types.is_integer(inner):
-        named, values = whole(condition)
-        comparison = _OPERATORS.get(named, "")
-        if any(abs(value) >= 2 ** (inner.bit_width - 1) for value in values):
-            return True
-    elif any(isinstance(value, int | float) and abs(value) > _EXACT_NUMBER for value in values):
-        return True
-    literals = [_literal(value) for value in values]
-    if not literals:
-        return False
-    if inner is not type:
-        return True if comparison else f"array_has_any({column}, [{', '.join(literals)}])"
-    return f"{column} {comparison} {literals[0]}" if comparison else f"{column} IN ({', '.join(literals)})"
-
-
-def _literal(value: Scalar) -> str:
-    match value:
-        case str():
-            return "'" + value.replace("'", "''") + "'"
-        case bool():
-            return "true" if value else "false"
-        case _:
-            return repr(value)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON, without the nulls that stand for missing fields."""
-    match value:
-        case dict():
-            return {name: _plain(each) for name, each in value.items() if each is not None}
-        case list():
-            return [_plain(each) for each in value]
-        case str() | int() | float() | None:
-            return value
-        case _:
-            return str(value)
+def _texts(column: arrow.ChunkedArray) -> list[str | None]:
+    return [None if value is None else str(value) for value in column.to_pylist()]
 
 
 def _decoded(text: str) -> dict[str, Any]:

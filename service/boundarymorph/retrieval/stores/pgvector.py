@@ -21,6 +21,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
 from boundarymorph.retrieval.stores.table import EXACT, Found, Table, check_columns, guessed, metadata_columns
+from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
@@ -30,6 +31,18 @@ APPROXIMATE = "pgvector searched its index, which may miss some of the nearest"
 _DISTANCES = {"cosine": "<=>", "inner product": "<#>", "l2": "<->"}
 _NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
 _INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
+_TIMES: Mapping[str, Kind] = {
+    "timestamptz": "timestamp",
+    "timestamp": "timestamp",
+    "date": "date",
+    "time": "time",
+    "timetz": "time",
+}
+_IN_UTC = {  # the zone of all connections
+    "timestamp": "{}::timestamptz",
+    "_timestamp": "{}::timestamptz[]",
+    "timetz": "({} AT TIME ZONE 'UTC')::time",
+}
 _ORDER = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _COLUMNS = """
     SELECT attname, typname, atttypmod FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
@@ -128,7 +141,7 @@ class PgvectorStore:
             self._url,
             autocommit=True,
             connect_timeout=max(2, int(self._timeout)),
-            options=f"-c statement_timeout={milliseconds}",
+            options=f"-c statement_timeout={milliseconds} -c TimeZone=UTC",
             application_name="boundarymorph",
         )
 
@@ -194,6 +207,7 @@ class PgvectorTable(Table):
         if modifier <= 0:
             self._there = Where(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
         self._json, self._metadata = metadata_columns(attached, {n: _kind(type) for n, (type, _) in columns.items()})
+        self._types = {name: type for name, (type, _) in columns.items()}
         self._search = {"exact_up_to": EXACT, **attached.search}
         names = {"table": attached.table, "vector": attached.vector}
         ((self._estimate, self._indexed),) = store.read(_INDEXED, names) or [(0, False)]
@@ -219,9 +233,10 @@ class PgvectorTable(Table):
             (*self._there.values, *chosen.values, literal, depth),
             SCAN | {name: value for name, value in self._search.items() if "." in name} if approximate else None,
         )
-        read = {row[0]: self._document(row[0], row[2:]) for row in rows} if documents else {}
         matrix = self._matrix([row[1] for row in rows]) if vectors else None
-        return Found([row[0] for row in rows], matrix, read, [APPROXIMATE] if approximate else [])
+        read = self._read([(row[0], *row[2:]) for row in rows]) if documents else {}
+        said = [APPROXIMATE] if approximate else []
+        return Found([row[0] for row in rows], matrix, read, said, exact=not approximate)
 
     def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
         """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
@@ -232,10 +247,10 @@ class PgvectorTable(Table):
             f"WHERE {column} @@ words AND {self._there.text} AND {chosen.text} ORDER BY rank DESC, 1 LIMIT %s",
             (query, *self._there.values, *chosen.values, depth),
         )
-        return {id: float(rank) for id, rank in rows}
+        return {id: float(rank) for id, rank in reversed(rows) if id is not None}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return {row[0]: self._document(row[0], row[1:]) for row in self._rows(ids, self._columns())}
+        return self._read(self._rows(ids, self._columns()))
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         texts = [self._attached.text, *([self._attached.title] if self._attached.title else [])]
@@ -245,6 +260,10 @@ class PgvectorTable(Table):
     def vectors(self, ids: Sequence[str]) -> Found:
         rows = self._rows(ids, [self._vector])
         return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]))
+
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        known = self._json is None and len(path) == 1 and path[0] in self._metadata
+        return _TIMES.get(self._types[path[0]].removeprefix("_")) if known else None
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:
         return Where(
@@ -259,7 +278,7 @@ class PgvectorTable(Table):
         if self._json is not None:
             place, keys = f"{_quoted(self._json)}::jsonb", condition.path
         elif first in self._metadata:
-            place, keys = f"to_jsonb({_quoted(first)})", tuple(rest)
+            place, keys = self._as_json(first), tuple(rest)
         else:
             return NEVER
         value = Where(f"({place}{' -> %s' * len(keys)})", keys)
@@ -291,9 +310,17 @@ class PgvectorTable(Table):
 
     def _columns(self) -> list[str]:
         """Return expressions for the text, the title and the metadata of a document."""
-        title = _quoted(self._attached.title) if self._attached.title else "NULL"
+        title = f"{_quoted(self._attached.title)}::text" if self._attached.title else "NULL"
         names = [self._json] if self._json else self._metadata
-        return [f"{_quoted(self._attached.text)}::text", title, *(f"to_jsonb({_quoted(name)})::text" for name in names)]
+        return [f"{_quoted(self._attached.text)}::text", title, *(f"{self._as_json(name)}::text" for name in names)]
+
+    def _as_json(self, name: str) -> str:
+        """Return an expression for a column as JSON, with its times in the one form."""
+        return f"to_jsonb({_IN_UTC.get(self._types[name], '{}').format(_quoted(name))})"
+
+    def _read(self, rows: Sequence[Sequence[Any]]) -> dict[str, Document]:
+        """Return the documents of rows of an id and `_columns`; of several with one id, the first."""
+        return {row[0]: self._document(row[0], row[1:]) for row in reversed(rows) if row[0] is not None}
 
     def _document(self, id: str, row: Sequence[Any]) -> Document:
         text, title, *values = row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -22,12 +23,14 @@ from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Table, guessed
+from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -75,7 +78,8 @@ class QdrantStore:
 
     def open(self, attached: Attached) -> QdrantTable:
         with errors():
-            described = self.client.get_collection(attached.table).config.params.vectors
+            collection = self.client.get_collection(attached.table)
+        described = collection.config.params.vectors
         if isinstance(described, dict) and "" in described:  # as LangChain names the only one
             described = described[""]
         named: Mapping[str, Any] = described if isinstance(described, dict) else {"vector": described}
@@ -86,7 +90,10 @@ class QdrantStore:
                 f"{', '.join(named) or 'none'}"
             )
         using = attached.vector if isinstance(described, dict) else None
-        return QdrantTable(self.client, attached, parameters.size, using)
+        times = [
+            key for key, of in collection.payload_schema.items() if of.data_type == models.PayloadSchemaType.DATETIME
+        ]
+        return QdrantTable(self.client, attached, parameters.size, using, times)
 
     def close(self) -> None:
         """Close the connection."""
@@ -99,7 +106,11 @@ class QdrantTable(Table):
     An attached id of "id" is that of the point; any other is a field of the payload.
     """
 
-    def __init__(self, client: QdrantClient, attached: Attached, dimension: int, using: str | None) -> None:
+    def __init__(
+        self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, times: Sequence[str] = ()
+    ) -> None:
+        """times: keys of the payload that are indexed as times."""
+        self._times = frozenset(times)
         self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
         self._key = None if attached.id == "id" else attached.id
         self._payload = Payload(attached, (self._key or "", NODE))
@@ -125,13 +136,17 @@ class QdrantTable(Table):
                 with_payload=True if documents else [self._key] if self._key else False,
             ).points
         said = [APPROXIMATE] if large else []
-        return self._found(points, vectors=vectors, documents=documents)._replace(warnings=said)
+        return self._found(points, vectors=vectors, documents=documents)._replace(warnings=said, exact=not large)
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return self._found(self._points(ids, vectors=False), vectors=False, documents=True).documents
 
     def vectors(self, ids: Sequence[str]) -> Found:
         return self._found(self._points(ids, vectors=True), vectors=True, documents=False)
+
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        within = self._payload.path(path)
+        return "timestamp" if within is not None and _key(within) in self._times else None
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return models.Filter(must=list(parts)) if by == "and" else models.Filter(should=list(parts))
@@ -146,11 +161,13 @@ class QdrantTable(Table):
             return NEVER
         if not all(map(_PLAIN.fullmatch, path)):
             return UNKNOWN
-        key = ".".join(path)
+        key = _key(path)
         if isinstance(condition, Exists):
             empty = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
             return Bounds(True, models.Filter(must_not=[empty]))
         values: list[Any] = list(condition.values)
+        if key in self._times and condition.type == "text":
+            return _compared_times(key, condition.comparison, values)
         match condition.type, condition.comparison:
             case "text", "in":
                 return Bounds.exactly(models.FieldCondition(key=key, match=models.MatchAny(any=values)))
@@ -172,26 +189,63 @@ class QdrantTable(Table):
                     known = [point for id in portion if (point := _point_id(id)) is not None]
                     points += self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
                     continue
-                among = models.FieldCondition(key=self._key, match=models.MatchAny(any=portion))
-                found, _ = self._client.scroll(
-                    self._attached.table, models.Filter(must=[among]), limit=len(portion), with_vectors=wanted
-                )
-                points += found
+                points += self._among(self._key, portion, wanted)
         return points
+
+    def _among(self, key: str, ids: list[str], vectors: bool | list[str]) -> Iterator[Any]:
+        """Yield the points with these ids in a field of the payload, which several points may share."""
+        numbers = [int(id) for id in ids if _INTEGER.fullmatch(id)]
+        either: list[Any] = [models.FieldCondition(key=key, match=models.MatchAny(any=ids))]
+        either += [models.FieldCondition(key=key, match=models.MatchAny(any=numbers))] if numbers else []
+        offset = None
+        while True:
+            found, offset = self._client.scroll(
+                self._attached.table,
+                models.Filter(should=either),
+                limit=len(ids),
+                offset=offset,
+                with_vectors=vectors,
+            )
+            yield from found
+            if offset is None:
+                return
 
     def _shown(self, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return a payload with its text, which LlamaIndex keeps in JSON."""
         node = (payload or {}).get(NODE) if self._attached.text == NODE else None
-        return {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
+        shown = {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
+        return self._in_one_form(shown) if self._times else shown
+
+    def _in_one_form(self, payload: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return a payload with the times of indexed fields in the one form."""
+        shown: dict[str, Any] = {}
+        for name, value in payload.items():
+            path = (*above, name)
+            inner = self._in_one_form(value, path) if isinstance(value, dict) else value
+            shown[name] = in_one_form(inner) if _key(path) in self._times else inner
+        return shown
 
     def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
-        rows = [(str(point.id) if self._key is None else str(point.payload[self._key]), point) for point in points]
+        rows = [(self._id(point), point) for point in points if not vectors or self._vector(point) is not None]
         matrix = None
         if vectors:
-            parts = [point.vector[self._using] if self._using else point.vector for _, point in rows]
+            parts = [self._vector(point) for _, point in rows]
             matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
-        read = {id: self._payload.document(id, self._shown(point.payload)) for id, point in rows} if documents else {}
+        read = {
+            id: self._payload.document(id, self._shown(point.payload))
+            for id, point in (reversed(rows) if documents else ())
+            if id is not None
+        }
         return Found([id for id, _ in rows], matrix, read)
+
+    def _vector(self, point: Any) -> Any:
+        """Return the vector of a point that was read with it; None if it has none of the name."""
+        return point.vector if self._using is None else (point.vector or {}).get(self._using)
+
+    def _id(self, point: Any) -> str | None:
+        """Return the id of a point; None if its payload has none."""
+        id = point.id if self._key is None else (point.payload or {}).get(self._key)
+        return None if id is None else str(id)
 
 
 @contextmanager
@@ -213,6 +267,23 @@ def errors() -> Iterator[None]:
     except ValueError as error:  # in this process
         missing = UnknownIndex if "not found" in str(error) else RetrieverFailed
         raise missing(f"Qdrant: {error}") from error
+
+
+def _key(path: Sequence[str]) -> str:
+    """Return the key of a field at a path, whose names have no quotes."""
+    return ".".join(f'"{name}"' if "." in name else name for name in path)
+
+
+def _compared_times(key: str, comparison: str, values: Sequence[str]) -> Bounds[Any]:
+    """Compare with times in the one form; Qdrant knows their microseconds."""
+    moments = [Moment.read(value, "timestamp") for value in values]
+    if any(moment is None or len(moment.fraction) > 6 for moment in moments):
+        return UNKNOWN
+    times = [datetime.fromisoformat(value) for value in values]
+    if comparison != "in":
+        return Bounds.exactly(models.FieldCondition(key=key, range=models.DatetimeRange(**{comparison: times[0]})))
+    ranges = [models.FieldCondition(key=key, range=models.DatetimeRange(gte=time, lte=time)) for time in times]
+    return Bounds.exactly(models.Filter(should=list(ranges)))
 
 
 def _point_id(id: str) -> int | str | None:

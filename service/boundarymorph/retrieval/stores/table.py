@@ -13,6 +13,7 @@ from boundarymorph.errors import RetrieverFailed
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Condition
 from boundarymorph.retrieval.stores.bounds import Bounds, Language, bounds
+from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached
 
 EXACT = 100_000  # documents up to which every search of a store is exact, unless `search` says otherwise
@@ -22,15 +23,18 @@ _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
 class Found(NamedTuple):
-    """n documents in any order: their ids and (n, d) vectors of any length, float16 where the store keeps such.
+    """n rows in any order: their ids and (n, d) vectors of any length, float16 where the store keeps such.
 
-    vectors: None if none were wanted; documents: by id, if they were wanted; warnings: about the search.
+    ids: None for a row without one; several rows may share one. vectors: None if none were wanted; documents: by id, if
+    they were wanted, of rows that share one that of the first; warnings: about the search; exact: whether the store
+    compared all vectors that have a direction.
     """
 
-    ids: Sequence[str]
+    ids: Sequence[str | None]
     vectors: NDArray[np.floating] | None
     documents: Mapping[str, Document] = {}
     warnings: Sequence[str] = ()
+    exact: bool = True
 
 
 class Table(Protocol):
@@ -50,6 +54,13 @@ class Table(Protocol):
 
     def count(self) -> int:
         """Number of documents with a vector."""
+
+    def time(self, path: tuple[str, ...]) -> Kind | None:
+        """Return what times the field at a path of the metadata holds, None if it holds something else.
+
+        `documents` and `search` return them in the one form of `stores.times`, and filters of `bounds` have it.
+        """
+        return None
 
     def bounds(self, condition: Condition) -> Bounds[Any]:
         """Translate a filter. Where the store has no expression with the same meaning, two that enclose it.
@@ -194,7 +205,7 @@ class Payload:
             metadata = whole if isinstance(whole, dict) else {}
         else:
             metadata = {name: value for name, value in payload.items() if self.is_metadata(name)}
-        return Document(id, text if isinstance(text, str) else "", title, metadata)
+        return Document(id, text if isinstance(text, str) else "", title if isinstance(title, str) else None, metadata)
 
     def is_metadata(self, name: str) -> bool:
         """Whether a field is one of the metadata."""
