@@ -89,7 +89,9 @@ async def answers(client: Client, url: str) -> None:
     concise = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
     assert {document["id"] for document in concise["documents"]} == {f"papers/p{n}" for n in range(36, 40)}
     assert set(concise["documents"][0]) == {"id", "title", "text", "relevance", "judged"}
-    assert not any(document["judged"] for document in concise["documents"])
+    assert all(document["judged"] for document in concise["documents"])  # as judged before
+    unjudged = await structured(client, "select_documents", query="never asked", index="papers", budget=0)
+    assert not any(document["judged"] for document in unjudged["documents"])
 
     found = await structured(client, "search", query=PAPERS["query"], index="papers")
     assert [hit["id"] for hit in found["results"]][:3] == [f"papers/p{n}" for n in best[:3]]
