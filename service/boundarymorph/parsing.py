@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic_core import ErrorDetails, from_json
@@ -45,11 +46,23 @@ ALLOWED = {  # by the `pattern` of a field
 }
 
 
-def in_words(mistake: ErrorDetails) -> str:
-    """Return pydantic's message about a field, with what is allowed in place of a regular expression."""
+_IN_WORDS = {  # of JSON, by pydantic's type of a mistake
+    "missing": "is missing",
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+}
+
+
+def in_words(mistake: ErrorDetails, names: Collection[str] = ()) -> str:
+    """Return pydantic's message about a field in words that need no knowledge of it: with JSON's names of types, and
+    with what is allowed in place of a regular expression. names: of the fields that there are, to suggest one."""
+    if mistake["type"] == "extra_forbidden":
+        near = get_close_matches(str(mistake["loc"][-1])[:100], names, n=1)
+        return "unknown" + (f"; did you mean {near[0]!r}?" if near else "")
     if mistake["type"] == "string_pattern_mismatch":
         return ALLOWED.get(mistake["ctx"]["pattern"], "is not of the form that the documentation describes")
-    return mistake["msg"].removeprefix("Value error, ")
+    return _IN_WORDS.get(mistake["type"]) or mistake["msg"].removeprefix("Value error, ")
 
 
 def parse(body: bytes, most_numbers: int) -> Any:

@@ -15,11 +15,12 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from boundarymorph.agents import tokens
-from boundarymorph.settings import AgentSettings
+from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents.conftest import LONG, SECRETS, GatedScorer, Running, Serve, Transport
 from tests.api.service import problem
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.scoring.fakes import score_of
 from tests.system.service import REPOSITORY, boundarymorph
 
@@ -63,13 +64,17 @@ async def describes_itself(client: Client) -> None:
         for schema in (tool.input_schema, tool.output_schema):
             assert "$ref" not in str(schema)
             assert all(field["description"] for field in schema["properties"].values())
-    assert tools["select_documents"].input_schema["required"] == ["query", "index"]
+    assert tools["select_documents"].input_schema["required"] == ["query"]
     assert tools["search"].input_schema["required"] == ["query"]
 
 
 async def answers(client: Client, url: str) -> None:
     listed = await structured(client, "list_indexes")
-    assert listed["indexes"] == [{"name": "empty", "documents": 0}, {"name": "papers", "documents": 40}]
+    empty, papers = listed["indexes"]
+    assert empty == {"name": "empty", "documents": 0, "fields": {}}
+    assert (papers["name"], papers["documents"]) == ("papers", 40)
+    assert papers["fields"]["url"] == {"type": "string", "examples": ["https://example.org/seven"]}
+    assert papers["fields"]["year"]["type"] == "number" and len(papers["fields"]["year"]["examples"]) == 3
 
     selected = await structured(client, "select_documents", **PAPERS, k=4, budget=40, response_format="detailed")
     texts = [f"Paper {number}\n{LONG if number == 7 else f'text {number}'}" for number in range(40)]
@@ -83,7 +88,10 @@ async def answers(client: Client, url: str) -> None:
 
     concise = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
     assert {document["id"] for document in concise["documents"]} == {f"papers/p{n}" for n in range(36, 40)}
-    assert set(concise["documents"][0]) == {"id", "title", "text", "relevance"}
+    assert set(concise["documents"][0]) == {"id", "title", "text", "relevance", "judged"}
+    assert all(document["judged"] for document in concise["documents"])  # as judged before
+    unjudged = await structured(client, "select_documents", query="never asked", index="papers", budget=0)
+    assert not any(document["judged"] for document in unjudged["documents"])
 
     found = await structured(client, "search", query=PAPERS["query"], index="papers")
     assert [hit["id"] for hit in found["results"]][:3] == [f"papers/p{n}" for n in best[:3]]
@@ -105,11 +113,14 @@ async def says_what_to_do(client: Client) -> None:
     assert "list_indexes" in await refused(client, "select_documents", query="q", index="nowhere")
     assert "list_indexes" in await refused(client, "select_documents", query="q", index="empty")
     assert "search again" in await refused(client, "fetch", id="papers/nothing")
-    assert "search and select_documents" in await refused(client, "fetch", id="nothing")
+    assert "one of empty, papers" in await refused(client, "fetch", id="nothing")
     assert "not both" in await refused(client, "select_documents", **PAPERS, k=1, max_tokens=500)
     assert "limit of 2,000" in await refused(client, "select_documents", **PAPERS, budget=2_001)
-    assert "index, one of empty, papers" in await refused(client, "search", query="q")
-    assert "querry: Extra inputs" in await refused(client, "select_documents", **PAPERS, querry="q")
+    assert "one of empty, papers" in await refused(client, "search", query="q")
+    assert "one of empty, papers" in await refused(client, "select_documents", query="q")
+    assert "unknown argument 'querry'; did you mean 'query'?" in await refused(
+        client, "select_documents", **PAPERS, querry="q"
+    )
     with pytest.raises(MCPError, match="there is no tool 'delete_everything'; there are select_documents"):
         await client.call_tool("delete_everything", {})
 
@@ -160,13 +171,35 @@ class TestKeysAndLimits:
                 client, "select_documents", query="q", index="empty"
             )
 
-    @pytest.mark.parametrize("transport", OVER_HTTP)
-    async def test_calls_count_against_the_rate_of_the_key(self, service: Running, transport: Transport) -> None:
-        async with service.connect(transport, "rare") as client:
-            await client.list_tools()
-            await structured(client, "list_indexes")
-            await structured(client, "list_indexes")
-            assert "Wait " in await refused(client, "list_indexes")
+    @pytest.mark.strangers
+    async def test_every_request_counts_against_the_rate_of_the_key(self, serve: Serve) -> None:
+        begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        methods: list[tuple[str, dict[str, Any]]] = [("initialize", begin), ("tools/list", {}), ("ping", {})]
+        requests: list[tuple[str, Any]] = [
+            ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) for method, params in methods
+        ]
+        wrong = {"name": "fetch", "arguments": {}}
+        requests += [
+            ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wrong}),
+            ("/tools/fetch", {}),
+        ]
+        limits = RateLimitSettings(keys={"rare": f"{len(requests)}/hour"})
+        accept = {"accept": "application/json, text/event-stream"}
+        async with serve(rate_limits=limits) as service, service.api("rare") as rare:
+            statuses = [(await rare.post(path, json=body, headers=accept)).status_code for path, body in requests]
+            assert 429 not in statuses and statuses[-1] == 422
+            for path, body in requests:
+                problem(await rare.post(path, json=body, headers=accept), 429, "rate-limited")
+
+    @pytest.mark.strangers
+    async def test_nobody_at_the_url_is_said_at_once_and_in_answers(self, tmp_path: Path) -> None:
+        url = f"http://127.0.0.1:{free_port()}"
+        command = StdioServerParameters(command=sys.executable, args=["-m", "boundarymorph.cli", "mcp", "--url", url])
+        with (tmp_path / "errors").open("w+") as errors:
+            async with Client(stdio_client(command, errlog=errors)) as client:
+                assert url in await refused(client, "list_indexes")
+            errors.seek(0)
+            assert f"nothing answers at {url}" in errors.read()
 
     @pytest.mark.parametrize(("name", "status", "slug"), [(None, 401, "unauthenticated"), ("writer", 403, "forbidden")])
     @pytest.mark.parametrize("path", ["/mcp", "/tools/list_indexes"])

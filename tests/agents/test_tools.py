@@ -56,7 +56,8 @@ class TestSchemas:
             ({"query": "q", "index": "i", "distinct": True}, True),
             ({"query": "q", "index": "i", "distinct": "url"}, True),
             ({"query": "q", "index": "i", "distinct": 2}, False),
-            ({"query": "q"}, False),
+            ({"query": "q"}, True),
+            ({"index": "i"}, False),
             ({"query": "q", "index": "i", "k": 0}, False),
             ({"query": "q", "index": "i", "budget": "much"}, False),
             ({"query": "q", "index": "i", "kk": 1}, False),
@@ -116,7 +117,7 @@ class TestCalls:
             ("nothing", "{}", 404, "not-found", "did you mean"),
             ("search", "[]", 422, "invalid-input", "JSON object"),
             ("search", "{", 422, "invalid-input", "not JSON"),
-            ("search", "{}", 422, "invalid-input", "query: Field required"),
+            ("search", "{}", 422, "invalid-input", "query: is missing"),
             ("search", '{"query": "q"}', 422, "invalid-input", "one of empty, papers"),
             ("search", '{"query": "q", "index": "a"}', 404, "unknown-index", "list_indexes"),
             ("search", '{"query": "q", "index": "empty"}', 409, "empty-index", "list_indexes"),
@@ -129,6 +130,26 @@ class TestCalls:
         self, api: httpx.AsyncClient, tool: str, body: str, status: int, slug: str, said: str
     ) -> None:
         assert said in problem(await api.post(f"/tools/{tool}", content=body), status, slug)
+
+    @pytest.mark.strangers
+    async def test_an_empty_answer_says_why(self, api: httpx.AsyncClient) -> None:
+        call = {**QUERY, "budget": 40, "min_relevance": 1, "response_format": "detailed"}
+        found = answer(await api.post("/tools/select_documents", json=call))
+        assert found["documents"] == []
+        assert [note for note in found["notes"] if note.startswith("no document reached 1; the best was 0.")]
+
+    @pytest.mark.strangers
+    @pytest.mark.parametrize("wrong", [{"filter": {"yaer": 2003}}, {"distinct": "uri"}])
+    async def test_the_fields_that_exist_are_named(self, api: httpx.AsyncClient, wrong: dict[str, Any]) -> None:
+        found = answer(await api.post("/tools/select_documents", json={**QUERY, "budget": 0, **wrong}))
+        assert "the fields of this index are year (number), url (string)" in found["notes"]
+
+    @pytest.mark.strangers
+    async def test_the_only_index_need_not_be_named(self, service: Running) -> None:
+        async with service.api("narrow") as narrow:
+            found = answer(await narrow.post("/tools/select_documents", json={"query": "q", "k": "2"}))["documents"]
+            assert len(found) == 2
+            assert answer(await narrow.post("/tools/fetch", json={"id": "p3"}))["text"] == "text 3"
 
     async def test_one_call_counts_once(self, service: Running) -> None:
         async with service.api("rare") as rare:

@@ -15,14 +15,13 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
 
 from boundarymorph import __version__
 from boundarymorph.agents.rest import Rest, ToolError
 from boundarymorph.agents.schemas import json_schema
 from boundarymorph.agents.tools import BY_NAME, TOOLS, Call
 from boundarymorph.inference.shares import CALLER, Shares
-from boundarymorph.settings import AgentSettings, Settings, mistakes
+from boundarymorph.settings import AgentSettings, Settings
 
 INSTRUCTIONS = (
     "Search of document collections for questions with many relevant documents. Call list_indexes once; then ask "
@@ -59,8 +58,6 @@ def server(settings: AgentSettings, rest_of: Callable[[Context], Rest]) -> Serve
         call = Call(rest_of(context), settings, context.session.report_progress)
         try:
             answer = await tool.run(call, params.arguments or {})
-        except ValidationError as error:
-            return _failed(f"{mistakes(error)}. Correct that and call again.")
         except ToolError as error:
             return _failed(str(error))
         text = answer.model_dump_json(exclude_none=True)

@@ -87,7 +87,10 @@ class Rest:
                     yield name.decode(), data
 
     def document_path(self, index: str, id: str) -> str:
-        return f"/indexes/{_segment(index)}/documents/{_segment(id)}"
+        return f"{self.index_path(index)}/documents/{_segment(id)}"
+
+    def index_path(self, index: str) -> str:
+        return f"/indexes/{_segment(index)}"
 
     @asynccontextmanager
     async def _answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
@@ -106,7 +109,9 @@ class Rest:
                 yield response
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
-            raise ToolError(f"the service cannot be reached, or its answer broke off: {said}. {BROKEN}") from error
+            raise ToolError(
+                f"the service at {self.url} cannot be reached, or its answer broke off: {said}. {BROKEN}"
+            ) from error
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:

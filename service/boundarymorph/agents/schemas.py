@@ -19,7 +19,9 @@ class SelectDocuments(Message):
         description="Other questions that the documents may answer instead, for one set with one budget. Not together "
         "with max_tokens, min_relevance, distinct, diversity or an automatic budget.",
     )
-    index: str = Field(min_length=1, description="The index to search; list_indexes returns their names.")
+    index: str | None = Field(
+        None, min_length=1, description="The index to search; needed if there are several. list_indexes names them."
+    )
     k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default.")
     max_tokens: int | None = Field(
         None,
@@ -91,8 +93,8 @@ class SelectedText(BaseModel):
     cut: bool | None = Field(None, description="True if the text is cut; use fetch to read all of it.")
     relevance: float = Field(description="From 0 to 1.")
     url: str | None = Field(None, description="Where a person can read it. Detailed answers only.")
-    judged: bool | None = Field(
-        None, description="Judged by the accurate model, or inferred from others. Detailed answers only."
+    judged: bool = Field(
+        description="Whether the relevance is the accurate model's judgement, or inferred from others."
     )
     uncertainty: float | None = Field(
         None, description="Standard deviation of an inferred relevance. Detailed answers only."
@@ -114,9 +116,17 @@ class SelectedTexts(BaseModel):
     costs: Costs | None = Field(None, description="Detailed answers only.")
 
 
+class ListedField(BaseModel):
+    type: str = Field(description="Of its values: string, number, boolean, array, object, null.")
+    examples: list[Any] = Field(description="Some of its values.")
+
+
 class ListedIndex(BaseModel):
     name: str = Field(description="Value for the argument index.")
     documents: int = Field(description="Number of documents.")
+    fields: dict[str, ListedField] | None = Field(
+        None, description="Fields of the metadata in a sample, for filter and distinct. Not there: not looked at."
+    )
 
 
 class ListedIndexes(BaseModel):
@@ -141,6 +151,18 @@ class FetchedDocument(BaseModel):
     url: str = Field(description="For citations.")
     metadata: dict[str, Any] = Field(description="Fields of the document.")
     next_offset: int | None = Field(None, description="If there is more: call fetch again with this offset.")
+
+
+def type_of(value: object) -> str:
+    """Return JSON's name of a value's type."""
+    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (bool, "boolean"),
+        ((int, float), "number"),
+        (str, "string"),
+        (list, "array"),
+        (dict, "object"),
+    )
+    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:

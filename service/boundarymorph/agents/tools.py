@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,11 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from boundarymorph.agents import schemas, tokens
+from boundarymorph.agents.arguments import understood
 from boundarymorph.agents.fitting import fitted, fitted_document
 from boundarymorph.agents.rest import Rest, ToolError
 from boundarymorph.api.schemas import Message
 from boundarymorph.settings import AgentSettings
 
+NO_MATCH, NO_FIELD = "no document passes the filter", "in its metadata"  # in warnings of the service
+EXAMPLES = 3  # values of a field
 LONGEST_URL = 500  # characters of one among a document's metadata
 Progress = Callable[[float, float, str], Awaitable[None]]  # amount done, total, message
 
@@ -42,32 +45,40 @@ class Tool:
     work: Callable[[Call, Any], Awaitable[BaseModel]]
 
     async def run(self, call: Call, arguments: Mapping[str, Any]) -> BaseModel:
-        """Carry out a call. Raises pydantic's ValidationError, and ToolError."""
-        return await self.work(call, self.arguments.model_validate(dict(arguments)))
+        """Carry out a call. Raises ToolError."""
+        return await self.work(call, understood(self.arguments, arguments))
 
 
 async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schemas.SelectedTexts:
-    own = ("response_format", "further_queries")
-    body = {name: value for name, value in asked if name not in own and value is not None}
+    own = ("response_format", "further_queries", "index")
+    index = asked.index or await _only_index(call)
+    body = {name: value for name, value in asked if name not in own and value is not None} | {"index": index}
     if asked.further_queries:
         body["queries"] = [body.pop("query"), *asked.further_queries]
     if asked.exclude_ids is not None:
-        body["exclude_ids"] = [each for id in asked.exclude_ids for each in _excluded(asked.index, id)]
+        body["exclude_ids"] = [each for id in asked.exclude_ids for each in _excluded(index, id)]
     if asked.max_tokens is None:
         body.setdefault("k", schemas.DEFAULT_K)
     selection = await _select(call, body)
     detailed = asked.response_format == "detailed"
-    documents = [_selected(call.rest, asked.index, found, detailed) for found in selection["documents"]]
+    documents = [_selected(call.rest, index, found, detailed) for found in selection["documents"]]
     costs = _costs(selection) if detailed else None
-    answer = schemas.SelectedTexts(documents=documents, notes=selection["warnings"], costs=costs)
+    notes = [*selection["warnings"], *await _unknown_fields(call, index, selection["warnings"])]
+    answer = schemas.SelectedTexts(documents=documents, notes=notes, costs=costs)
     most = min(call.settings.answer_tokens, asked.max_tokens or call.settings.answer_tokens)
     return await asyncio.to_thread(fitted, answer, most)
 
 
 async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.ListedIndexes:
     indexes, unreadable = await _indexes(call)
+    for index in indexes[: call.settings.described_indexes]:
+        index.fields = await _fields(call, index.name) if index.documents else {}
     notes = [tokens.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
     answer = schemas.ListedIndexes(indexes=indexes, notes=notes)
+    for index in reversed(indexes):  # names are worth more than fields
+        if tokens.count(answer.model_dump_json(exclude_none=True)) <= call.settings.answer_tokens:
+            break
+        index.fields = None
     while tokens.count(answer.model_dump_json()) > call.settings.answer_tokens:
         fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
         left_out = f"{len(indexes) - len(fewer)} more are not listed here"
@@ -76,7 +87,7 @@ async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.Listed
 
 
 async def search(call: Call, asked: schemas.Search) -> schemas.Hits:
-    index = asked.index or call.settings.index or await _only_index(call)
+    index = asked.index or await _only_index(call)
     selection = await _select(call, {"query": asked.query, "index": index, "k": schemas.DEFAULT_K})
     hits = [
         schemas.Hit(
@@ -114,7 +125,7 @@ async def _found(call: Call, handle: str) -> tuple[str, str, dict[str, Any]]:
     """Return index, id and content of a document. Names of tables and ids may have a slash. Raises ToolError."""
     index, _, id = handle.partition("/")
     if not id:
-        raise ToolError(f"{handle!r} is not the id of a document. Use ids from search and select_documents.")
+        index, id = await _only_index(call), handle
     table, _, id_in_table = id.partition("/")
     try:
         return index, id, await call.rest.get(call.rest.document_path(index, id))
@@ -155,15 +166,41 @@ async def _indexes(call: Call) -> tuple[list[schemas.ListedIndex], list[str]]:
     return indexes, [index["name"] for index in found["unreadable"]]
 
 
+async def _fields(call: Call, index: str) -> dict[str, schemas.ListedField]:
+    """Return the fields of the metadata in a sample of an index; none where it cannot be read now."""
+    with suppress(ToolError):
+        found = await call.rest.get(call.rest.index_path(index) + "/stats")
+        return {name: _field(field["examples"]) for name, field in found["fields"].items()}
+    return {}
+
+
+def _field(examples: Sequence[Any]) -> schemas.ListedField:
+    types = dict.fromkeys(schemas.type_of(value) for value in examples)
+    return schemas.ListedField(type=" or ".join(types) or "unknown", examples=list(examples[:EXAMPLES]))
+
+
+async def _unknown_fields(call: Call, index: str, warnings: Sequence[str]) -> list[str]:
+    """Name the fields of an index where a filter or a grouping found none of those that it names."""
+    if not any(said in warning for warning in warnings for said in (NO_MATCH, NO_FIELD)):
+        return []
+    fields = await _fields(call, index)
+    named = ", ".join(f"{name} ({field.type})" for name, field in fields.items())
+    return [tokens.cut(f"the fields of this index are {named}", 300)] if named else ["no document here has metadata"]
+
+
 async def _only_index(call: Call) -> str:
+    """Return the index that is meant if none is named. Raises ToolError, with the names, if there are several."""
+    if call.settings.index is not None:
+        return call.settings.index
     indexes, unreadable = await _indexes(call)
     names = [*(index.name for index in indexes), *unreadable]
     if len(names) == 1:
         return names[0]
     if not names:
         raise ToolError("there is no index that you may search. Tell your user.")
+    named = ", ".join(names)
     raise ToolError(
-        tokens.cut(f"there are several indexes; call search with the argument index, one of {', '.join(names)}", 500)
+        tokens.cut(f"there are several indexes; say index, or INDEX/ID where a document is meant: one of {named}", 500)
     )
 
 
@@ -171,7 +208,6 @@ def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) 
     judged = found["source"] == "cross_encoder"
     details = {
         "url": _url(rest, index, found["id"], found["metadata"]),
-        "judged": judged,
         "uncertainty": None if judged else _short(found["std"]),
         "retrieval_rank": found["retrieval_rank"],
         "metadata": found["metadata"] or None,
@@ -181,6 +217,7 @@ def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) 
         title=found["title"],
         text=found["text"] or "",
         relevance=_short(found["relevance"]),
+        judged=judged,
         **(details if detailed else {}),
     )
 
@@ -232,7 +269,8 @@ TOOLS = (
     Tool(
         "list_indexes",
         "List the indexes",
-        "The indexes that you may search, and how many documents each has. Call it once, before select_documents.",
+        "The indexes that you may search: how many documents each has, and the fields of their metadata with some "
+        "values, for filter and distinct. Call it once, before select_documents.",
         schemas.ListIndexes,
         schemas.ListedIndexes,
         list_indexes,
@@ -240,7 +278,7 @@ TOOLS = (
     Tool(
         "search",
         "Search",
-        f"The {schemas.DEFAULT_K} documents that are most relevant to a query, by title. fetch has their texts; "
+        f"The titles of the {schemas.DEFAULT_K} documents that are most relevant to a query. fetch has their texts; "
         "select_documents does both at once.",
         schemas.Search,
         schemas.Hits,

@@ -27,11 +27,6 @@ MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # with which pydantic distinguishes the forms of a vector
 MAX_CHARACTERS = 1_000  # of a message, which may quote the caller's input
-_IN_JSON = {  # pydantic's names for Python's types, in JSON's
-    "model_type": "Input should be an object",
-    "dict_type": "Input should be an object",
-    "list_type": "Input should be an array",
-}
 REFUSAL = "refusal"  # attribute of a request's state: a function from a Problem to status and body
 Refusal = Callable[[Problem], tuple[int, Any]]
 log = logging.getLogger(__name__)
@@ -173,7 +168,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _message(detail: ErrorDetails) -> str:
-    return _IN_JSON.get(detail["type"]) or _short(parsing.in_words(detail))
+    return _short(parsing.in_words(detail))
 
 
 def _short(text: str) -> str:

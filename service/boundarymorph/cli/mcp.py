@@ -66,5 +66,11 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Rest]:
     key = os.environ.get("BOUNDARYMORPH_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(settings.limits.deadline_seconds + GRACE_SECONDS, connect=CONNECT_SECONDS)
+    shown = str(httpx.URL(url).copy_with(username=None, password=None))
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout) as http:
-        yield Rest(http, url)
+        try:
+            await http.get("/livez")
+        except httpx.HTTPError as error:  # a service that is started later will answer
+            said = str(error) or type(error).__name__
+            typer.echo(f"warning: nothing answers at {shown} now ({said}); is it running?", err=True)
+        yield Rest(http, shown)

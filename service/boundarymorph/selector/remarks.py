@@ -3,9 +3,13 @@ departed from its algorithm."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
 from unicodedata import name
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.selection import SelectionSession, StopReason
 from boundarymorph.selection.methods import PAPER
@@ -69,6 +73,14 @@ def no_call(stop_reason: StopReason | None, reused: int, returned: int) -> str:
         case _:
             why = "no document is left that fits"
     return f"no call was made: {why}"
+
+
+def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[str]:
+    """Say why the answer is empty, if no document reaches the minimum relevance. relevance: of the candidates."""
+    if least is None or not relevance.size:
+        return []
+    seen = "the best was" if scored else "the best was expected to have"
+    return [f"no document reached {least:g}; {seen} {math.floor(1000 * relevance.max()) / 1000:g}; lower min_relevance"]
 
 
 def nothing_found(scores: Collection[float]) -> str | None:

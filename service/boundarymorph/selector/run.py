@@ -24,7 +24,7 @@ from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.order import CallOrder
 from boundarymorph.selector.pace import Pace
 from boundarymorph.selector.refusal import refusal
-from boundarymorph.selector.remarks import departure, no_call, remarks, unfamiliar
+from boundarymorph.selector.remarks import departure, no_call, none_reached, remarks, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.selector.telling import Session, Telling, session_of, telling
@@ -191,6 +191,10 @@ class SelectionRun(CallOrder):
         if session is not None:
             selection, outlook = await self._selection(session)
             stop_reason = session.stop_reason
+            if not selection.documents.size:
+                believed = await self._step(session.ranking)
+                least, scored = self._task.min_relevance, bool(believed.scored.any())
+                self.warnings += none_reached(least, believed.relevance, scored)
             if isinstance(session, SelectionSession) and (said := departure(self._task, session, len(scores.reused))):
                 self.warnings.append(said)
             if self.interruption is not None:

@@ -196,7 +196,7 @@ class StoreIndex:
         return pool, scores
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: gets those without content."""
+        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: gets those without any."""
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
@@ -217,7 +217,7 @@ class StoreIndex:
         ]
 
     def _contents(self, ids: Sequence[str], read: dict[str, Document]) -> dict[str, str]:
-        """Return what words are taken from, by id. read: documents that need not be read; gets those without content."""
+        """Return what words are taken from, by id. read: documents that need not be read; gets those without text."""
         left = in_pieces(self.documents, [id for id in ids if id not in read])
         there: list[str] = []
 
