@@ -253,7 +253,7 @@ def test_filters_mean_what_they_mean_in_llamaindex(url: str) -> None:
     pairs = [[*first, *second] for first, second in pairwise(single)]
     for given in (*single, *pairs, []):
         for condition in FilterCondition:
-            filters = MetadataFilters(filters=given, condition=condition)
+            filters = MetadataFilters(filters=given, condition=condition)  # type: ignore[arg-type]
             passes = build_metadata_filter_fn(METAS.__getitem__, filters)
             retriever = BoundaryMorphRetriever("metas", similarity_top_k=9, filters=filters, budget=0, base_url=url)
             assert {node.node_id for node in retriever.retrieve("t")} == set(filter(passes, METAS)), filters
