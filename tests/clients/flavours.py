@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
-from functools import wraps
 from typing import Any, cast
 
 from boundarymorph_client import AsyncClient, Client, Round, Selection
@@ -51,13 +50,3 @@ async def connecting(flavour: Flavour) -> AsyncIterator[Connect]:
             return cast(AsyncClient, made)
 
         yield connect
-
-
-def in_thread(test: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    """A test that blocks, beside a service in the event loop."""
-
-    @wraps(test)
-    async def run(**given: Any) -> None:
-        await asyncio.to_thread(test, **given)
-
-    return run

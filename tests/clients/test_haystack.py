@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,17 +12,15 @@ from haystack import Document, Pipeline
 from haystack.components.builders import PromptBuilder
 from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
 from haystack.core.errors import PipelineRuntimeError
-from haystack.dataclasses import ByteStream
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.errors import FilterError
 from haystack.tracing.tracer import Span, Tracer, disable_tracing, enable_tracing, tracer
 from haystack.utils import Secret
-from haystack.utils.filters import document_matches_filter
 
 from boundarymorph_client import Client
 from boundarymorph_client.haystack import BoundaryMorphRanker, BoundaryMorphRetriever
 from tests.clients.examples import check_example
-from tests.clients.flavours import Flavour, in_thread
+from tests.clients.flavours import Flavour
 from tests.clients.way import Recorder
 
 QUERY = "what is asked"
@@ -218,100 +213,6 @@ class TestRetriever:
             assert {found.id for found in await documents(flavour, retriever, query=QUERY, filters=filters)} == expected
         with pytest.raises(FilterError, match="contains"):
             retriever.run(QUERY, filters={"field": "meta.year", "operator": "contains", "value": 1})
-
-
-METAS: dict[str, dict[str, Any]] = {
-    "null": {"author": None, "n": 1, "at": "2025-03-05T00:00:00+00:00"},
-    "none": {"n": 2},
-    "ann": {"author": "Ann", "n": 2.0, "ok": True, "of": {"x": 1}},
-    "bob": {"author": "Bob", "n": None, "ok": False, "at": "2025-03-06T00:00:00+00:00"},
-}
-EARLY = datetime(2025, 3, 5, tzinfo=UTC)
-
-
-def compared(field: str, operator: str, value: Any) -> dict[str, Any]:
-    return {"field": field, "operator": operator, "value": value}
-
-
-FILTERS = [
-    *(compared("meta.author", operator, value) for operator in ("==", "!=") for value in (None, "Ann", "nobody")),
-    *(compared("author", operator, "Ann") for operator in ("==", "!=")),
-    *(
-        compared("meta.n", operator, value)
-        for operator in ("==", "!=", ">", ">=", "<", "<=")
-        for value in (2, 1.5, None)
-    ),
-    *(
-        compared("meta.author", operator, value)
-        for operator in ("in", "not in")
-        for value in (["Ann"], ["Ann", None], [])
-    ),
-    *(compared("meta.at", operator, EARLY) for operator in ("==", "!=", ">", ">=", "<", "<=")),
-    *(compared("meta.ok", operator, True) for operator in ("==", "!=")),
-    *(compared("meta.of.x", operator, value) for operator in ("==", "!=") for value in (1, None)),
-    *({"operator": operator, "conditions": []} for operator in ("AND", "OR", "NOT")),
-    *(
-        {"operator": operator, "conditions": [compared("meta.author", "!=", None), compared("meta.n", "==", 2)]}
-        for operator in ("AND", "OR", "NOT")
-    ),
-    {"operator": "NOT", "conditions": [{"operator": "OR", "conditions": [compared("meta.n", ">", 1)]}]},
-]
-
-
-@pytest.mark.strangers
-@in_thread
-def test_filters_mean_what_they_mean_in_haystack(url: str) -> None:
-    with Client(url) as client:
-        client.create_index("metas", encoder="none")
-        client.upload("metas", [{"id": id, "text": "t", "metadata": meta} for id, meta in METAS.items()])
-    retriever = BoundaryMorphRetriever("metas", top_k=10, budget=0, base_url=url)
-    for filters in FILTERS:
-        found = {document.id for document in retriever.run("t", filters=filters)["documents"]}
-        expected = {
-            id
-            for id, meta in METAS.items()
-            if document_matches_filter(filters, Document(id=id, content="t", meta=meta))
-        }
-        assert found == expected, filters
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    ("filters", "said"),
-    [
-        (compared("id", "==", "a"), "not by their 'id'"),
-        (compared("content", "==", "a"), "not by their 'content'"),
-        (compared("meta.n", ">", [1]), "has no order"),
-        (compared("meta.n", "in", 1), "takes a list"),
-        (compared("meta.n", "==", [1]), "with one value"),
-    ],
-)
-def test_filters_that_the_service_does_not_have(filters: dict[str, Any], said: str) -> None:
-    with pytest.raises(FilterError, match=said):
-        BoundaryMorphRetriever("metas", base_url="http://127.0.0.1:9").run("t", filters=filters)
-
-
-@pytest.mark.strangers
-@in_thread
-def test_copies_of_what_was_used(url: str) -> None:
-    ranker = BoundaryMorphRanker(top_k=1, base_url=url)
-    given = [Document(content="a"), Document(content="b")]
-    first = ranker.run(QUERY, given)["documents"]
-    for copy in (deepcopy(ranker), pickle.loads(pickle.dumps(ranker))):
-        assert copy.run(QUERY, given)["documents"] == first
-    pipeline = Pipeline()
-    pipeline.add_component("ranker", BoundaryMorphRanker(top_k=1, base_url=url))
-    asked = {"ranker": {"query": QUERY, "documents": given}}
-    assert pipeline.run(asked) == deepcopy(pipeline).run(asked)
-
-
-@pytest.mark.strangers
-@in_thread
-def test_a_document_without_content_is_last(url: str) -> None:
-    given = [Document(content=None, blob=ByteStream(b"picture")), Document(content=" "), Document(content="tram")]
-    found = BoundaryMorphRanker(base_url=url).run(QUERY, given)["documents"]
-    assert found[0].content == "tram"
-    assert [document.score for document in found][1:] == [0, 0]
 
 
 async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

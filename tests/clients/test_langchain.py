@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import pickle
-from copy import deepcopy
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,7 +17,7 @@ from pydantic import SecretStr
 from boundarymorph_client import AsyncClient, Client, InvalidInput, UnknownIndex
 from boundarymorph_client.langchain import BoundaryMorphRerank, BoundaryMorphRetriever
 from tests.clients.examples import check_example
-from tests.clients.flavours import Flavour, in_thread
+from tests.clients.flavours import Flavour
 from tests.clients.way import Recorder
 
 QUERY = "what is asked"
@@ -161,42 +157,6 @@ class TestRetriever:
             secrets_from_env=True,
         )
         assert (again.index, again.k, again.options, again.api_key) == ("i", 3, {"depth": 9}, SecretStr("bm_secret"))
-
-
-@pytest.mark.strangers
-@in_thread
-def test_copies_of_what_was_used(url: str) -> None:
-    compressor = BoundaryMorphRerank(base_url=url, k=2)
-    first = compressor.compress_documents(FOUND, QUERY)
-    for copy in (deepcopy(compressor), pickle.loads(pickle.dumps(compressor))):
-        assert copy.compress_documents(FOUND, QUERY) == first
-    retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=2)
-    found = retriever.invoke(QUERY)
-    for again in (deepcopy(retriever), pickle.loads(pickle.dumps(retriever))):
-        assert again.invoke(QUERY) == found
-
-
-@pytest.mark.strangers
-@in_thread
-def test_documents_that_are_cut_or_blank(url: str) -> None:
-    given = [Document(""), Document("tram \ud83d"), Document(" ")]
-    found = BoundaryMorphRerank(base_url=url).compress_documents(given, QUERY)
-    assert found[0].page_content == "tram \ud83d"
-    assert [document.metadata["relevance_score"] for document in found[1:]] == [0, 0]
-
-
-@pytest.mark.strangers
-@in_thread
-def test_scores_of_the_retriever(url: str) -> None:
-    compressor = BoundaryMorphRerank(base_url=url, score_field="score", budget=0)
-    scores: list[Any] = [Decimal("0.5"), 0.7, 1]
-    given = [Document(f"text {number}", metadata={"score": score}) for number, score in enumerate(scores)]
-    assert len(compressor.compress_documents(given, QUERY)) == 3
-    for odd in (None, math.nan, "0.5", True):
-        with pytest.raises(ValueError, match=r"document 2 .* as 'score', the score_field"):
-            compressor.compress_documents([given[0], Document("a", metadata={"score": odd})], QUERY)
-    with pytest.raises(ValueError, match=r"document 1 .* has None"):
-        compressor.compress_documents([Document("a")], QUERY)
 
 
 async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

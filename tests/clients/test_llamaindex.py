@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
-from copy import deepcopy
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,20 +13,19 @@ from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayloa
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import ImageNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores import (
     FilterCondition,
     FilterOperator,
     MetadataFilter,
     MetadataFilters,
 )
-from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 from llama_index_instrumentation import get_dispatcher
 
 from boundarymorph_client import AsyncClient, Client, UnknownIndex
 from boundarymorph_client.llamaindex import BoundaryMorphRerank, BoundaryMorphRetriever
 from tests.clients.examples import check_example
-from tests.clients.flavours import Flavour, in_thread
+from tests.clients.flavours import Flavour
 from tests.clients.way import Recorder
 
 QUERY = "what is asked"
@@ -219,68 +216,6 @@ class TestRetriever:
         assert [node.node_id for node in of_none] == [node.node_id for node in every]
         with pytest.raises(ValueError, match="text_match"):
             BoundaryMorphRetriever("texts", filters=of(("of", "a", FilterOperator.TEXT_MATCH)))
-
-
-METAS: dict[str, dict[str, Any]] = {
-    "null": {"author": None, "n": 1},
-    "none": {"n": 2, "of": []},
-    "ann": {"author": "Ann", "n": 2.0, "of": ["a"]},
-    "bob": {"author": "Bob", "n": 3, "of": ["a", "b"]},
-    "empty": {"author": "", "n": 3},
-}
-EQUALITY, ORDER, AMONG = (
-    (FilterOperator.EQ, FilterOperator.NE),
-    (FilterOperator.GT, FilterOperator.GTE, FilterOperator.LT, FilterOperator.LTE),
-    (FilterOperator.IN, FilterOperator.NIN),
-)
-COMPARED: list[tuple[str, Any, FilterOperator]] = [
-    *(("author", value, how) for value in ("Ann", "nobody") for how in EQUALITY),
-    *(("n", value, how) for value in (2, 2.5) for how in (*EQUALITY, *ORDER)),
-    *(("author", value, how) for value in (["Ann"], ["Ann", "Bob"]) for how in AMONG),
-    *(("of", value, how) for value in (["a"], ["a", "b"]) for how in (FilterOperator.ANY, FilterOperator.ALL)),
-    ("of", "a", FilterOperator.CONTAINS),
-    *((key, None, FilterOperator.IS_EMPTY) for key in ("author", "of", "n")),
-]
-
-
-@pytest.mark.strangers
-@in_thread
-def test_filters_mean_what_they_mean_in_llamaindex(url: str) -> None:
-    with Client(url) as client:
-        client.create_index("metas", encoder="none")
-        client.upload("metas", [{"id": id, "text": "t", "metadata": meta} for id, meta in METAS.items()])
-    single = [[MetadataFilter(key=key, value=value, operator=how)] for key, value, how in COMPARED]
-    pairs = [[*first, *second] for first, second in pairwise(single)]
-    for given in (*single, *pairs, []):
-        for condition in FilterCondition:
-            filters = MetadataFilters(filters=given, condition=condition)  # type: ignore[arg-type]
-            passes = build_metadata_filter_fn(METAS.__getitem__, filters)
-            retriever = BoundaryMorphRetriever("metas", similarity_top_k=9, filters=filters, budget=0, base_url=url)
-            assert {node.node_id for node in retriever.retrieve("t")} == set(filter(passes, METAS)), filters
-
-
-@pytest.mark.strangers
-@in_thread
-def test_copies_of_what_was_used(url: str) -> None:
-    reranker = BoundaryMorphRerank(top_n=1, base_url=url)
-    nodes = [NodeWithScore(node=TextNode(text=text)) for text in ("a", "b")]
-    first = reranker.postprocess_nodes(nodes, query_str=QUERY)
-    for copy in (deepcopy(reranker), pickle.loads(pickle.dumps(reranker))):
-        assert copy.postprocess_nodes(nodes, query_str=QUERY) == first
-    retriever = BoundaryMorphRetriever("texts", similarity_top_k=2, base_url=url)
-    found = [node.node_id for node in retriever.retrieve(QUERY)]
-    assert [node.node_id for node in deepcopy(retriever).retrieve(QUERY)] == found
-
-
-@pytest.mark.strangers
-@in_thread
-def test_a_node_without_text_is_last(url: str) -> None:
-    texts: list[Any] = [ImageNode(), TextNode(text=""), TextNode(text="tram")]
-    found = BoundaryMorphRerank(base_url=url).postprocess_nodes(
-        [NodeWithScore(node=node) for node in texts], query_str=QUERY
-    )
-    assert found[0].text == "tram"
-    assert [node.score for node in found[1:]] == [0, 0]
 
 
 async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ class AsyncClient:
                 for event in events.feed(received):
                     yield event
         except httpx.RequestError as error:
-            raise errors.of_transport(error, self._connection.url) from error
+            raise errors.of_transport(error) from error
         finally:
             await response.aclose()
         events.end()

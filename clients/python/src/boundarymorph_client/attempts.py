@@ -97,7 +97,7 @@ class Attempts:
 
     def after_failure(self, error: httpx.RequestError) -> float:
         """Seconds to wait before the next attempt. Raises ConnectionFailed or TimedOut if there is to be none."""
-        failure = errors.of_transport(error, self._connection.url)
+        failure = errors.of_transport(error)
         unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
         if not (unsent or (broken and self._call.idempotent)):

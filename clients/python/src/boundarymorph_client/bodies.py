@@ -6,36 +6,17 @@ import base64
 import json
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date, time
-from decimal import Decimal
-from enum import Enum
-from itertools import count
-from pathlib import PurePath
 from typing import Any
-from uuid import UUID
 
-from boundarymorph_client.errors import NotSerializable
 from boundarymorph_client.models import Array, Query, SelectOptions, UploadedDocument, Vector
 
 Uploaded = UploadedDocument | Mapping[str, object]
 PIECE_BYTES = 2**16
-DEEPEST = 100  # of what is looked at for what is no JSON
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
-    """As JSON. Arrays and numbers of numpy become lists and numbers, times ISO 8601, UUIDs and paths texts, decimals
-    numbers, sets lists, and members of an Enum their values; half a surrogate pair becomes U+FFFD.
-
-    Raises NotSerializable, which names the place, for everything else that JSON has not, NaN and infinity among them.
-    """
-    try:
-        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise NotSerializable(_fault(body, "") or f"the request is no JSON: {error}") from error
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    """As JSON. Arrays and numbers of numpy become lists and numbers. Raises ValueError for NaN and infinity."""
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
 
 
 def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
@@ -87,42 +68,9 @@ def block(vectors: Array) -> dict[str, Any]:
 def _plain(value: object) -> object:
     if hasattr(value, "tolist"):
         return value.tolist()
-    match value:
-        case Mapping():
-            return dict(value)
-        case date() | time():  # a datetime is a date
-            return value.isoformat()
-        case UUID() | PurePath():
-            return str(value)
-        case Decimal():
-            return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
-        case Enum():
-            return value.value
-        case set() | frozenset():
-            return sorted(value, key=str)
-    raise TypeError(f"{type(value).__name__} is no JSON")
-
-
-def _fault(value: object, place: str) -> str | None:
-    """Say what in a value is no JSON, and where; None if all of it is, or if it is nested too deep to be looked at."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{place} is {value}, which is no JSON; leave it out, or send None"
-    if value is None or isinstance(value, str | int | float):
-        return None
-    if place.count(".") + place.count("[") > DEEPEST:
-        return None
     if isinstance(value, Mapping):
-        parts = [(f"{place}.{key}".removeprefix("."), part) for key, part in value.items()]
-        if wrong := [key for key in value if not isinstance(key, str | int | float | None)]:
-            return f"{place or 'the request'} has a key of type {type(wrong[0]).__name__}, which is no JSON"
-    elif isinstance(value, list | tuple):
-        parts = [(f"{place}[{number}]", part) for number, part in enumerate(value)]
-    else:
-        try:
-            parts = [(place, _plain(value))]
-        except (TypeError, ValueError):
-            return f"{place} is of type {type(value).__name__}, which is no JSON; convert it"
-    return next(filter(None, (_fault(part, of) for of, part in parts)), None)
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 class _Documents:
@@ -152,9 +100,8 @@ class AsyncLines(_Documents):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._begun = True
         if isinstance(self._documents, AsyncIterable):
-            numbers = count(1)
             async for document in self._documents:
-                yield _line(document, next(numbers))
+                yield _line(document)
         else:
             for piece in _pieces(self._documents):
                 yield piece
@@ -162,19 +109,13 @@ class AsyncLines(_Documents):
 
 def _pieces(documents: Iterable[Uploaded]) -> Iterator[bytes]:
     piece = bytearray()
-    for number, document in enumerate(documents, start=1):
-        piece += _line(document, number)
+    for document in documents:
+        piece += _line(document)
         if len(piece) >= PIECE_BYTES:
             yield bytes(piece)
             piece.clear()
     yield bytes(piece)
 
 
-def _line(document: Uploaded, number: int) -> bytes:
-    try:
-        return encoded(document) + b"\n"
-    except NotSerializable as error:
-        raise NotSerializable(
-            f"document {number:,}, with the id {document.get('id')!r}: {error}; the {number - 1:,} before it may be "
-            "written, and it and all after it are not"
-        ) from error.__cause__
+def _line(document: Uploaded) -> bytes:
+    return encoded(document) + b"\n"

@@ -74,7 +74,7 @@ class Client:
             for received in response.iter_bytes():
                 yield from events.feed(received)
         except httpx.RequestError as error:
-            raise errors.of_transport(error, self._connection.url) from error
+            raise errors.of_transport(error) from error
         finally:
             response.close()
         events.end()

@@ -23,10 +23,6 @@ class ConnectionFailed(BoundaryMorphError):
     """The service cannot be reached, or the connection broke. `__cause__` is httpx's error."""
 
 
-class NotSerializable(BoundaryMorphError, ValueError):
-    """Something in the request is no JSON; the message says what, and where. `__cause__` is what the encoder raised."""
-
-
 class TimedOut(BoundaryMorphError, TimeoutError):
     """The time of the call was over, here or at the service."""
 
@@ -206,11 +202,9 @@ def of_problem(problem: Problem, response: httpx.Response) -> ProblemError:
     return kind(problem, request_id=request_id, retry_after=_seconds(response.headers.get("retry-after")))
 
 
-def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
-    """The error of a request that was not answered. url: of the service."""
-    said = f"{url}: {type(error).__name__}: {error}".removesuffix(": ")
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        said += "; is `boundarymorph serve` running there?"
+def of_transport(error: httpx.RequestError) -> BoundaryMorphError:
+    """The error of a request that was not answered."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return TimedOut(said) if isinstance(error, httpx.TimeoutException) else ConnectionFailed(said)
 
 

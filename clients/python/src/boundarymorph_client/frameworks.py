@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
 from boundarymorph_client.client import Client
 from boundarymorph_client.models import SelectedDocument, SelectOptions
-
-NOTHING: dict[str, Any] = {"not": {}}  # a filter that no document passes
 
 
 class Service(BaseModel):
@@ -49,20 +45,6 @@ class Service(BaseModel):
         async with AsyncClient(**self.connection()) as client:
             return (await client.select(query, **self._options(more))).documents
 
-    def __getstate__(self) -> dict[Any, Any]:
-        """All but the connections, which a copy makes anew."""
-        state: dict[Any, Any] = super().__getstate__()
-        return {
-            **state,
-            "__dict__": {**state["__dict__"], "async_client": None},
-            "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_client": None},
-        }
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        copy = type(self).__new__(type(self))
-        copy.__setstate__(deepcopy(self.__getstate__(), memo))
-        return copy
-
     def close(self) -> None:
         """Close the connections of the synchronous methods; the next call makes new ones."""
         if self._client is not None:
@@ -84,21 +66,6 @@ def candidate(position: int, text: str, title: object = None, score: float | Non
     """A document of a pool, known by its position. Where it has no score, the position says its rank."""
     entry = {"id": position, "text": text, "score": -position if score is None else score}
     return entry if title is None else {**entry, "title": str(title)}
-
-
-def all_of(conditions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A filter that passes what passes all, which is everything if there are none."""
-    return {"and": list(conditions)} if conditions else {}
-
-
-def any_of(conditions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A filter that passes what passes one of several, which is nothing if there are none."""
-    return {"or": list(conditions)} if conditions else NOTHING
-
-
-def has_scalar(field: str) -> dict[str, Any]:
-    """A filter that passes documents with a string, a number or a boolean in a field, or in a list there."""
-    return {"or": [{field: {"gte": ""}}, {field: {"gte": -1e308}}, {field: {"in": [True, False]}}]}
 
 
 def found_metadata(chosen: SelectedDocument) -> dict[str, Any]:

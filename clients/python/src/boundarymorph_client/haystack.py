@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
@@ -17,22 +17,11 @@ from haystack.utils import Secret
 from pydantic import SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
-from boundarymorph_client.frameworks import (
-    NOTHING,
-    Service,
-    all_of,
-    any_of,
-    candidate,
-    certainty,
-    found_metadata,
-    has_scalar,
-)
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
 from boundarymorph_client.models import SelectedDocument
 
 KEY = Secret.from_env_var("BOUNDARYMORPH_API_KEY", strict=False)
-ORDER = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
-OPERATORS = ("==", "!=", *ORDER, "in", "not in")
-ATTRIBUTES = frozenset(field.name for field in fields(Document)) - {"meta"}
+OPERATORS = {"==": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "in": "in", "not in": "nin"}
 
 
 class _Component:
@@ -67,10 +56,6 @@ class _Component:
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             self._warm.async_client = AsyncClient(**self._warm.connection())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the connections, which a copy makes anew."""
-        return {**vars(self), "_service": None, "_loop": None}
 
     def close(self) -> None:
         """Close the connections of `run`."""
@@ -246,44 +231,14 @@ def _found(selected: list[SelectedDocument]) -> dict[str, list[Document]]:
 
 
 def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
-    """In the service's own words, as `haystack.utils.filters` reads it, but that a list passes by one of its elements.
-
-    Raises FilterError.
-    """
+    """In the service's own words. Raises FilterError."""
     operator = given.get("operator")
     if "field" in given and operator in OPERATORS and "value" in given:
-        return _comparison(str(given["field"]), operator, given["value"])
+        return {given["field"].removeprefix("meta."): {OPERATORS[operator]: given["value"]}}
     if operator in ("AND", "OR", "NOT") and "conditions" in given:
         conditions = [_filter(condition) for condition in given["conditions"]]
-        if operator == "OR":
-            return any_of(conditions)
-        return all_of(conditions) if operator == "AND" else {"not": all_of(conditions)}
+        return {"not": {"and": conditions}} if operator == "NOT" else {operator.lower(): conditions}
     raise FilterError(
         f"{dict(given)} is neither a comparison (field, operator out of {', '.join(OPERATORS)}, value) "
         "nor AND, OR or NOT with conditions"
     )
-
-
-def _comparison(field: str, operator: str, value: Any) -> dict[str, Any]:
-    if field in ATTRIBUTES:
-        raise FilterError(f"the service filters by the meta of documents, not by their {field!r}")
-    name = field.removeprefix("meta.")
-    if operator in ORDER:
-        if isinstance(value, bool | list | tuple | set | dict):
-            raise FilterError(f"{value!r} has no order; compare {field!r} with a number, a text or a time")
-        return NOTHING if value is None else {name: {ORDER[operator]: value}}
-    if operator in ("in", "not in"):
-        if not isinstance(value, list | tuple | set | frozenset):
-            raise FilterError(f"{operator!r} takes a list of values, not {value!r}")
-        among = [{name: {"in": [each for each in value if each is not None]}}]
-        found = any_of([*among, _missing(name)] if None in value else among)
-    elif isinstance(value, list | tuple | set | dict):
-        raise FilterError(f"the service compares {field!r} with one value, not with {value!r}")
-    else:
-        found = _missing(name) if value is None else {name: {"eq": value}}
-    return {"not": found} if operator in ("!=", "not in") else found
-
-
-def _missing(name: str) -> dict[str, Any]:
-    """What Haystack takes for None: a field that is null, or is not there."""
-    return {"not": {"or": [has_scalar(name), {"and": [{name: {"exists": True}}, {name: {"ne": None}}]}]}}

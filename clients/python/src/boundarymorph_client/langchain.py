@@ -6,7 +6,6 @@ Both need `langchain-core` (the extra `langchain`). A document that they return 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
                 position,
                 document.page_content,
                 None if self.title_field is None else document.metadata.get(self.title_field),
-                None if self.score_field is None else _score(document, position, self.score_field),
+                None if self.score_field is None else document.metadata[self.score_field],
             )
             for position, document in enumerate(documents)
         ]
@@ -86,20 +85,6 @@ class BoundaryMorphRetriever(Service, BaseRetriever):
 
     def _asked(self, options: dict[str, Any]) -> dict[str, Any]:
         return {"k": self.k, **options, "index": self.index, "return_documents": True}
-
-
-def _score(document: Document, position: int, field: str) -> float:
-    """The retriever's score of a document. Raises ValueError."""
-    value = document.metadata.get(field)
-    try:
-        if isinstance(value, bool | str) or not math.isfinite(score := float(value)):  # type: ignore[arg-type]
-            raise ValueError
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"document {position + 1} (id {document.id!r}) has {value!r} as {field!r}, the score_field: give each a "
-            "number, or leave score_field out, and their order counts"
-        ) from None
-    return score
 
 
 def _chosen(documents: Sequence[Document], selected: list[SelectedDocument]) -> list[Document]:

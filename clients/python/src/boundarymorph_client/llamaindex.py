@@ -19,26 +19,21 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import Field, SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
-from boundarymorph_client.frameworks import (
-    NOTHING,
-    Service,
-    all_of,
-    any_of,
-    candidate,
-    certainty,
-    found_metadata,
-    has_scalar,
-)
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
 from boundarymorph_client.models import SelectedDocument
 
 MODEL_NAME = "boundarymorph"  # as events name it; which cross-encoder it is, the service knows
 OPERATORS = {
     FilterOperator.EQ: "eq",
+    FilterOperator.NE: "ne",
     FilterOperator.GT: "gt",
     FilterOperator.GTE: "gte",
     FilterOperator.LT: "lt",
     FilterOperator.LTE: "lte",
-    FilterOperator.CONTAINS: "eq",  # of a list in the metadata one element has to pass
+    FilterOperator.IN: "in",
+    FilterOperator.NIN: "nin",
+    FilterOperator.ANY: "in",  # of a list in the metadata one element has to pass
+    FilterOperator.CONTAINS: "eq",
 }
 dispatcher = get_dispatcher(__name__)
 
@@ -97,8 +92,8 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
 class BoundaryMorphRetriever(BaseRetriever):
     """The best `similarity_top_k` nodes of an index of the service, out of those whose metadata pass the filters.
 
-    Filters that the service does not have, those of substrings, raise a ValueError; a list passes by one of its
-    elements. The other arguments are described at `Service`.
+    Filters that the service does not have (substrings, all of a list, an empty field) raise a ValueError. The other
+    arguments are described at `Service`.
     """
 
     def __init__(
@@ -176,33 +171,15 @@ def _scored(node: BaseNode, chosen: SelectedDocument) -> NodeWithScore:
 
 
 def _filter(filters: MetadataFilters) -> dict[str, Any]:
-    """In the service's own words, as LlamaIndex's own vector store reads it. Raises ValueError."""
-    conditions = [
-        _filter(given) if isinstance(given, MetadataFilters) else _comparison(given.key, given.operator, given.value)
-        for given in filters.filters
-    ]
-    if not conditions:
-        return {}
+    """In the service's own words."""
+    conditions = []
+    for given in filters.filters:
+        if isinstance(given, MetadataFilters):
+            conditions.append(_filter(given))
+        elif given.operator in OPERATORS:
+            conditions.append({given.key: {OPERATORS[given.operator]: given.value}})
+        else:
+            raise ValueError(f"the service has no filter like {given.operator.value!r}; it has {', '.join(OPERATORS)}")
     if filters.condition is FilterCondition.NOT:
-        return {"not": any_of(conditions)}
-    return any_of(conditions) if filters.condition is FilterCondition.OR else all_of(conditions)
-
-
-def _comparison(key: str, operator: FilterOperator, value: Any) -> dict[str, Any]:
-    """A field that is missing or null passes only what is negated."""
-    if operator in OPERATORS:
-        return NOTHING if value is None else {key: {OPERATORS[operator]: value}}
-    match operator:
-        case FilterOperator.NE:
-            return {} if value is None else {key: {"ne": value}}
-        case FilterOperator.IN | FilterOperator.ANY:
-            return {key: {"in": [each for each in value if each is not None]}}
-        case FilterOperator.NIN:
-            return {key: {"nin": [each for each in value if each is not None]}}
-        case FilterOperator.ALL:
-            return all_of([NOTHING if each is None else {key: {"eq": each}} for each in value])
-        case FilterOperator.IS_EMPTY:
-            return any_of([{"not": has_scalar(key)}, {key: {"eq": ""}}])
-    offered = [*OPERATORS, FilterOperator.NE, FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY]
-    named = ", ".join([*offered, FilterOperator.ALL, FilterOperator.IS_EMPTY])
-    raise ValueError(f"the service has no filter like {operator.value!r}; it has {named}")
+        return {"not": {"or": conditions}}
+    return {"or" if filters.condition is FilterCondition.OR else "and": conditions}
