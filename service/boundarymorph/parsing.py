@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails, from_json
 
+from boundarymorph import reading
 from boundarymorph.errors import InvalidInput, LimitExceeded
 
 PIECE_BYTES = 2**18  # parsed at a time, since no other thread runs meanwhile
@@ -54,6 +55,7 @@ def parse(body: bytes, most_numbers: int) -> Any:
     most_numbers: in an array that has nothing else. Raises InvalidInput for malformed JSON, and LimitExceeded for JSON
     that would take far more memory than the body. If a name occurs twice in a large object, either value may count.
     """
+    body = reading.without_mark(body, "the body")
     if len(body) <= PIECE_BYTES:
         return _parsed(body)
     value, start, around = None, 0, list[bytes]()
@@ -78,7 +80,7 @@ def _parsed(text: bytes) -> Any:
     try:
         return from_json(text)
     except ValueError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
+        raise InvalidInput(f"the body is not JSON: {reading.complaint(text) or error}") from None
 
 
 def _cuts(body: bytes, most_numbers: int) -> Iterator[tuple[int, list[bytes]]]:

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -19,47 +19,29 @@ from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.calibrations import Wanted as Calibration
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import response_of, task_of
+from boundarymorph.calibration.files import asked_in
+from boundarymorph.cli import source as sources
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, StorageUnavailable
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings, mistakes
 
 CONCURRENT = 4  # selections at a time, so that a model always has a batch while others think
-ID_NAMES, QUERY_NAMES = ("id", "_id"), ("query", "text")  # as in BEIR
 Asked = tuple[str, Mapping[str, Any]]
 
 
-def count(path: Path) -> int:
-    """Return the number of queries of a file. Raises InvalidInput for a line without a query, or with another's id."""
-    ids = set[str]()
-    for id, _ in queries(path):
-        if id in ids:
-            raise InvalidInput(f"{path}: two queries have the id {id!r}")
-        ids.add(id)
-    return len(ids)
+def queries(path: Path) -> Sequence[Asked]:
+    """Return id and fields of each query of a file; the id of one that has none is its number.
 
-
-def queries(path: Path) -> Iterator[Asked]:
-    """Yield id and fields of each query of a file: lines of JSON, or of plain text, whose ids are their numbers.
-
-    Raises InvalidInput for a line without a query.
+    Raises InvalidInput for what is no query, and for one with another's id.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            if not line.lstrip().startswith(b"{"):
-                yield str(number), {"query": line.decode("utf-8", "replace").strip()}
-                continue
-            try:
-                fields: dict[str, Any] = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InvalidInput(f"{path}: line {number} is not JSON: {error}") from error
-            query = next((fields.pop(name) for name in QUERY_NAMES if name in fields), None)
-            id = next((fields.pop(name) for name in ID_NAMES if name in fields), number)
-            if query is None:
-                raise InvalidInput(f"{path}: line {number} has no 'query' and no 'text'")
-            fields.pop("metadata", None)  # of BEIR's
-            yield str(id), {"query": query, **fields}
+    found: dict[str, Mapping[str, Any]] = {}
+    for number, (id, fields) in enumerate(asked_in(sources.records(path)), start=1):
+        name = str(number) if id is None else id
+        if name in found:
+            raise InvalidInput(f"{sources.named(path)}: two queries have the id {name!r}")
+        fields.pop("metadata", None)  # of BEIR's
+        found[name] = fields
+    return list(found.items())
 
 
 class Answers:

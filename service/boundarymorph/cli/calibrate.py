@@ -103,8 +103,8 @@ def calibrate(
     if update and index is None:
         raise InvalidInput("--update is for an index, as judgements are")
     settings = Settings.load(data_directory=data_directory)
-    texts = {} if queries is None else queries_of(_lines(queries), sources.named(queries))
-    given = {} if judgments is None else judgments_of(_lines(judgments), sources.named(judgments), texts)
+    texts = {} if queries is None else queries_of(sources.records(queries))
+    given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
     events = _unjudged(feedback_of(settings).events(index), given) if update and index else []
     given = merged(grades_of(events, {}), given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
@@ -127,11 +127,6 @@ def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
     return [event for event in events if event.document not in given.get(event.query, {})]
 
 
-def _lines(source: Path) -> Sequence[bytes]:
-    with sources.opened(source) as (stream, _):
-        return stream.read().splitlines()
-
-
 def _requests(
     index: str | None, pools: Path | None, queries: Sequence[str], depth: int | None
 ) -> dict[str, dict[str, Any]]:
@@ -141,12 +136,10 @@ def _requests(
             raise InvalidInput("name the queries with --queries FILE")
         return {query: {"query": query, "index": index, "depth": depth} for query in queries}
     found = {}
-    for number, line in enumerate(_lines(pools), start=1):
-        try:
-            record = orjson.loads(line)
-            found[record["query"]] = {"query": record["query"], "pool": {"documents": record["documents"]}}
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{sources.named(pools)}, line {number}: not JSON with query and documents") from error
+    for place, _, value in sources.records(pools):
+        if not isinstance(value, dict) or not isinstance(value.get("query"), str) or "documents" not in value:
+            raise InvalidInput(f"{place}: not an object with query and documents")
+        found[value["query"]] = {"query": value["query"], "pool": {"documents": value["documents"]}}
     return {query: request for query, request in found.items() if not queries or query in queries}
 
 
