@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +19,7 @@ from tests.system import forked
 
 TESTS = Path(__file__).parent
 TOGETHER = ("faults",)  # packages whose files share what is slow to start
+os.environ["BOUNDARYMORPH_METRICS_SECONDS"] = "0"  # tests look at once
 LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "web", "clients", "cli", "caching", "stateful")
 
 

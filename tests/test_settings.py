@@ -223,6 +223,7 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     given = Settings.load(
         data_directory=Path('data "quoted" \\ ü'),
         port=9,
+        public_url="https://a.example/b",
         threads=2,
         limits={"pool": 30_000, "budget": 7},
         budget=7,
@@ -241,6 +242,10 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("redis://redis:6379?db=1", True),
         ("redis://:hunter2@redis:6379", False),
         ("redis://:hun/ter2@redis:6379", False),
+        ("rediss:/hunter2", False),
+        ("redis:hunter2@redis", False),
+        ("redis://redis/hunter2", False),
+        ("redis://:hunter2", False),
         ("redis://redis:6379?db=1&password=hunter2", False),
     ],
 )

@@ -29,6 +29,11 @@ class BoundaryMorphError(Exception):
         super().__init__(message)
         self.public = public or self.summary or message
 
+    def add(self, sentence: str) -> None:
+        """Add to both messages what came of the work that the error ended."""
+        self.args = (f"{self}; {sentence}",)
+        self.public = f"{self.public}; {sentence}"
+
 
 class InvalidInput(BoundaryMorphError, ValueError):
     """The caller's input cannot be used as it stands."""
@@ -85,7 +90,7 @@ class StorageUnavailable(BoundaryMorphError):
 class StorageFull(StorageUnavailable):
     """The disk is full."""
 
-    summary = "the disk of the indexes is full; nothing was written"
+    summary = "the disk of the indexes is full; free some space and try again"
 
 
 class ModelUnavailable(BoundaryMorphError):

@@ -24,6 +24,9 @@ _STRING = rb'"[^"\\]{0,1024}+(?:\\.[^"\\]{0,1024}+){0,64}+"'
 _TOKEN = re.compile(
     _STRING + rb'|\{(?:[^"\[\]{}]++|' + _STRING + rb'){0,64}+\}|\[[^"\[\]{}]{0,262144}+\]|["\[\]{}]', re.DOTALL
 )
+_ESCAPE = re.compile(
+    rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _WINDOW = 2**20  # bytes searched for a token at a time
 
 
@@ -80,7 +83,18 @@ def _parsed(text: bytes) -> Any:
     try:
         return from_json(text)
     except ValueError as error:
+        repaired = with_whole_characters(text)
+        if repaired != text:
+            return _parsed(repaired)
         raise InvalidInput(f"the body is not JSON: {reading.complaint(text) or error}") from None
+
+
+def with_whole_characters(text: bytes) -> bytes:
+    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair without its other half.
+
+    Whoever cuts a text between the two, as within an emoji, writes such an escape, and strict parsers refuse it.
+    """
+    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape.lastgroup == "half" else escape[0], text)
 
 
 def _cuts(body: bytes, most_numbers: int) -> Iterator[tuple[int, list[bytes]]]:

@@ -1,5 +1,4 @@
-"""Files and bodies that people hand us, whatever wrote them: encodings, line ends, compression, and JSON in lines or in an
-array."""
+"""Files and bodies that people hand us: encodings, line ends, compression, and JSON in lines or in an array."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ AS_LINES = (
 _OTHER_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)  # that of UTF-32 LE begins as that of UTF-16 LE
 _ARRAY = re.compile(r'\[\s*(?:[{"\]]|$)')  # how a JSON array of objects or texts begins, and a query hardly ever
 _CELL = re.compile(r'"?([A-Za-z_][\w.-]*)"?')
-_COLUMNS = frozenset(
-    ("_id", "id", "text", "title", "query", "question", "qid", "query_id", "query-id", "document", "document_id")
-    + ("doc_id", "docid", "corpus-id", "passage", "grade", "score", "label")
-)
+_COLUMNS = {"_id", "id", "text", "title", "query", "question", "qid", "query_id", "query-id", "document", "document_id"}
+_COLUMNS |= {"doc_id", "docid", "corpus-id", "passage", "grade", "score", "label"}
 
 
 class Record(NamedTuple):

@@ -38,9 +38,13 @@ TOOLS: list[tuple[str, str, object]] = [
     ("POST", "/tools/select_documents", {"index": None, "query": "q", "k": 1, "budget": 1}),
     ("POST", "/tools/search", {"index": None, "query": "q"}),
 ]
+LEARNED: list[tuple[str, str, object]] = [
+    ("POST", "/calibrations", {"index": None}),
+    ("POST", "/judgments/events", {"index": None}),
+]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})
 SELECTING = [SELECT, JUDGE, *TOOLS, *ON_INDEXES]
-ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *ON_INDEXES]}
+ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *LEARNED, JUDGE, *ON_INDEXES]}
 
 
 @pytest.fixture(params=ROUTES)

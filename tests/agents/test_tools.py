@@ -113,7 +113,7 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("tool", "body", "status", "slug", "said"),
         [
-            ("nothing", "{}", 404, "not-found", "Not Found"),
+            ("nothing", "{}", 404, "not-found", "did you mean"),
             ("search", "[]", 422, "invalid-input", "JSON object"),
             ("search", "{", 422, "invalid-input", "not JSON"),
             ("search", "{}", 422, "invalid-input", "query: Field required"),
@@ -136,7 +136,7 @@ class TestCalls:
             assert (await rare.post("/tools/list_indexes", json={})).is_success
             refusal = await rare.post("/tools/list_indexes", json={})
         assert int(refusal.headers["retry-after"]) > 0
-        assert "call again" in problem(refusal, 429, "rate-limited")
+        assert "try again" in problem(refusal, 429, "rate-limited")
 
     async def test_the_index_that_is_searched_unless_another_is_named(self, serve: Serve) -> None:
         async with serve(agents=AgentSettings(index="papers")) as service, service.api() as api:

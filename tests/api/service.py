@@ -20,7 +20,9 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
+from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.learned import Learned, pools_of
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
@@ -38,14 +40,14 @@ NDJSON = {"content-type": "application/x-ndjson"}
 def fake_service(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
     """Real indexes; encoder and scorer are cheap and deterministic."""
     catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(catalog, encoder)
+    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, pools_of(settings)))
     return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 
 def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
     """Real indexes; the encoder is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
-    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder))
+    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, pools_of(settings))))
 
 
 @asynccontextmanager
@@ -124,6 +126,11 @@ async def fill(client: httpx.AsyncClient) -> None:
     answer(await client.put("/indexes/own", json={"dimension": 4}))
     units = [{"id": f"e{i}", "text": f"unit {i}", "embedding": [float(i == j) for j in range(4)]} for i in range(4)]
     assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
+
+
+def belongings(settings: Settings, index: str) -> Belongings:
+    """What belongs to an index of a data directory."""
+    return LocalCatalog(settings.data_directory / "indexes").belongings(index)
 
 
 async def ready(client: httpx.AsyncClient) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from boundarymorph.access import keys
-from boundarymorph.access.calibrations import folder_of
 from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.retrieval.learned import pools_of
 from boundarymorph.settings import Settings
-from tests.api.service import answer, filled, problem, texts
+from tests.api.service import answer, belongings, filled, problem, texts
 from tests.scoring.fakes import SeededScorer, score_of
 
 QUERY = "calibrated"
@@ -25,9 +25,10 @@ def read(score: float) -> float:
 
 
 @pytest.fixture(autouse=True)
-def kept(settings: Settings) -> None:
-    for calibration in (SCALE, FULL, replace(FULL, name="texts", index="texts"), replace(FULL, name="own")):
-        folder_of(settings).keep(calibration)
+def kept(settings: Settings, client: httpx.AsyncClient) -> None:
+    for calibration in (SCALE, FULL):
+        pools_of(settings).keep(calibration)
+    belongings(settings, "texts").keep(replace(FULL, name="texts", index="texts"))
 
 
 async def test_a_document_has_its_probability_and_its_score(client: httpx.AsyncClient) -> None:
@@ -66,7 +67,7 @@ async def test_a_key_has_one_by_default(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, keys=(str(key),), calibration={"keys": {"ours": "scale"}})
     async with filled(Settings(data_directory=tmp_path)):
         pass
-    folder_of(settings).keep(SCALE)
+    pools_of(settings).keep(SCALE)
     async with filled(settings) as client:
         client.headers["authorization"] = f"Bearer {secret}"
         for request in ({"pool": POOL}, {"index": "texts"}):
@@ -79,7 +80,7 @@ async def test_unknown_and_misnamed_ones(client: httpx.AsyncClient) -> None:
     refused = problem(
         await client.post("/select", json={**request, "calibration": "other"}), 404, "unknown-calibration"
     )
-    assert "full, own, scale, texts" in refused
+    assert "full, scale, texts" in refused
     for name in ("../scale", "", True, 3):
         problem(await client.post("/select", json={**request, "calibration": name}), 422, "invalid-input")
 
@@ -98,3 +99,32 @@ async def test_rerank_routes_take_a_calibration_and_a_threshold(client: httpx.As
     assert some["results"] == scale["results"][:13]
     refused = await client.post("/v2/rerank", json={**request, "calibration": "other"})
     assert refused.status_code == 404
+
+
+@pytest.mark.strangers
+async def test_a_key_sees_and_uses_only_the_calibrations_of_its_indexes(tmp_path: Path) -> None:
+    secret, key = keys.make("acme", [keys.Scope.SELECT], ["own"], "acme")
+    async with filled(Settings(data_directory=tmp_path)):
+        pass
+    settings = Settings(data_directory=tmp_path, keys=(str(key),))
+    held = belongings(settings, "texts")
+    for name in ("texts", "merger"):
+        held.keep(replace(SCALE, name=name, index="texts"))
+    pools_of(settings).keep(SCALE)
+    async with filled(settings) as client:
+        client.headers["authorization"] = f"Bearer {secret}"
+        rerank = {"query": QUERY, "documents": [document["text"] for document in POOL]}
+        for path, request in (
+            ("/select", {"query": QUERY, "pool": POOL}),
+            ("/select", {"query": QUERY, "index": "own", "query_embedding": [1, 0, 0, 0]}),
+            ("/v1/rerank", rerank),
+            ("/v2/rerank", rerank),
+            ("/rerank", {"query": QUERY, "texts": rerank["documents"]}),
+        ):
+            told = []
+            for name in ("texts", "merger", "absent"):
+                refused = await client.post(path, json={**request, "calibration": name})
+                assert refused.status_code == 404
+                told.append(refused.text.replace(name, "NAME"))
+            assert len(set(told)) == 1 and "merger" not in told[0] and "there is full, scale" in told[0]
+            assert (await client.post(path, json={**request, "calibration": "scale"})).is_success

@@ -8,10 +8,9 @@ import httpx
 import pytest
 
 from boundarymorph.access import keys
-from boundarymorph.access.calibrations import feedback_of, folder_of
 from boundarymorph.calibration.feedback import Event
 from boundarymorph.settings import Settings
-from tests.api.service import answer, filled, problem
+from tests.api.service import answer, belongings, filled, problem
 from tests.api.test_calibration import SCALE
 from tests.metrics import counted
 
@@ -20,17 +19,14 @@ GIVEN: dict[str, Any] = {"query": "q", "index": "texts", "judgments": [{"documen
 
 async def test_grades_and_clicks_are_kept(client: httpx.AsyncClient, settings: Settings) -> None:
     more = [{"document": "d2", "clicked": False, "rank": 3}, {"document": 7, "clicked": True, "rank": 1}]
-    assert answer(await client.post("/judgments", json={**GIVEN, "judgments": [*GIVEN["judgments"], *more]})) == {
-        "kept": 3
-    }
-    assert feedback_of(settings).events("texts") == [
-        Event("q", "d1", 2.0),
-        Event("q", "d2", None, 3, False),
-        Event("q", "7", None, 1, True),
-    ]
-    assert answer(await client.get("/judgments", params={"index": "texts"})) == {"kept": 3}
+    told = answer(await client.post("/judgments", json={**GIVEN, "judgments": [*GIVEN["judgments"], *more]}))
+    assert told == {"added": 2, "kept": 2, "unknown": ["7"]}
+    assert belongings(settings, "texts").judgments.events() == [Event("q", "d1", 2.0), Event("q", "d2", None, 3, False)]
+    refused = {**GIVEN, "judgments": [{"document": "nosuch", "grade": 1}]}
+    assert "'nosuch'" in problem(await client.post("/judgments", json=refused), 404, "unknown-document")
+    assert answer(await client.get("/judgments", params={"index": "texts"})) == {"kept": 2}
     assert answer(await client.delete("/judgments", params={"index": "texts", "query": "other"})) == {"deleted": 0}
-    assert answer(await client.delete("/judgments", params={"index": "texts"})) == {"deleted": 3}
+    assert answer(await client.delete("/judgments", params={"index": "texts"})) == {"deleted": 2}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +44,10 @@ async def test_limits(tmp_path: Path) -> None:
     async with filled(limited) as client:
         one = {"document": "d1", "grade": 2}
         two, three = ({**GIVEN, "judgments": [one] * count} for count in (2, 3))
-        assert answer(await client.post("/judgments", json=two)) == {"kept": 2}
+        assert answer(await client.post("/judgments", json=two))["kept"] == 2
         problem(await client.post("/judgments", json=three), 422, "limit-exceeded")
         problem(await client.post("/judgments", json=two), 422, "limit-exceeded")
-        assert answer(await client.post("/judgments", json=GIVEN)) == {"kept": 3}
+        assert answer(await client.post("/judgments", json=GIVEN))["kept"] == 3
 
 
 async def test_scopes(tmp_path: Path) -> None:
@@ -63,29 +59,41 @@ async def test_scopes(tmp_path: Path) -> None:
         client.headers["authorization"] = f"Bearer {made[keys.Scope.SELECT][0]}"
         problem(await client.post("/judgments", json={**GIVEN, "index": "own"}), 403, "forbidden")
         client.headers["authorization"] = f"Bearer {made[keys.Scope.JUDGE][0]}"
-        assert answer(await client.post("/judgments", json={**GIVEN, "index": "own"})) == {"kept": 1}
+        assert (
+            answer(
+                await client.post(
+                    "/judgments", json={**GIVEN, "index": "own", "judgments": [{"document": "e1", "grade": 1}]}
+                )
+            )["kept"]
+            == 1
+        )
         problem(await client.post("/judgments", json=GIVEN), 404, "unknown-index")
         problem(await client.delete("/judgments", params={"index": "own"}), 403, "forbidden")
         problem(await client.post("/select", json={"query": "q", "index": "own"}), 403, "forbidden")
 
 
-async def test_drift_is_measured(client: httpx.AsyncClient, settings: Settings) -> None:
-    folder_of(settings).keep(SCALE)
-    before = counted("boundarymorph_judgment_log_loss_nats_sum", calibration="scale")
+@pytest.mark.strangers
+async def test_drift_is_measured_by_the_judgements_of_its_own_index(
+    client: httpx.AsyncClient, settings: Settings
+) -> None:
+    belongings(settings, "texts").keep(replace(SCALE, name="texts", index="texts"))
+    before = counted("boundarymorph_judgment_log_loss_nats_sum", calibrated="yes")
     told = [{"document": "d1", "grade": 1, "relevance": 0.5}, {"document": "d2", "grade": 0, "relevance": 0.5}]
-    for name in ("scale", "made-up"):
-        answer(await client.post("/judgments", json={**GIVEN, "calibration": name, "judgments": told}))
-    after = counted("boundarymorph_judgment_log_loss_nats_sum", calibration="scale")
+    foreign = [{"document": "e1", "grade": 1, "relevance": 0.0}]
+    answer(await client.post("/judgments", json={**GIVEN, "calibration": "texts", "judgments": told}))
+    other = {**GIVEN, "index": "own", "calibration": "texts", "judgments": foreign}
+    answer(await client.post("/judgments", json=other))
+    after = counted("boundarymorph_judgment_log_loss_nats_sum", calibrated="yes")
     assert after - before == pytest.approx(2 * 0.6931, abs=1e-3)
-    assert "made-up" not in (await client.get("/metrics")).text
 
 
-async def test_of_an_index_that_exists(client: httpx.AsyncClient, settings: Settings) -> None:
-    """Those of another are refused, and a deleted index takes its own and its calibration along."""
+@pytest.mark.strangers
+async def test_a_deleted_index_takes_what_belongs_to_it_along(client: httpx.AsyncClient, settings: Settings) -> None:
     problem(await client.post("/judgments", json={**GIVEN, "index": "other"}), 404, "unknown-index")
-    folder = folder_of(settings)
-    folder.keep(replace(SCALE, name="texts", index="texts"))
-    folder.keep(replace(SCALE, name="kept", index="others"))
-    assert answer(await client.post("/judgments", json=GIVEN)) == {"kept": 1}
+    belongings(settings, "texts").keep(replace(SCALE, name="texts", index="texts"))
+    assert answer(await client.post("/judgments", json=GIVEN))["kept"] == 1
     assert (await client.delete("/indexes/texts")).status_code == 204
-    assert feedback_of(settings).count("texts") == 0 and folder.names() == ["kept"]
+    problem(await client.delete("/indexes/texts"), 404, "unknown-index")
+    answer(await client.put("/indexes/texts"))
+    assert answer(await client.get("/judgments", params={"index": "texts"})) == {"kept": 0}
+    assert not belongings(settings, "texts").names()

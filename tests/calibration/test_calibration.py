@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.calibration.folder import CalibrationFolder
-from boundarymorph.errors import InvalidInput, UnknownCalibration
+from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Pool
 from tests.calibration.worlds import World
 
@@ -67,19 +68,22 @@ def test_another_model_makes_it_stale() -> None:
 
 def test_it_is_kept_and_read_again_when_it_changes(tmp_path: Path) -> None:
     folder, other = (CalibrationFolder(tmp_path / "calibrations") for _ in range(2))
-    with pytest.raises(UnknownCalibration, match="none yet"):
-        folder.get("made")
+    assert folder.get("made") is None
     folder.keep(MADE)
     assert other.get("made") == MADE
     folder.keep(replace(MADE, form="scale"))
-    assert other.get("made").form == "scale"
     assert folder.names() == ["made"]
-    assert folder.of_index("made") is None
-    folder.keep(replace(MADE, index="made"))
-    assert other.of_index("made") == replace(MADE, index="made")
-    (tmp_path / "calibrations" / "made.json").unlink()
-    with pytest.raises(UnknownCalibration):
-        other.get("made")
+    assert other.get("made") == replace(MADE, form="scale")
+
+
+@pytest.mark.strangers
+def test_the_default_of_an_index_goes_by_the_name_of_the_index(tmp_path: Path) -> None:
+    Belongings(tmp_path / "belongings", "made").keep(replace(MADE, index="made"))
+    Belongings(tmp_path / "belongings", "made").keep(replace(MADE, name="more", index="made"))
+    renamed = Belongings(tmp_path / "belongings", "new")
+    assert renamed.calibration() == renamed.calibration("new") == replace(MADE, name="new", index="new")
+    assert renamed.names() == ["new", "more"]
+    assert renamed.calibration("made") is None
 
 
 @pytest.mark.parametrize("name", ["", "../made", "Made", ".made", "a" * 65, "a/b"])
@@ -105,4 +109,3 @@ def test_damaged_files(tmp_path: Path, change: dict[str, object]) -> None:
     (tmp_path / "made.json").write_bytes(b"[1")
     with pytest.raises(InvalidInput, match="'made' cannot be used"):
         CalibrationFolder(tmp_path).get("made")
-    assert CalibrationFolder(tmp_path).of_index("made") is None  # an index is searched without its own

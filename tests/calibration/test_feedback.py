@@ -5,36 +5,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from boundarymorph.calibration.belongings import JUDGMENTS, Belongings
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.feedback import Event, Feedback, examined, grades_of, merged
+from boundarymorph.calibration.feedback import Event, examined, grades_of, merged
 from boundarymorph.calibration.judgments import JudgedQuery
 from boundarymorph.calibration.learning import debiased, learn
-from boundarymorph.errors import LimitExceeded, StorageUnavailable
+from boundarymorph.errors import LimitExceeded, StorageUnavailable, UnknownIndex
 from tests.calibration.worlds import World
 
 
 def test_events_are_kept_counted_and_deleted(tmp_path: Path) -> None:
-    feedback, other = (Feedback(tmp_path / "new" / "judgments.sqlite3", most=4) for _ in range(2))
+    feedback, other = (Belongings(tmp_path / "belongings", "index").judgments for _ in range(2))
+    assert (feedback.count(), feedback.delete(), list(tmp_path.iterdir())) == (0, 0, [])
     events = [Event("q", "a", 2.0), Event("q", "b", None, 3, True), Event("r", "a", 0.0)]
-    assert feedback.add("index", events, "caller", 1.0) == 3
-    assert other.events("index") == events
-    assert other.count("another") == 0
+    assert feedback.add(events, "caller", 1.0, 4) == 3
+    assert other.events() == events
     with pytest.raises(LimitExceeded, match="3 judgements of at most 4"):
-        other.add("index", events[:2], "caller", 2.0)
-    assert other.add("index", events[:1], "caller", 2.0) == 4  # at the edge
-    assert feedback.add("another", events, "caller", 2.0) == 3
-    assert feedback.delete("index", "q") == 3
-    assert feedback.events("index") == [Event("r", "a", 0.0)]
-    assert feedback.delete("index") == 1
-    assert feedback.count("another") == 3
+        other.add(events[:2], "caller", 2.0, 4)
+    assert other.add(events[:1], "caller", 2.0, 4) == 4  # at the edge
+    assert [number for number, _ in other.page(1, 2)] == [2, 3]
+    assert feedback.delete("q") == 3
+    assert feedback.events() == [Event("r", "a", 0.0)]
+    assert feedback.delete() == 1
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    (tmp_path / "judgments.sqlite3").mkdir()
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "judgments.sqlite3", tmp_path / "file" / "judgments.sqlite3"):
-        with pytest.raises(StorageUnavailable):
-            Feedback(path, most=4).count("index")
+    (tmp_path / JUDGMENTS).mkdir()
+    with pytest.raises(StorageUnavailable):
+        Belongings(tmp_path, "index").judgments.count()
+
+
+@pytest.mark.strangers
+def test_of_an_index_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(UnknownIndex):
+        Belongings(tmp_path / "gone" / "belongings", "gone").judgments.add([Event("q", "a", 2.0)], "caller", 1.0, 4)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_clicks_say() -> None:

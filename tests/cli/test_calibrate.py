@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.access.calibrations import folder_of
+from boundarymorph import reading
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.files import judgments_of, queries_of
 from boundarymorph.cli import common
 from boundarymorph.cli import main as cli
-from boundarymorph.errors import InvalidInput, UnknownCalibration
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.learned import pools_of
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_service, filled, texts
+from tests.api.service import answer, belongings, fake_service, filled, texts
 from tests.faults import stand_in
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer
@@ -56,6 +58,12 @@ async def _filled(folder: Path) -> None:
         pass
 
 
+def kept(folder: Path, name: str | None = None) -> Calibration:
+    made = belongings(Settings(data_directory=folder), "texts").calibration(name)
+    assert made is not None
+    return made
+
+
 def near(query: str, text: str) -> float:
     """A person's view: by the cosine of fake vectors, which the retriever knows and the fake scorer does not."""
     return float(vector_of(query) @ vector_of(text))
@@ -84,7 +92,7 @@ def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     assert "160 judgements of 8 queries" in said
     assert "the scorer is worse than your retriever here" in said
     assert "the default of the index 'texts'" in said
-    made = folder_of(Settings(data_directory=tmp_path)).get("texts")
+    made = kept(tmp_path)
     assert made.form == "signals"
     assert made.scorer == SeededScorer().name
     asyncio.run(_answers(tmp_path))
@@ -117,9 +125,8 @@ def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
         said = run("texts", "--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
         assert len(server.asked) >= 8 * 30
     assert "pairs are to be graded" in said
-    made = folder_of(Settings(data_directory=tmp_path)).get("judged")
+    made = kept(tmp_path, "judged")
     assert made.queries == 8
-    assert made.index is None
 
 
 def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +141,7 @@ def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(AssertionError, match="raise the limit"):
             run(*wanted, "--max-cost", "1")
         assert len(server.asked) < 8 * 30
-    with pytest.raises(UnknownCalibration):
-        folder_of(Settings(data_directory=tmp_path)).get("dear")
+    assert belongings(Settings(data_directory=tmp_path), "texts").calibration("dear") is None
 
 
 def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
@@ -151,8 +157,9 @@ def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
     (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, grades)))
     said = run("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--name", "pools", "--gain", "grade")
     assert "240 judgements of 8 queries" in said
-    assert "8 more were in no pool" in said
-    made = folder_of(Settings(data_directory=tmp_path)).get("pools")
+    assert "8 more were in no pool: 'unknown'" in said
+    made = pools_of(Settings(data_directory=tmp_path)).get("pools")
+    assert made is not None
     assert (made.encoder, made.gain) == ("words", "grade")
 
 
@@ -173,22 +180,35 @@ def test_mistakes(run: Run, arguments: list[str], message: str) -> None:
         run(*arguments)
 
 
+@pytest.mark.strangers
+def test_judgements_that_say_nothing(run: Run, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.ndjson"
+    for grade, told in (("null", "no line has a grade yet"), ("2", "none of the judged documents .* 'nosuch'")):
+        pairs.write_text(f'{{"query": "question 1", "document": "nosuch", "grade": {grade}}}')
+        with pytest.raises(AssertionError, match=told):
+            run("texts", "--judgments", "pairs.ndjson")
+
+
+def records(*lines: bytes) -> Iterator[reading.Record]:
+    return reading.records((line + b"\n" for line in lines), "file")
+
+
 def test_qrels_and_texts_of_queries() -> None:
-    queries = queries_of([b"1\tfirst query", b"", b'{"_id": 2, "text": "second"}', b"third query"], "file")
+    queries = queries_of(records(b"1\tfirst query", b"", b'{"_id": 2, "text": "second"}', b"third query"))
     assert queries == {"1": "first query", "2": "second", "third query": "third query"}
-    assert judgments_of([b"1 0 d1 2", b"2\td2\t0", b"1 0 d1 3"], "file", queries) == {
+    assert judgments_of(records(b"1 0 d1 2", b"2\td2\t0", b"1 0 d1 3"), queries) == {
         "first query": {"d1": 3.0},
         "second": {"d2": 0.0},
     }
     lines = [b'{"query": "any", "document": 7, "grade": 1.5}', b'{"query": "any", "document": "8", "grade": null}']
-    assert judgments_of(lines, "file") == {"any": {"7": 1.5}}
+    assert judgments_of(records(*lines)) == {"any": {"7": 1.5}}
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"4 0 d1 2", b"1 d1", b"1 0 d1 -1", b"1 0 d1 x", b'{"query": "q"', b'{"query": "q", "grade": 1}',
+    [b"4 0 d1 2", b"1 2", b"1 0 d1 -1", b"1 0 d1 2\n1 0 d2 x", b'{"query": "q"', b'{"query": "q", "grade": 1}',
      b'{"query": "q", "document": "d", "grade": true}', b'{"document": "d", "grade": null}'],
 )  # fmt: skip
 def test_lines_that_are_no_judgement(line: bytes) -> None:
-    with pytest.raises(InvalidInput, match="file, line 1"):
-        judgments_of([line], "file", {"1": "first"})
+    with pytest.raises(InvalidInput, match=r"file, line [12]"):
+        judgments_of(records(line), {"1": "first"})

@@ -4,18 +4,23 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.deploy import locked
 from tests.deploy.dockerfile import DOCKERFILE, REQUIREMENTS, TARGETS, requirements, stages
 from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
 
 ROOT = DOCKERFILE.parents[1]
+OLDEST = ("3.11.0", "3.12.0", "3.13.0")  # of each that pyproject.toml names
+NOT_LOCKED = {"torch", "setuptools"}
 FILES = ("compose.yaml", "compose.gpu.yaml")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -84,6 +89,22 @@ class TestHashes:
         for name in locked.AFTER:  # in the order in which they are installed
             there |= names(list(locked.locked((locked.LOCKED / f"{name}.txt").read_text())))
             assert listed(f"{name}.txt") - there == ({"torch"} if name == "scorer" else set())
+
+    @pytest.mark.strangers
+    @pytest.mark.parametrize("version", OLDEST)
+    def test_what_the_oldest_interpreters_need_is_locked(self, version: str) -> None:
+        """Whatever the packages ask for on them, which differs from release to release of an interpreter."""
+        minor = version.rpartition(".")[0]
+        environment = {"python_full_version": version, "python_version": minor, "implementation_version": version}
+        installed = {canonicalize_name(each.name): each for each in distributions()}
+        for name in locked.AFTER:
+            there: set[str] = set()
+            for each in (*locked.AFTER[name], name):
+                there |= names(list(locked.locked((locked.LOCKED / f"{each}.txt").read_text())))
+            for package in installed.keys() & there:
+                for needed in map(Requirement, installed[package].requires or []):
+                    if needed.marker is None or needed.marker.evaluate({**environment, "extra": ""}):
+                        assert canonicalize_name(needed.name) in there | NOT_LOCKED, (package, str(needed))
 
     def test_nothing_else_is_installed_without_them(self) -> None:
         """But our own, torch, and what comes with CUDA."""

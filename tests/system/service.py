@@ -22,7 +22,9 @@ from tests.ports import free_port
 from tests.system.forked import Forked, start
 
 REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")} | {
+    "BOUNDARYMORPH_METRICS_SECONDS": "0"  # tests look at once
+}
 
 
 def copied(data: Path, folder: Path) -> Path:

@@ -12,8 +12,8 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.access.calibrations import folder_of
 from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.retrieval.learned import pools_of
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.composition import build_retrieval
@@ -73,18 +73,18 @@ def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path
 
 def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, directory: Path) -> None:
     """A calibration of another encoder is not used, and judgements are of documents that the retriever has."""
-    settings, trust = Settings(data_directory=directory / "gateway"), Trust(0.5, -1.0)
+    settings, trust = Settings(data_directory=directory / "data"), Trust(0.5, -1.0)
     scorer_name = gateway.client.get("/v1/models").json()["data"][0]["id"]
     for name, encoder in (
         ("own", gateway.client.get("/indexes/tales").json()["encoder"]),
         ("other", "another encoder"),
     ):
-        folder_of(settings).keep(Calibration(name, "scale", scorer_name, encoder, 1e-6, trust, trust))
+        pools_of(settings).keep(Calibration(name, "scale", scorer_name, encoder, 1e-6, trust, trust))
     used, refused = (gateway.select(**SELECT, calibration=name) for name in ("own", "other"))
     assert (used["calibration"], refused["calibration"]) == ("own", None)
     assert any("learned with the encoder 'another encoder'" in warning for warning in refused["warnings"])
     given = {"query": "music", "index": "tales", "judgments": [{"document": "tram-1", "grade": 2}]}
-    assert gateway.client.post("/judgments", json=given).json() == {"kept": 1}
+    assert gateway.client.post("/judgments", json=given).json()["kept"] == 1
     assert gateway.client.post("/judgments", json={**given, "index": "nobody"}).status_code == 404
 
 

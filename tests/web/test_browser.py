@@ -19,7 +19,10 @@ from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
 from boundarymorph.access import keys
+from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.cli import demo
+from boundarymorph.cli.learning import keep
+from boundarymorph.settings import Settings
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service
 from tests.web.conftest import NODE_MODULES, Open, fill
@@ -144,6 +147,48 @@ def test_comparison(opened: Open, demonstrated: Service, budget: int, k: int) ->
         for shown, expected in zip(page.locator("#differing .only").all(), only, strict=True):
             shown.evaluate("list => (list.open = true)")
             assert shown.locator(TITLE).all_inner_texts() == expected
+
+
+@pytest.mark.strangers
+def test_a_calibrated_index_is_compared_on_one_scale(opened: Open, tmp_path: Path) -> None:
+    """Headline, lists and curve hold both sets against the probabilities of the answer."""
+    with service(tmp_path / "data") as running:
+        fill(running)
+        models = running.client.get("/v1/models").json()["data"][0]["id"]
+        encoder = running.client.get(f"/indexes/{demo.INDEX}").json()["encoder"]
+        trust = Trust(0.2, 1.0, {"similarity": 0.5})
+        made = Calibration(demo.INDEX, "signals", models, encoder, 1e-6, trust, trust, index=demo.INDEX)
+        keep(Settings(data_directory=tmp_path / "data"), made)
+        answer = selected(running, budget=20, k=25, explain="pool")
+        assert answer["calibration"] == demo.INDEX
+        believed = dict(zip(answer["pool"]["ids"], answer["pool"]["relevance"], strict=True))
+        chosen, plain = ids(answer), answer["pool"]["ids"][:25]  # which has more places than calls
+        sums = tuple(sum(believed[id] for id in each) for each in (chosen, plain))
+        with opened(url=running.url) as page:
+            ask(page, budget=20, k=25)
+            assert outcome(page) == pytest.approx(sums, abs=0.051)
+            assert f"{sums[0]:.1f} with BoundaryMORPH, {sums[1]:.1f} with plain" in page.inner_text("#curve-text")
+            rows = page.locator("#differing .only li")
+            for title, worth in zip(
+                rows.locator(".title").all_inner_texts(), rows.locator(".worth").all_inner_texts(), strict=True
+            ):
+                assert float(worth) == pytest.approx(believed[title], abs=0.0051)
+
+
+@pytest.mark.strangers
+def test_plain_reranking_has_the_same_candidates(opened: Open, demonstrated: Service) -> None:
+    """Those that the filter lets through."""
+    wanted = {"kind": "class"}
+    plain = selected(demonstrated, budget=0, k=10_000, filter=wanted)["documents"]
+    assert plain
+    allowed = {document["id"] for document in plain}
+    with opened() as page:
+        ask(page, budget=5, k=8, filter=orjson.dumps(wanted).decode())
+        assert set(page.locator(f"#differing .only {TITLE}").all_inner_texts()) <= allowed
+        with page.expect_request(lambda request: "explain" not in (request.post_data or "explain")) as sent:
+            page.click("#go")
+        compared(page)
+    assert orjson.loads(sent.value.post_data or "")["filter"] == wanted
 
 
 def test_moving_the_budget(opened: Open, demonstrated: Service) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boundarymorph.access.admission import Admission
-from boundarymorph.access.calibrations import Calibrations, feedback_of
+from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.keys import KeyRing
 from boundarymorph.access.origins import Origins
 from boundarymorph.access.policies import Policies
@@ -57,9 +57,8 @@ class Access:
         self.settings = settings
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
-        self.calibrations = Calibrations(settings)
+        self.calibrations = Calibrations(settings.calibration.keys)
         self.policies = Policies(settings, self.keys.callers)
-        self.feedback = feedback_of(settings)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(
             settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
@@ -74,12 +73,6 @@ class Access:
             what="connections for forwarded requests (retriever.connections)",
         )
         self.work = Work.of(settings.work, limits.key_share)
-
-    def forget(self, index: str) -> None:
-        """Delete what is kept of an index that was deleted, so that a later one of its name does not inherit it: its
-        judgements, and calibrations that were made for it. Blocks."""
-        self.feedback.delete(index)
-        self.calibrations.folder.delete_of(index)
 
     async def close(self) -> None:
         """Release threads and connections."""

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Literal
 
+from boundarymorph.access.keys import Caller
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.feedback import Feedback
-from boundarymorph.calibration.folder import CalibrationFolder
-from boundarymorph.settings import Settings
+from boundarymorph.errors import UnknownCalibration
+from boundarymorph.retrieval.learned import CalibrationSource
 
 Wanted = str | Literal[False] | None  # a name; none at all; or the default
+MOST_NAMES = 20  # in a message
 
 
 class Calibrations:
-    """The calibrations of a service: by name, and the defaults of keys and of indexes."""
+    """Chooses among the calibrations that a caller may use: by name, and the defaults of keys and of indexes."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.folder = folder_of(settings)
-        self._of_keys = settings.calibration.keys
+    def __init__(self, of_keys: Mapping[str, str]) -> None:
+        """of_keys: the names of default calibrations, by the names of keys."""
+        self._of_keys = of_keys
 
-    def of(self, wanted: Wanted, caller: str, index: str | None = None) -> Calibration | None:
+    async def of(
+        self, wanted: Wanted, caller: Caller, source: CalibrationSource, index: str | None = None
+    ) -> Calibration | None:
         """Return the calibration of this name, else the default of the caller's key, else that of the index.
 
-        Raises UnknownCalibration, or InvalidInput for one that cannot be read. Reads a file: blocks.
+        index: one that the caller sees. Raises UnknownCalibration, also for the calibration of an index that the caller
+        does not see, and what the source raises.
         """
         if wanted is False:
             return None
-        name = wanted or self._of_keys.get(caller)
-        if name is not None:
-            return self.folder.get(name)
-        return None if index is None else self.folder.of_index(index)
-
-
-def folder_of(settings: Settings) -> CalibrationFolder:
-    """Return the folder of a service's calibrations: that of the settings, or one beside the indexes."""
-    return CalibrationFolder(_directory(settings))
-
-
-def feedback_of(settings: Settings) -> Feedback:
-    """Return the judgements that callers of a service have sent, which are kept beside its calibrations."""
-    return Feedback(_directory(settings) / "judgments.sqlite3", settings.calibration.judgments)
-
-
-def _directory(settings: Settings) -> Path:
-    return settings.calibration.directory or settings.data_directory / ".calibrations"
+        name = wanted if wanted is not None else self._of_keys.get(caller.name)
+        if name is None and index is None:
+            return None
+        found = await source.calibrations(name, index)
+        if name is None:
+            return next(iter(found.calibrations), None)
+        for made in found.calibrations:
+            if made.index is None or caller.sees(made.index):
+                return made
+        seen = sorted({known for known, owner in found.known if owner is None or caller.sees(owner)})
+        more = f" and {len(seen) - MOST_NAMES} more" if len(seen) > MOST_NAMES else ""
+        there = ", ".join(seen[:MOST_NAMES]) + more if seen else "none yet; `boundarymorph calibrate` makes one"
+        raise UnknownCalibration(f"there is no calibration {name!r}; there is {there}")

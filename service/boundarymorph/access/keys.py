@@ -15,7 +15,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, Unkno
 ANONYMOUS = "anonymous"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
-_INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}\*?)")
+_INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}(/[^\s,:*]{0,255})?\*?)")
 
 
 class Scope(StrEnum):

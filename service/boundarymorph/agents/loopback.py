@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Message
 
+from boundarymorph.api.dependencies import COUNTED
+
 _running: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references to tasks
 
 
@@ -84,5 +86,5 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
         "headers": [(name.lower(), value) for name, value in request.headers.raw],
         "server": (request.url.host, request.url.port),
         "client": None,
-        "state": {},
+        "state": {COUNTED: True},
     }

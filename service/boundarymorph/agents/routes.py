@@ -19,7 +19,7 @@ from boundarymorph.agents.loopback import Loopback
 from boundarymorph.agents.rest import Rest, ToolError
 from boundarymorph.agents.schemas import json_schema
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import BEARER, AccessOf, identify
+from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
 from boundarymorph.telemetry import logs, tracing
 
@@ -27,8 +27,10 @@ FOR_MODELS = "Pass the answer, or the detail of a problem, to the language model
 
 
 async def _identified(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> str:
-    """Return the name of a caller with scope `select`. Its rate limit applies when the tools call the API."""
-    return identify(request, access).within(Scope.SELECT).name
+    """Return the name of a caller with scope `select`, whose request is counted before its body is read."""
+    permitted = identify(request, access).within(Scope.SELECT)
+    await count(request, access, permitted)
+    return permitted.name
 
 
 CallerOf = Annotated[str, Depends(_identified)]
@@ -105,7 +107,8 @@ def _rest(request: Request) -> Rest:
     headers = {logs.REQUEST_ID: logs.request_id.get() or "", **tracing.headers()}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
-    return Rest(request.app.state.loopback, str(request.base_url), headers)
+    url = request.app.state.access.settings.public_url or str(request.base_url)
+    return Rest(request.app.state.loopback, url, headers)
 
 
 async def _ignored(progress: float, total: float, message: str) -> None:

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.schemas import Array, Message
+from boundarymorph.api.schemas import Array, Message, QueryText
 
 DEFAULT_K = 10
 LONGEST_QUERY = 10_000  # characters; the service may allow less
 
 
 class SelectDocuments(Message):
-    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents should be about.")
+    query: QueryText = Field(max_length=LONGEST_QUERY, description="What the documents should be about.")
     further_queries: Array[str] | None = Field(
         None,
         description="Other questions that the documents may answer instead, for one set with one budget. Not together "
@@ -73,7 +73,7 @@ class ListIndexes(Message):
 
 
 class Search(Message):
-    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What the documents should be about.")
+    query: QueryText = Field(max_length=LONGEST_QUERY, description="What the documents should be about.")
     index: str | None = Field(None, description="The index to search; needed if there are several.")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel
@@ -50,7 +51,7 @@ async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schema
     if asked.further_queries:
         body["queries"] = [body.pop("query"), *asked.further_queries]
     if asked.exclude_ids is not None:
-        body["exclude_ids"] = [id.removeprefix(f"{asked.index}/") for id in asked.exclude_ids]
+        body["exclude_ids"] = [each for id in asked.exclude_ids for each in _excluded(asked.index, id)]
     if asked.max_tokens is None:
         body.setdefault("k", schemas.DEFAULT_K)
     selection = await _select(call, body)
@@ -89,10 +90,7 @@ async def search(call: Call, asked: schemas.Search) -> schemas.Hits:
 
 
 async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
-    index, _, id = asked.id.partition("/")
-    if not id:
-        raise ToolError(f"{asked.id!r} is not the id of a document. Use ids from search and select_documents.")
-    found = await call.rest.get(call.rest.document_path(index, id))
+    index, id, found = await _found(call, asked.id)
     if asked.offset and asked.offset >= len(found["text"]):
         raise ToolError(
             f"the text ends at character {len(found['text'])}. You have all of it, or need a smaller offset."
@@ -108,6 +106,30 @@ async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
     if answer.next_offset is not None:
         answer.next_offset += asked.offset
     return answer
+
+
+async def _found(call: Call, handle: str) -> tuple[str, str, dict[str, Any]]:
+    """Return index, id and content of a document. Names of tables and ids may have a slash. Raises ToolError."""
+    index, _, id = handle.partition("/")
+    if not id:
+        raise ToolError(f"{handle!r} is not the id of a document. Use ids from search and select_documents.")
+    table, _, id_in_table = id.partition("/")
+    try:
+        return index, id, await call.rest.get(call.rest.document_path(index, id))
+    except ToolError as error:
+        if not id_in_table or (error.problem or {}).get("status") != HTTPStatus.NOT_FOUND:
+            raise
+        with suppress(ToolError):
+            index = f"{index}/{table}"
+            return index, id_in_table, await call.rest.get(call.rest.document_path(index, id_in_table))
+        raise
+
+
+def _excluded(index: str, handle: str) -> list[str]:
+    """Return the ids that may be meant by one from search or select_documents, or by one of the index itself."""
+    _, _, table = index.rpartition("/")
+    before, found, id = f"/{handle}".partition(f"/{table}/")
+    return [handle, id] if found and "/" not in before.removeprefix("/") else [handle]
 
 
 async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +194,7 @@ def _costs(selection: Mapping[str, Any]) -> schemas.Costs:
 
 
 def _handle(index: str, id: str) -> str:
-    """Return the id for fetch. Names of indexes contain no slash."""
+    """Return the id for fetch."""
     return f"{index}/{id}"
 
 

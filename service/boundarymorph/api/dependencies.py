@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
-from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
 
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
@@ -19,6 +19,7 @@ from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -30,6 +31,16 @@ if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder
 
 
+ENCODED_SLASH = "%2F"
+
+
+class _IndexName(StringConvertor):
+    """The name of an index: one segment of the path, in which a slash of the name, STORE/TABLE, is encoded."""
+
+    def convert(self, value: str) -> str:
+        return value.replace(ENCODED_SLASH, "/")
+
+
 class _AnyText(PathConvertor):
     """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
 
@@ -37,6 +48,7 @@ class _AnyText(PathConvertor):
 
 
 register_url_convertor("text", _AnyText())
+register_url_convertor("index", _IndexName())
 
 
 class Service(Protocol):
@@ -53,6 +65,8 @@ class HasSelector(Protocol):
     def selector(self) -> Selector: ...
     @property
     def scorer(self) -> Scorer: ...
+    @property
+    def retriever(self) -> CalibrationSource: ...
 
 
 class HasIndexes(Protocol):
@@ -74,6 +88,7 @@ class Forwarder(Protocol):
     ) -> PeerResponse: ...
 
 
+COUNTED = "counted"  # attribute of the state of a request that is part of another one
 BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
 
 
@@ -97,8 +112,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         found = await access(request)
         identified = identify(request, found)
         request.state.permitted = permitted = identified.within(scope)
-        request.state.decision = decision = await found.rates.take(permitted.name)
-        decision.check()
+        await count(request, found, permitted)
         _refuse_unknown_parameters(request)
         _refuse_compressed(request)
         if (index := request.path_params.get("name")) is not None:
@@ -106,6 +120,13 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         return permitted.name
 
     return caller
+
+
+async def count(request: Request, access: Access, caller: Caller) -> None:
+    """Count a request in the caller's rate limits, unless it is part of one that was counted. Raises RateLimited."""
+    if not getattr(request.state, COUNTED, False):
+        request.state.decision = decision = await access.rates.take(caller.name)
+        decision.check()
 
 
 def identify(request: Request, access: Access) -> Caller:

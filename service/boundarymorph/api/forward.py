@@ -1,11 +1,11 @@
-"""The routes of indexes in a gateway, which forwards them to its retriever."""
+"""The routes of indexes and their judgements in a gateway, which forwards them to its retriever."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
 from fastapi import APIRouter, Request, Response
@@ -16,7 +16,7 @@ from starlette import types
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.api import indexes, openapi
+from boundarymorph.api import indexes, judgments, openapi
 from boundarymorph.api.dependencies import AccessOf, Forwarder, ForwarderOf, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
@@ -25,7 +25,7 @@ from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.remote.connections import Unreadable
 from boundarymorph.remote.urls import segment
 
-router = APIRouter(prefix="/indexes", tags=["indexes"])
+router = APIRouter()
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
 _PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
@@ -55,12 +55,25 @@ async def _forward(request: Request, access: AccessOf, retriever: ForwarderOf) -
     return _Passed(await _answer(request, access, retriever))
 
 
-async def _delete(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
-    """Answer as the retriever does, and forget what is kept here of an index that it has no more."""
-    answer = await _answer(request, access, retriever)
-    if answer.is_success or answer.status_code == 404:
-        await access.work.write.run(access.forget, request.path_params["name"])
-    return _Passed(answer)
+async def _of_query(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+    """Answer as the retriever does, if the caller sees the index that the query names."""
+    if (index := request.query_params.get("index")) is not None:
+        permitted(request).require(index)
+    return await _forward(request, access, retriever)
+
+
+async def _judge(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+    """Pass judgements on, after looking whose they are."""
+    given = await judgments.received(request, access)
+    content = given.model_dump_json().encode()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield content
+
+    headers = {"content-type": "application/json", "content-length": str(len(content))}
+    request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
+    answer = retriever.forward("POST", judgments.router.prefix, headers, body())
+    return _Passed(await bodies.while_connected(request, answer))
 
 
 async def _list(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
@@ -101,17 +114,25 @@ def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _declare() -> None:
-    """Declare the routes of `indexes` here, so that other paths are refused and both have the same description."""
-    own = [route for route in indexes.router.routes if isinstance(route, APIRoute)]
+    """Declare the same routes here, so that other paths are refused and both have the same description."""
+    routes = (*indexes.router.routes, *judgments.router.routes)
+    own = [route for route in routes if isinstance(route, APIRoute)]
+    handlers = {
+        indexes.list_indexes: _list,
+        judgments.add: _judge,
+        judgments.count: _of_query,
+        judgments.delete: _of_query,
+    }
     described = get_openapi(title="", version="", routes=own)["paths"]
     for route in own:
         (method,) = route.methods or {"GET"}
         operation = described[route.path_format][method.lower()]
         router.add_api_route(
-            route.path.removeprefix(router.prefix),
-            {indexes.list_indexes: _list, indexes.delete_index: _delete}.get(route.endpoint, _forward),
+            route.path,
+            handlers.get(route.endpoint, _forward),
             methods=[method],
             dependencies=route.dependencies,
+            tags=route.tags,
             summary=route.summary,
             description=route.description,
             operation_id=operation["operationId"],

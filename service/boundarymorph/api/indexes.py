@@ -22,6 +22,7 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
 from boundarymorph.api import openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
+from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
@@ -65,7 +66,7 @@ async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -
 
 
 @router.put(
-    "/{name}",
+    "/{name:index}",
     dependencies=WRITE,
     summary="Create an index",
     openapi_extra=openapi.body(CreateIndex, required=False),
@@ -93,24 +94,26 @@ async def create_index(
         return await run(indexes.catalog.describe, name)
 
 
-@router.get("/{name}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
+@router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
 async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
     return await access.work.read.run(indexes.catalog.describe, name)
 
 
 @router.delete(
-    "/{name}", dependencies=ADMIN, status_code=204, summary="Delete an index", responses=openapi.problems(404, 422, 503)
+    "/{name:index}",
+    dependencies=ADMIN,
+    status_code=204,
+    summary="Delete an index",
+    responses=openapi.problems(404, 422, 503),
 )
 async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
     """Remove the index with all its documents, its judgements and the calibrations that were made for it."""
-    with access.work.write.place() as run:
-        await run(access.forget, name)  # first, so that what fails here can be asked for again
-        await run(indexes.catalog.delete, name)
+    await access.work.write.run(indexes.catalog.delete, name)
 
 
 @router.post(
-    "/{name}/documents",
+    "/{name:index}/documents",
     dependencies=WRITE,
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
@@ -133,7 +136,7 @@ async def upsert_documents(
     entries = await _entries(request, index.info.dimension, access, run)
     reports = _measured(ingesting(index, indexes.encoder, entries, strict=strict, run=run))
     report = await anext(reports)
-    if NDJSON[0] in request.headers.get("accept", ""):
+    if prefers(request, NDJSON[0]):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
     async for latest in reports:
         report = latest
@@ -141,7 +144,7 @@ async def upsert_documents(
 
 
 @router.delete(
-    "/{name}/documents",
+    "/{name:index}/documents",
     dependencies=WRITE,
     summary="Delete documents",
     openapi_extra=openapi.body(DeleteDocuments),
@@ -159,7 +162,9 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
     return DeleteReport(deleted=await bodies.while_connected(request, access.work.write.run(delete)))
 
 
-@router.get("/{name}/documents", dependencies=READ, summary="List documents", responses=openapi.problems(404, 422, 503))
+@router.get(
+    "/{name:index}/documents", dependencies=READ, summary="List documents", responses=openapi.problems(404, 422, 503)
+)
 async def list_documents(
     name: str,
     access: AccessOf,
@@ -174,7 +179,7 @@ async def list_documents(
 
 
 @router.get(
-    "/{name}/stats",
+    "/{name:index}/stats",
     dependencies=READ,
     summary="Describe an index and a sample of it",
     responses=openapi.problems(404, 422, 503),
@@ -185,7 +190,7 @@ async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexSt
 
 
 @router.get(
-    "/{name}/documents/{id:text}",
+    "/{name:index}/documents/{id:text}",
     dependencies=READ,
     summary="Read a document",
     responses=openapi.problems(404, 422, 503),
@@ -199,7 +204,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
 
 
 @router.delete(
-    "/{name}/documents/{id:text}",
+    "/{name:index}/documents/{id:text}",
     dependencies=WRITE,
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),

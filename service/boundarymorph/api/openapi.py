@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+import orjson
+from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from boundarymorph.api.kept import Kept
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest, VoyageRequest
 from boundarymorph.api.rerank.mixedbread import MixedbreadRequest
@@ -94,12 +96,21 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def install(app: FastAPI) -> None:
-    """Make the application describe itself with these models among its components."""
+def install(app: FastAPI, public_url: str | None) -> None:
+    """Make the application describe itself, with these models among its components, at /openapi.json.
+
+    public_url: of the service, if it is known.
+    """
 
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            schema = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                servers=[{"url": public_url.rstrip("/")}] if public_url else None,
+            )
             _, definitions = models_json_schema(
                 [
                     *((model, "validation") for model in (*PARSED_BY_ROUTES, Problem)),
@@ -122,6 +133,12 @@ def install(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]
+    made = Kept(lambda: orjson.dumps(app.openapi()))
+
+    async def openapi() -> Response:
+        return Response(await made.get(), media_type="application/json")
+
+    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
 
 
 def _complete(operation: dict[str, Any], with_keys: bool) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from functools import partial
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Forbidden, Scope, Unauthenticated
 from boundarymorph.api.dependencies import AccessOf, ServiceOf
+from boundarymorph.api.kept import Kept
 from boundarymorph.api.schemas import Health, Ready
 from boundarymorph.telemetry import metrics
 
@@ -21,6 +24,7 @@ async def livez() -> Health:
     return Health(status="ok")
 
 
+@router.get("/health", include_in_schema=False)
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
 async def readyz(request: Request, service: ServiceOf, access: AccessOf, response: Response) -> Ready:
     """200 once the models are loaded, while each part behind the process answers its probes, and until the process is
@@ -64,5 +68,10 @@ async def prometheus(request: Request, access: AccessOf) -> Response:
     """Prometheus's text format. No key is needed. The names of keys are shown only to keys of scope `metrics` or
     `admin`; for others, what was counted by key is added up."""
     named = any(_has(scope, request, access) for scope in (Scope.METRICS, Scope.ADMIN))
-    content, media_type = metrics.exposition(named=named)
-    return Response(content, media_type=media_type)
+    kept: Mapping[bool, Kept] = request.app.state.exposition
+    return Response(await kept[named].get(), media_type=metrics.EXPOSITION)
+
+
+def install(app: FastAPI, seconds: float) -> None:
+    """Let an application make its metrics at most once in so many seconds."""
+    app.state.exposition = {named: Kept(partial(metrics.exposition, named=named), seconds) for named in (True, False)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from http import HTTPMethod, HTTPStatus
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
@@ -15,11 +16,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Match
 
 from boundarymorph import errors, parsing
 from boundarymorph.access.keys import Forbidden, Unauthenticated
 from boundarymorph.access.origins import UnsupportedMediaType
+from boundarymorph.api import paths
 from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -32,6 +33,7 @@ _IN_JSON = {  # pydantic's names for Python's types, in JSON's
     "list_type": "Input should be an array",
 }
 REFUSAL = "refusal"  # attribute of a request's state: a function from a Problem to status and body
+Refusal = Callable[[Problem], tuple[int, Any]]
 log = logging.getLogger(__name__)
 
 
@@ -69,8 +71,12 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 }
 
 
-def install(app: FastAPI) -> None:
-    """Register handlers that turn every expected exception of a route into a problem response."""
+def install(app: FastAPI, refusal_at: Callable[[str | None], Refusal | None]) -> None:
+    """Register handlers that turn every expected exception of a route into a problem response.
+
+    refusal_at: returns how the route at a path refuses requests, None for problem details.
+    """
+    app.state.refusal_at = refusal_at
     app.add_exception_handler(errors.BoundaryMorphError, typed)
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -117,7 +123,7 @@ def _problem(
         title=slug.replace("-", " ").capitalize(),
         status=status,
         detail=_short(detail),
-        instance=quote(request.scope["path"]),
+        instance=quote(request.scope["raw_path"], safe="%/"),
         errors=where,
     )
 
@@ -180,21 +186,14 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     detail = phrase if error.detail == phrase else str(error.detail)
     headers = dict(error.headers) if error.headers else {}
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(_methods(request))  # of all routes; Starlette names only those of one
+        methods = headers["Allow"] = ", ".join(paths.methods_at(request))  # Starlette names only those of one route
+        detail = f"this path takes {methods}"
+    if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        path = paths.nearest(request)
+        setattr(request.state, REFUSAL, request.app.state.refusal_at(path))
+        if error.status_code == HTTPStatus.NOT_FOUND and path is not None:
+            detail = f"there is nothing at this path; did you mean {path}?"
     return respond(request, error.status_code, phrase.lower().replace(" ", "-"), detail, headers=headers)
-
-
-def _methods(request: Request) -> list[str]:
-    """Return the methods of all routes at the path of a request."""
-    routes = request.app.router.routes
-    return [
-        method
-        for method in HTTPMethod
-        if any(
-            route.matches({**request.scope, "method": "GET" if method == "HEAD" else str(method)})[0] is Match.FULL
-            for route in routes
-        )
-    ]
 
 
 async def _disconnected(request: Request, error: Exception) -> JSONResponse:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -16,8 +17,19 @@ from pydantic import (
 
 from boundarymorph.retrieval.catalog import IndexDescription
 from boundarymorph.scoring.bill import Bill
+from boundarymorph.text import has_content
 
 Element = TypeVar("Element")
+
+
+def _readable(query: str) -> str:
+    if not has_content(query):
+        raise ValueError("must have something to read, such as a word")
+    return query
+
+
+QueryText = Annotated[str, Field(min_length=1, pattern=r"\S"), AfterValidator(_readable)]
+"""What somebody wants to know."""
 Array = Annotated[list[Element], Field(fail_fast=True)]
 """A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
 MOST_FIELDS = 100  # of a request's object: more than any has
@@ -227,7 +239,7 @@ class DeleteReport(BaseModel):
 class ScoreRequest(Message):
     """Texts to score against one query."""
 
-    query: str = Field(description="the query that the texts are scored against")
+    query: QueryText = Field(description="the query that the texts are scored against")
     texts: Array[str] = Field(description="to be scored")
     deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; late texts are not scored")
     truncate: bool = Field(True, description="cut texts that are too long for the model; false refuses them")
@@ -312,7 +324,7 @@ class Judgment(Message):
 class Judgments(Message):
     """What people said of the answer to one query."""
 
-    query: str = Field(min_length=1, pattern=r"\S", description="as in the request that was answered")
+    query: QueryText = Field(description="as in the request that was answered")
     index: str = Field(description="the index that it was about")
     calibration: str | None = Field(None, max_length=64, description="the one that the answer named, for the metrics")
     judgments: Array[Judgment] = Field(min_length=1, description="of any of its documents")
@@ -322,6 +334,13 @@ class Kept(BaseModel):
     """What is kept now."""
 
     kept: int = Field(description="judgements of the index")
+
+
+class KeptNow(Kept):
+    """What was kept of a request, and what is kept now."""
+
+    added: int = Field(description="judgements of this request that were kept")
+    unknown: list[str] = Field(description="ids that the index does not have; their judgements were not kept")
 
 
 class Deleted(BaseModel):

@@ -11,6 +11,7 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
+from boundarymorph.scoring.scorer import of_content
 from boundarymorph.settings import Limits
 
 router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT))])
@@ -31,12 +32,15 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
     _check(wanted, access.settings.limits)
     scores = await bodies.while_connected(
         request,
-        scorer.score(
-            wanted.query,
+        of_content(
             wanted.texts,
-            deadline=None if wanted.deadline_ms is None else arrival + wanted.deadline_ms / 1e3,
-            truncate=wanted.truncate,
-            instruction=wanted.instruction,
+            lambda texts: scorer.score(
+                wanted.query,
+                texts,
+                deadline=None if wanted.deadline_ms is None else arrival + wanted.deadline_ms / 1e3,
+                truncate=wanted.truncate,
+                instruction=wanted.instruction,
+            ),
         ),
     )
     answer = ScoreResponse(model=scorer.name, scores=scores.values.tolist(), truncated=scores.truncated)

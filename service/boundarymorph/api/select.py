@@ -15,14 +15,17 @@ from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
+from boundarymorph.access.calibrations import Wanted
 from boundarymorph.access.policies import Policy
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
+from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.shares import CALLER
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
@@ -60,10 +63,11 @@ async def select(
             service.require()  # else it needs no model
         if wanted.index is not None:
             permitted(request).require(wanted.index)
+        task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted.index)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
         explain = bool(wanted.explain)
         answer = partial(response_of, task=task, explain=explain, policy=policy.name)
-        if EVENTS in request.headers.get("accept", ""):
+        if prefers(request, EVENTS):
             steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
@@ -73,6 +77,13 @@ async def select(
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     response.headers[STATUS_HEADER] = result.status.value
     return answer(result)
+
+
+async def calibrated(
+    request: Request, access: Access, task: SelectionTask, wanted: Wanted, source: CalibrationSource, index: str | None
+) -> SelectionTask:
+    """Return the task with the calibration that its caller wants, or has by default. index: whose, if any."""
+    return replace(task, calibration=await access.calibrations.of(wanted, permitted(request), source, index))
 
 
 async def selected(
@@ -142,5 +153,4 @@ def _parse(
     documents = pool.get("documents") if isinstance(pool, dict) else pool
     wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
     task = task_of(wanted, access.settings, arrival)
-    calibration = access.calibrations.of(wanted.calibration, caller, wanted.index)
-    return wanted, replace(task, caller=caller, calibration=calibration)
+    return wanted, replace(task, caller=caller)

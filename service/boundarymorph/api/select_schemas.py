@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from boundarymorph.api.passages import DESCRIPTION, LongTexts
-from boundarymorph.api.schemas import Array, DistinctBy, Id, Message
+from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText
 from boundarymorph.selection.methods import METHODS
 
 
@@ -106,7 +106,7 @@ Pool = Annotated[PoolBody, BeforeValidator(_documents_alone, json_schema_input_t
 class AskedQuery(Message):
     """One of several queries of a request."""
 
-    query: str = Field(min_length=1, pattern=r"\S", description="one information need, in plain words")
+    query: QueryText = Field(description="one information need, in plain words")
     weight: float = Field(1, gt=0, le=1, description="relevance to it counts times this")
 
 
@@ -165,7 +165,7 @@ class SelectRequest(Message):
 
     model_config = ConfigDict(json_schema_extra=ONE_SOURCE)
 
-    query: str | None = Field(None, min_length=1, pattern=r"\S", description="the information need, in plain words")
+    query: QueryText | None = Field(None, description="the information need, in plain words")
     queries: Queries | None = Field(
         None,
         min_length=1,

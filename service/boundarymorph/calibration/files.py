@@ -8,14 +8,18 @@ from typing import Any
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Record, is_table
+from boundarymorph.text import has_content
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
 ID_NAMES, QUERY_NAMES = ("_id", "id"), ("query", "text")  # as in BEIR
 
 
-def asked_in(records: Iterable[Record]) -> Iterator[tuple[str | None, dict[str, Any]]]:
-    """Yield id, None without one, and fields of each query: of objects with `query` or `text`, and `_id` or `id`, of
-    lines ID<tab>TEXT, below a header or not, or of bare texts. The text is in the field `query`.
+def asked_in(records: Iterable[Record]) -> Iterator[tuple[int, str | None, dict[str, Any]]]:
+    """Yield number, id (None without one) and fields of each query; the text is in the field `query`.
+
+    Queries are objects with `query` or `text`, and `_id` or `id`, lines ID<tab>TEXT, below a header or not, or texts.
+
+    Queries are objects with `query` or `text`, and `_id` or `id`, lines ID<tab>TEXT, below a header or not, or texts.
 
     Raises InvalidInput for what has no text, and for lines with more tabs, as it is not clear which part is the query.
     """
@@ -32,17 +36,17 @@ def asked_in(records: Iterable[Record]) -> Iterator[tuple[str | None, dict[str, 
                 continue
             query, fields = parts[-1], {}
             identifier = parts[0] if len(parts) > 1 else None
-        if query is None or query == "":
-            raise InvalidInput(f"{place} has no 'query' and no 'text'")
-        yield None if identifier is None else str(identifier), {"query": query, **fields}
+        if query is None or (isinstance(query, str) and not has_content(query)):
+            raise InvalidInput(f"{place} has no 'query' and no 'text' to read")
+        yield number, None if identifier is None else str(identifier), {"query": query, **fields}
 
 
 def queries_of(records: Iterable[Record]) -> dict[str, str]:
     """Texts of queries by id; a query without id is its own. Raises InvalidInput as `asked_in` does."""
     found = {}
-    for identifier, fields in asked_in(records):
+    for _, identifier, fields in asked_in(records):
         text = fields["query"]
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str):
             raise InvalidInput(f"the query {identifier or text!r} is not a text")
         found[text if identifier is None else identifier] = text
     return found

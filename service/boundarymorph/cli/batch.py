@@ -17,11 +17,13 @@ from pydantic import ValidationError
 
 from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.calibrations import Wanted as Calibration
+from boundarymorph.access.keys import Caller
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import response_of, task_of
 from boundarymorph.calibration.files import asked_in
 from boundarymorph.cli import source as sources
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, StorageUnavailable
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings, mistakes
 
@@ -30,12 +32,12 @@ Asked = tuple[str, Mapping[str, Any]]
 
 
 def queries(path: Path) -> Sequence[Asked]:
-    """Return id and fields of each query of a file; the id of one that has none is its number.
+    """Return id and fields of each query of a file; the id of one that has none is the number of its line.
 
     Raises InvalidInput for what is no query, and for one with another's id.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    for number, (id, fields) in enumerate(asked_in(sources.records(path)), start=1):
+    for number, id, fields in asked_in(sources.records(path)):
         name = str(number) if id is None else id
         if name in found:
             raise InvalidInput(f"{sources.named(path)}: two queries have the id {name!r}")
@@ -107,15 +109,16 @@ async def select_all(
     options: Mapping[str, Any],
     calibration: Calibration,
     answers: Answers,
+    source: CalibrationSource,
     advance: Callable[[], None],
 ) -> int:
     """Make the selections that are not done yet, several at a time. Returns how many of them failed."""
-    calibrations, failed = Calibrations(settings), 0
+    calibrations, failed = Calibrations(settings.calibration.keys), 0
 
     async def one(id: str, fields: Mapping[str, Any]) -> bool:
         try:
             request = SelectRequest.model_validate({**options, **fields})
-            chosen = calibrations.of(calibration, "", request.index)
+            chosen = await calibrations.of(calibration, Caller(""), source, request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
             response = response_of(await selector.select(task), task)
         except (BoundaryMorphError, ValidationError) as error:

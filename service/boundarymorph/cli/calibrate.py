@@ -17,11 +17,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from boundarymorph.access.calibrations import feedback_of, folder_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Event, grades_of, merged
 from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
 from boundarymorph.calibration.judgments import PAIRS
+from boundarymorph.cli import learning
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
 from boundarymorph.errors import InvalidInput
@@ -105,7 +105,9 @@ def calibrate(
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(sources.records(queries))
     given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
-    events = _unjudged(feedback_of(settings).events(index), given) if update and index else []
+    events = _unjudged(learning.events_of(settings, index), given) if update and index else []
+    if judgments is not None and not given and not update:
+        raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
     given = merged(grades_of(events, {}), given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = Plan(str(name or index), index, requests, budget, gain)
@@ -115,11 +117,11 @@ def calibrate(
     if judge is not None:
         given = asyncio.run(_judge(plan, settings, judge, max_cost, yes))
     made, missing = asyncio.run(_learn(plan, settings, given, events))
-    file = folder_of(settings).keep(made)
+    place = learning.keep(settings, made)
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_calibration(console, made, missing, file)
+        print_calibration(console, made, missing, place)
 
 
 def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
@@ -208,8 +210,10 @@ async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | Non
         await judge.close()
 
 
-async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Sequence[Event]) -> tuple[Calibration, int]:
-    """Return a calibration, and how many judged documents were in no pool. events: those among what is given."""
+async def _learn(
+    plan: Plan, settings: Settings, given: Judgments, events: Sequence[Event]
+) -> tuple[Calibration, Sequence[str]]:
+    """Return a calibration, and the ids of judged documents that were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
     from boundarymorph.calibration.learning import debiased, learn
@@ -230,26 +234,31 @@ async def _learn(plan: Plan, settings: Settings, given: Judgments, events: Seque
     found = {(query, id) for query, one in judged.items() for id in one.ids}
     clicks = [event for event in events if (event.query, event.document) in found]
     queries = [(query, one.query, one.ids) for query, one in judged.items()]
+    missing = [id for query, one in judged.items() for id in given[query] if id not in set(one.ids)]
+    if missing and not any(one.ids for one in judged.values()):
+        raise InvalidInput(f"none of the judged documents is in a pool: {', '.join(map(repr, missing[:NAMED]))}")
     made = learn(
         plan.name,
         debiased(queries, clicks, plan.gain),
         scorer=scorer,
         encoder=named.get(vectors),
         gain=plan.gain,
-        index=plan.index if plan.name == plan.index else None,
+        index=plan.index,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    return made, sum(one.missing for one in judged.values())
+    return made, missing
 
 
+NAMED = 10  # judged documents that were in no pool
 BAR = 30  # characters of a probability of 1
 
 
-def print_calibration(console: Console, made: Calibration, missing: int, file: Path) -> None:
+def print_calibration(console: Console, made: Calibration, missing: Sequence[str], place: str) -> None:
     """Print the report, what to do, and where the calibration is. missing: judged documents that were in no pool."""
     report = made.report
     console.print(f"{made.judgments:,} judgements of {made.queries} queries, each predicted from the others", end="")
-    console.print(f"; {missing} more were in no pool" if missing else "")
+    named = ", ".join(map(repr, missing[:NAMED])) + (", ..." if len(missing) > NAMED else "")
+    console.print(f"; {len(missing)} more were in no pool: {named}" if missing else "", markup=False)
     quality = Table("nCG@k of judged documents (%)", box=None, pad_edge=False)
     for column in ("scorer", "retriever", "calibrated", "gain over the scorer", "within two standard errors"):
         quality.add_column(column, justify="right")
@@ -271,5 +280,5 @@ def print_calibration(console: Console, made: Calibration, missing: int, file: P
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report["trust"].items())
     console.print(f"trust: {shares}")
     console.print(f"[bold]{report['advice']}[/bold]")
-    default = f", the default of the index {made.index!r}" if made.index else ""
-    console.print(f"kept as {file}{default}")
+    default = f", the default of the index {made.index!r}" if made.name == made.index else ""
+    console.print(f"kept as {made.name!r}, {place}{default}")

@@ -23,18 +23,19 @@ Filter = Annotated[
 ]
 
 
+Queries = Annotated[
+    Path | None,
+    typer.Option(
+        callback=sources.checked, help="Instead: a file of queries: one a line, ID<tab>TEXT, or JSON; - for stdin."
+    ),
+]
+
+
 def select(
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
     query: Annotated[str | None, typer.Argument(help="The information need, in plain words.")] = None,
     also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            callback=sources.checked,
-            help="Instead: a file of queries, gzipped or not, one a line as text, ID<tab>TEXT or JSON; - reads "
-            "standard input.",
-        ),
-    ] = None,
+    queries: Queries = None,
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="For --queries: a file for the answers, which is continued.")
     ] = None,
@@ -90,6 +91,7 @@ def select(
 
 def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, *, as_json: bool) -> None:
     from boundarymorph.access.calibrations import Calibrations
+    from boundarymorph.access.keys import Caller
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import response_of, task_of
@@ -100,7 +102,8 @@ def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, 
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            chosen = Calibrations(settings).of(calibration, "", request.index)
+            calibrations = Calibrations(settings.calibration.keys)
+            chosen = await calibrations.of(calibration, Caller(""), built.retriever, request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
             return response_of(await built.selector.select(task), task)
 
@@ -128,7 +131,7 @@ def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, An
                 defaults = {"on_failure": "error", **options}
                 advance = partial(bar.advance, task)
                 return await batch.select_all(
-                    built.selector, settings, iter(found), defaults, calibration, answers, advance
+                    built.selector, settings, iter(found), defaults, calibration, answers, built.retriever, advance
                 )
 
     try:

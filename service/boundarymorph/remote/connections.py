@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
 from http import HTTPStatus
 from io import BytesIO
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
@@ -92,6 +95,36 @@ class Response:
         self._answer.close()
 
 
+class _Protocol(ResponseHandler):
+    """A connection of aiohttp's that is closed if something arrives that was not asked for.
+
+    It would be taken for the answer to the next request.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_idle: Callable[[ResponseHandler], bool]) -> None:
+        super().__init__(loop)
+        self._is_idle = is_idle
+
+    def data_received(self, data: bytes) -> None:
+        if data and self._is_idle(self):
+            self.close()
+        else:
+            super().data_received(data)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Makes such connections."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = lambda: _Protocol(self._loop, self._is_idle)  # type: ignore[assignment]
+
+    def _is_idle(self, connection: ResponseHandler) -> bool:
+        return connection not in self._acquired and any(  # while a tunnel is made, it is in neither
+            connection is kept for those_of_one_key in self._conns.values() for kept, _ in those_of_one_key
+        )
+
+
 class ConnectionPool:
     """At most so many connections to a server, which are kept for a while. opened: number of connections so far."""
 
@@ -139,7 +172,7 @@ class ConnectionPool:
             trace = aiohttp.TraceConfig()
             trace.on_connection_create_start.append(self._count)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._most, keepalive_timeout=KEEPALIVE, ssl=_trust()),
+                connector=_Connector(limit=self._most, keepalive_timeout=KEEPALIVE, ssl=_trust()),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
                 trace_configs=[trace],

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.stores.table import Store
 
 _log = logging.getLogger(__name__)
+BELONGINGS = ".belongings"  # in the data directory, of indexes that are stored elsewhere
 STORES = {  # URL scheme: module and class, and the extra with its client
     "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
     "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
@@ -149,11 +150,18 @@ def _milvus_catalog(settings: Settings) -> Catalog:
         consistency=chosen.consistency,
         half_precision=chosen.half_precision,
         schema_seconds=chosen.schema_seconds,
+        directory=settings.data_directory / BELONGINGS / "milvus",
     )
     if not chosen.collections:
         return own
     store = MilvusStore(connection, chosen.consistency)
-    return Catalogs(own, {"": AttachedCatalog(store, chosen.collections, schema_seconds=chosen.schema_seconds)})
+    attached = AttachedCatalog(
+        store,
+        chosen.collections,
+        schema_seconds=chosen.schema_seconds,
+        directory=settings.data_directory / BELONGINGS / "collections",
+    )
+    return Catalogs(own, {"": attached})
 
 
 def _searched_catalog(settings: Settings) -> LocalCatalog:
@@ -221,7 +229,11 @@ def build_stores(settings: Settings, base: Catalog) -> Catalog:
         base,
         {
             name: AttachedCatalog(
-                _opened(name, chosen), chosen.indexes, encoder=chosen.encoder, schema_seconds=chosen.schema_seconds
+                _opened(name, chosen),
+                chosen.indexes,
+                encoder=chosen.encoder,
+                schema_seconds=chosen.schema_seconds,
+                directory=settings.data_directory / BELONGINGS / "stores" / name,
             )
             for name, chosen in settings.stores.items()
         },

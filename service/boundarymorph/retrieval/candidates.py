@@ -17,7 +17,9 @@ from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import Pool
+from boundarymorph.text import has_content
 
+NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
 CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
 
 
@@ -177,7 +179,9 @@ class GivenCandidates:
             rows = await run(_rows, self.embeddings or [])
             missing = [position for position in range(len(self.given)) if position not in rows]
             if missing:
-                encoded = await self.retriever.embed_documents([self.given[position].content for position in missing])
+                texts = [self.given[position].content for position in missing]
+                texts = [text if has_content(text) else NO_TEXT for text in texts]
+                encoded = await self.retriever.embed_documents(texts)
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
                     cut = f"{encoded.truncated} documents were cut to the encoder's maximum length to be embedded"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
@@ -235,7 +236,13 @@ class Catalog(Protocol):
         return {}
 
     def delete(self, name: str) -> None:
-        """Remove an index with its documents. Raises InvalidIndexName or UnknownIndex."""
+        """Remove an index with all that belongs to it, or nothing. Raises InvalidIndexName or UnknownIndex."""
+
+    def belongings(self, name: str) -> Belongings:
+        """Return what belongs to an index besides its documents. Raises InvalidIndexName or UnknownIndex."""
+
+    def all_belongings(self) -> Iterator[Belongings]:
+        """Yield what belongs to each index that has judgements or calibrations."""
 
     def close(self) -> None:
         """Close files and connections."""

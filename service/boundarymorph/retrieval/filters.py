@@ -2,7 +2,8 @@
 
     {"language": "en"}                                        a field equals a value
     {"year": {"gte": 1990, "lt": 2000}}                       all of several comparisons of one field
-    {"language": "en", "author.name": {"in": ["A", "B"]}}     all of several fields; dots lead into objects
+    {"language": "en", "author.name": {"in": ["A", "B"]}}     all of several fields; dots lead into objects or, where
+                                                              that leads nowhere, are part of the name
     {"and": [...]}, {"or": [...]}, {"not": {...}}             combine filters
 
 Comparisons: eq, ne, in, nin, gt, gte, lt, lte, exists. A value is a string, a number, a boolean or null, and equals
@@ -26,6 +27,7 @@ from boundarymorph.errors import InvalidInput, LimitExceeded
 MAX_DEPTH = 8  # nesting of and, or and not
 MAX_VALUES = 1_000  # in all comparisons and lists together
 MAX_STRING = 1_024
+MOST_SPELLED = 4
 
 Scalar = str | int | float | bool | None
 
@@ -123,7 +125,8 @@ class Exists:
     path: tuple[str, ...]
 
     def sql(self, column: str) -> Sql:
-        return Sql(f"(json_type({column}, ?) IS NOT NULL)", (_json_path(self.path),))
+        tests = [f"json_type({column}, ?) IS NOT NULL"] * len(spellings(self.path))
+        return Sql(f"({' OR '.join(tests)})", tuple(map(_json_path, spellings(self.path))))
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return bool(reach(metadata, self.path))
@@ -142,7 +145,18 @@ class Compare:
     values: tuple[Scalar, ...]
 
     def sql(self, column: str) -> Sql:
-        path, types, values = _json_path(self.path), _TYPES[self.type], self.values if self._has_operand else ()
+        *others, last = spellings(self.path)
+        condition = self._sql(column, last)
+        for path in reversed(others):
+            first = self._sql(column, path)
+            condition = Sql(
+                f"CASE WHEN json_type({column}, ?) IS NOT NULL THEN ({first.text}) ELSE ({condition.text}) END",
+                (_json_path(path), *first.parameters, *condition.parameters),
+            )
+        return condition
+
+    def _sql(self, column: str, names: tuple[str, ...]) -> Sql:
+        path, types, values = _json_path(names), _TYPES[self.type], self.values if self._has_operand else ()
         kind, value = f"json_type({column}, ?)", f"json_extract({column}, ?)"
         within = f"json_each({column}, ?) WHERE type IN ({types}) AND {self._test('atom')}"
         return Sql(
@@ -318,13 +332,26 @@ def _shown(value: object) -> str:
 
 
 def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """Return the value at a path in a list, which is empty if there is none."""
-    value: Any = metadata
-    for name in path:
-        if not isinstance(value, Mapping) or name not in value:
-            return []
-        value = value[name]
-    return [value]
+    """Return the value at a path in a list, which is empty if there is none. See `spellings`."""
+    for names in spellings(path):
+        value: Any = metadata
+        for name in names:
+            if not isinstance(value, Mapping) or name not in value:
+                break
+            value = value[name]
+        else:
+            return [value]
+    return []
+
+
+def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the paths that a field may have: through objects or, if that leads nowhere, with dots in names, as in
+    metadata that were flattened. Of a path of more than MOST_SPELLED names only the whole as one name."""
+    whole = (".".join(path),)
+    if len(path) > MOST_SPELLED:
+        return [path, whole]
+    split = ((".".join(path[:size]), *rest) for size in range(1, len(path)) for rest in spellings(path[size:]))
+    return [*split, whole]
 
 
 def _json_path(path: tuple[str, ...]) -> str:

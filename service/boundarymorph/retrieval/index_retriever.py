@@ -15,6 +15,7 @@ from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfigur
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
+from boundarymorph.retrieval.learned import Found, Learned
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import SERVICE
@@ -32,9 +33,18 @@ class IndexRetriever:
     """
 
     def __init__(
-        self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, waiting: int = 512, share: float = 1.0
+        self,
+        catalog: Catalog,
+        encoder: Encoder | None,
+        *,
+        learned: Learned | None = None,
+        threads: int = 4,
+        waiting: int = 512,
+        share: float = 1.0,
     ) -> None:
-        """share: of the threads and places that one caller gets, as in `Shares`."""
+        """learned: the calibrations, if there are any. share: of the threads and places that one caller gets, as in
+        `Shares`."""
+        self._learned = learned
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
@@ -62,6 +72,10 @@ class IndexRetriever:
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         found = await self._executor.run(self._catalog.get, index)
         return await self._executor.run(found.characters, ids)
+
+    async def calibrations(self, name: str | None, index: str | None) -> Found:
+        """See `CalibrationSource`."""
+        return Found() if self._learned is None else await self._executor.run(self._learned.find, name, index)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)

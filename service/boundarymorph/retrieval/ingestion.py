@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import IndexConflict, InvalidInput, LimitExceeded
+from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidInput, LimitExceeded, StorageFull
 from boundarymorph.inference.executors import Run, in_default_thread
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document, fingerprint
@@ -103,18 +103,25 @@ async def ingesting(
     size = batch_size or (WRITTEN_AT_A_TIME if encoder is None else ENCODED_AT_A_TIME)
     report = IngestReport()
     batch: list[ParsedDocument] = []
-    async for entry in _all_valid(usable) if strict else usable:
-        if isinstance(entry, BadLine):
-            report.skip(entry)
-            continue
-        report.count_unknown(entry.unknown)
-        batch.append(entry)
-        if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
+    try:
+        async for entry in _all_valid(usable) if strict else usable:
+            if isinstance(entry, BadLine):
+                report.skip(entry)
+                continue
+            report.count_unknown(entry.unknown)
+            batch.append(entry)
+            if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
+                await _write(index, encoder, batch, report, run)
+                batch.clear()
+                yield report
+        if batch:
             await _write(index, encoder, batch, report, run)
-            batch.clear()
-            yield report
-    if batch:
-        await _write(index, encoder, batch, report, run)
+    except BoundaryMorphError as error:
+        if written := report.added + report.updated:
+            error.add(f"{written:,} documents of this upload were written before, and stay")
+        elif isinstance(error, StorageFull):
+            error.add("nothing of this upload was written")
+        raise
     yield report
 
 

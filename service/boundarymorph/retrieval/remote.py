@@ -16,11 +16,14 @@ import orjson
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph import errors
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.feedback import Event
 from boundarymorph.errors import (
     PROBLEM_TYPE,
     BodyTooLarge,
     BoundaryMorphError,
     InvalidConfiguration,
+    InvalidInput,
     LimitExceeded,
     MalformedFrame,
     NotReady,
@@ -46,6 +49,7 @@ from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mappin
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.learned import Found
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
 
@@ -54,6 +58,9 @@ INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
 PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
+MOST_CALIBRATIONS = 2**26  # bytes of those of one name
+MOST_EVENTS = 2**28  # bytes of a page of judgements
+ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
 _ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
@@ -124,6 +131,41 @@ class RemoteRetriever:
             return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
 
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
+
+    async def calibrations(self, name: str | None, index: str | None) -> Found:
+        """See `CalibrationSource`. A retriever without that route has none."""
+        content = encoded({"name": name, "index": index})
+
+        async def find(peer: Peer) -> Found:
+            answer = await peer.send(
+                "POST", "/calibrations", budget=self._budget, content=content, headers=JSON, most=MOST_CALIBRATIONS
+            )
+            if not answer.is_success:
+                raised = _refusal(peer, "/calibrations", answer)
+                if answer.status_code in ABSENT and not isinstance(raised, Relayed):
+                    return Found()
+                raise raised
+            try:
+                return Found.of_json(mapping(parsed(answer.content)))
+            except (Unusable, InvalidInput, KeyError, TypeError, ValueError) as error:
+                raise _unusable(peer, error) from error
+
+        return await self._balancer.call(find)
+
+    async def keep(self, made: Calibration) -> None:
+        """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
+        await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
+
+    async def events(self, index: str) -> Sequence[Event]:
+        """Return the judgements of an index. Raises UnknownIndex."""
+        found: list[Event] = []
+        after = 0
+        while True:
+            page = await self._call("/judgments/events", {"index": index, "after": after}, _events, MOST_EVENTS)
+            if not page:
+                return found
+            found += [event for _, event in page]
+            after = page[-1][0]
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         content = encoded({"query": query})
@@ -242,7 +284,7 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
         return Relayed(kind(detail))
     if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in AWAY):
         return Unavailable(said)
-    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+    if status in ABSENT:
         return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
     return Flawed(said)
 
@@ -276,6 +318,13 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
 
 def _documents(answer: bytes) -> Mapping[str, Document]:
     return frame.documents_of(array(mapping(parsed(answer)), "documents"))
+
+
+def _events(answer: bytes) -> list[tuple[int, Event]]:
+    try:
+        return [(int(number), Event(*fields)) for number, *fields in array(mapping(parsed(answer)), "events")]
+    except (TypeError, ValueError) as error:
+        raise Unusable(f"'events' are not numbered judgements: {error}") from None
 
 
 def _problem(response: Response) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run, in_default_thread
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.pieces import BLANK, Piece, pieces
+from boundarymorph.text import has_content
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
@@ -25,6 +26,8 @@ FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # in the message about a missing one
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or the beginning of an unterminated one
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_NOT_A_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
 _BETWEEN_ELEMENTS = re.compile(_STRING + rb"|[\[\]{},]", re.DOTALL)
 _IN_ELEMENT = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
@@ -108,11 +111,25 @@ def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -
         return BadLine(number, f"longer than {limit} bytes")
     try:
         parsing.check(line)
-        return parse_record(orjson.loads(line), number, dimension, end)
+        return parse_record(_loaded(line), number, dimension, end)
     except orjson.JSONDecodeError as error:
+        if _NOT_A_NUMBER.search(_STRINGS.sub(b"", line)):
+            return BadLine(
+                number, "not JSON: NaN and Infinity are no numbers of JSON; write null, or leave the field out"
+            )
         return BadLine(number, reading.complaint(line) or f"not JSON: {error}")
     except InvalidInput as error:
         return BadLine(number, str(error))
+
+
+def _loaded(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        repaired = parsing.with_whole_characters(line)
+        if repaired == line:
+            raise
+        return orjson.loads(repaired)
 
 
 def _elements(body: bytes) -> Iterator[bytes]:
@@ -156,7 +173,7 @@ def _check_some(elements: Iterator[bytes], limit: int) -> bool:
         try:
             if len(element) <= limit:
                 parsing.check(element)
-                orjson.loads(element)
+                _loaded(element)
         except LimitExceeded:
             continue  # becomes a bad line
         except orjson.JSONDecodeError as error:
@@ -195,8 +212,8 @@ def _text(record: dict[str, Any]) -> str:
     value = record["text"]
     if not isinstance(value, str):
         raise _RecordError("text must be a string")
-    if not value and not record.get("title"):
-        raise _RecordError("text is empty and there is no title")
+    if not has_content(value) and not has_content(str(record.get("title") or "")):
+        raise _RecordError("text has nothing to read and there is no title")
     return value
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerUnavailable
 from boundarymorph.inference.batching.model import Model, TokenSequence
 from boundarymorph.scoring.bill import Amount, Bill
+from boundarymorph.text import blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,24 @@ class Scores:
     cached: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
+
+
+async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
+    """Return what `score` gives for the texts with content, and 0 for the others, which it is not asked for.
+
+    Cross-encoders are often sure of a pair without a text, and some servers refuse the whole request for one.
+    """
+    without = blank(texts)
+    if not without:
+        return await score(texts)
+    there = np.ones(len(texts), dtype=np.bool_)
+    there[without] = False
+    values = np.zeros(len(texts))
+    if not there.any():
+        return Scores(values)
+    scores = await score([text for text, has in zip(texts, there, strict=True) if has])
+    values[there] = scores.values
+    return replace(scores, values=values)
 
 
 def model_changed() -> ScorerUnavailable:

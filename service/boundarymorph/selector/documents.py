@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import Run
@@ -16,6 +16,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.selection import Pool
 from boundarymorph.selection.copies import alike
+from boundarymorph.text import has_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,23 @@ class Grouping:
     def value(self, document: Document) -> list[object]:
         """Return the document's value of the field in a list, which is empty if there is none."""
         return [] if self.path is None else reach(document.metadata, self.path)
+
+
+def group_key(value: object) -> str:
+    """Return the same key for equal values of JSON, as for the numbers 1 and 1.0."""
+    return json.dumps(_with_whole_numbers(value), sort_keys=True)
+
+
+def _with_whole_numbers(value: object) -> object:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_with_whole_numbers(each) for each in value]
+        case dict():
+            return {name: _with_whole_numbers(each) for name, each in value.items()}
+        case _:
+            return value
 
 
 class Documents:
@@ -88,6 +106,12 @@ class Documents:
         """Return those of these positions, all of which were read, whose document is deleted."""
         return positions[[document is None for document in self.at(positions)]]
 
+    def without_content(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of these positions whose document was read and has nothing to read in it."""
+        there = zip(positions.tolist(), self.at(positions), strict=True)
+        empty = [place for place, document in there if document is not None and not has_content(document.content)]
+        return np.array(empty, dtype=np.intp)
+
     async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:
         """Read what decides the groups of all documents. Returns (N,) numbers, equal within a group; None if `texts`
         are the groups, of which more may become known."""
@@ -104,11 +128,11 @@ class Documents:
         return [id for id in map(self._pool.ids.__getitem__, positions.tolist()) if id not in self.by_id]
 
     def _numbered(self, grouping: Grouping) -> NDArray[np.intp]:
-        first: dict[bytes, int] = {}
+        first: dict[str, int] = {}
         groups = np.arange(len(self._pool))
         for position, document in enumerate(self.at(groups)):
             for value in () if document is None else grouping.value(document):
-                groups[position] = first.setdefault(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), position)
+                groups[position] = first.setdefault(group_key(value), position)
         return groups
 
     async def _groups(self) -> _Groups:

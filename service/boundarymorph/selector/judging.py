@@ -11,7 +11,7 @@ from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.inference.deadline import NEVER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 
@@ -51,7 +51,7 @@ class Judging:
         documents = await task.candidates(self._retriever).documents([pool.ids[position] for position in positions])
         there = np.array([position for position in positions if pool.ids[position] in documents], dtype=np.intp)
         texts = [documents[pool.ids[position]].content for position in there]
-        scores = (await self._scorer.score(task.query, texts)).values if texts else np.empty(0)
+        scores = (await of_content(texts, lambda texts: self._scorer.score(task.query, texts))).values
         known = ~np.isnan(scores)
         there, scores = there[known], scores[known]
         given = np.array([grades[pool.ids[position]] for position in there], dtype=np.float64)

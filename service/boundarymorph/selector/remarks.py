@@ -79,9 +79,12 @@ def nothing_found(scores: Collection[float]) -> str | None:
     )
 
 
-def remarks(deleted: int, scores: Collection[float], ungraded: int, truncated: int) -> list[str]:
-    """Say what was deleted meanwhile, that all scores are low, what got no score, and what was cut."""
+def remarks(deleted: int, scores: Collection[float], ungraded: int, truncated: int, blank: int = 0) -> list[str]:
+    """Say what was deleted meanwhile, that all scores are low, what got no score, what was cut, and what has no
+    content."""
     found = []
+    if blank:
+        found.append(_documents(blank, "have no text to read, so no call was spent on them and their score is 0"))
     if deleted:
         found.append(_documents(deleted, "were deleted from the index meanwhile and left out"))
     if (said := nothing_found(scores)) is not None:
@@ -94,4 +97,8 @@ def remarks(deleted: int, scores: Collection[float], ungraded: int, truncated: i
 
 
 def _documents(count: int, did: str) -> str:
-    return f"1 document {did.replace('were', 'was', 1)}" if count == 1 else f"{count} documents {did}"
+    if count != 1:
+        return f"{count} documents {did}"
+    for plural, singular in (("were", "was"), ("have", "has"), ("on them and their", "on it and its")):
+        did = did.replace(plural, singular, 1)
+    return f"1 document {did}"

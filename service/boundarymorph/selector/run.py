@@ -51,6 +51,7 @@ class SelectionRun(CallOrder):
     session: Session | None = None
     interruption: Interruption | None = None
     ungraded = 0
+    blank = NOTHING  # documents without content, as far as they were read
     _excluded = NOTHING
 
     def __init__(
@@ -192,8 +193,9 @@ class SelectionRun(CallOrder):
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
             elif self._task.budget and not (session.history or self.ungraded):
                 self.warnings.append(no_call(session.stop_reason, len(scores.reused), len(selection.documents)))
-        deleted = 0 if session is None else session.given_up - len(self._excluded)
-        self.warnings += remarks(deleted, self.telling.scores.values(), self.ungraded, scores.truncated)
+        deleted = 0 if session is None else session.given_up - len(np.union1d(self._excluded, self.blank))
+        blank = len(np.setdiff1d(self.blank, self._excluded))
+        self.warnings += remarks(deleted, self.telling.scores.values(), self.ungraded, scores.truncated, blank)
         self.warnings += self.unfamiliar()
         result = SelectionResult(
             pool=self.pool,
@@ -266,12 +268,14 @@ class SelectionRun(CallOrder):
             lengths = np.nan_to_num(lengths, nan=1.0)
         told = self.telling = telling(task, self.pool, self.vectors, self.scores.model, self._encoder)
         self.warnings += told.warnings
+        self.blank = self.documents.without_content(np.arange(len(self.pool)))
         scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
-        replacing = len(reused.keys() - set(self._excluded.tolist()))
+        scores = {place: score for place, score in scores.items() if place not in set(self.blank.tolist())}
+        replacing = len((reused.keys() & scores.keys()) - set(self._excluded.tolist()))
         session = session_of(task, self.pool, told, scores, replacing, lengths, distinct)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
-        session.give_up(np.union1d(deleted, self._excluded))
+        session.give_up(np.concatenate([deleted, self._excluded, self.blank]))
         return session, self._ask(session)
 
     def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -300,13 +304,16 @@ class SelectionRun(CallOrder):
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
 
     async def read_for(self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False) -> bool:
-        """Read these documents, and have the session give up deleted ones and share the scores of copies. Returns
-        whether there were any. ahead: if anything is read, also read what may be asked for next."""
+        """Read these documents, and have the session give up those that are deleted or have no content and share the
+        scores of copies. Returns whether there were any. ahead: if anything is read, also read what may be asked for
+        next."""
         documents = self.documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
         copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
-        session.give_up(documents.deleted(await documents.read(positions, likely, copies=copies)))
+        read = await documents.read(positions, likely, copies=copies)
+        self.blank = np.union1d(self.blank, documents.without_content(read))
+        session.give_up(np.union1d(documents.deleted(read), self.blank))
         if documents.copies > before[1]:
             await self._step(session.same_texts, documents.texts.copy())
         return before != (session.given_up, documents.copies)
@@ -338,16 +345,33 @@ class SelectionRun(CallOrder):
             with self._observer.stage("select"):
                 selection, outlook = await self._step(_believed, session, self._task.ranks_all)
             if not self._task.return_documents:
-                return selection, outlook
+                return self._with_blank(selection), outlook
             try:
                 with self._observer.stage("fetch"):
                     async with deadline.enforced():
                         changed = await self.read_for(session, selection.documents)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
-                return selection, outlook
+                return self._with_blank(selection), outlook
             if not changed:
-                return selection, outlook
+                return self._with_blank(selection), outlook
+
+    def _with_blank(self, selection: Selection) -> Selection:
+        """Return a selection with the documents without content behind all others, if there is room for them."""
+        task, blank = self._task, np.setdiff1d(self.blank, self._excluded)
+        if not task.ranks_all:
+            limited = task.max_tokens is not None or task.distinct is not None or task.negligible > 0
+            room = 0 if limited or task.k is None else task.k - len(selection.documents)
+            blank = blank[: max(0, room)]
+        if task.min_relevance or not blank.size:
+            return selection
+        nothing = np.zeros(len(blank))
+        return Selection(
+            np.concatenate([selection.documents, blank]),
+            np.concatenate([selection.relevance, nothing]),
+            np.concatenate([selection.std, nothing]),
+            np.concatenate([selection.scored, np.ones(len(blank), dtype=np.bool_)]),
+        )
 
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, as many as fit."""
@@ -359,7 +383,9 @@ class SelectionRun(CallOrder):
         worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
         if lengths is not None:
             worth *= lengths
-        worth[self._excluded] = -1.0  # behind all others, and left out below
+        self.blank = self.documents.without_content(np.arange(len(ids)))
+        worth[self.blank] = -1.0  # behind all others
+        worth[self._excluded] = -2.0  # left out below
         if task.distinct is None:
             fits = capacity.fill(worth)
         else:
@@ -367,9 +393,10 @@ class SelectionRun(CallOrder):
             groups = self.documents.texts if distinct.groups is None else distinct.groups
             fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
+        documents = np.concatenate([np.setdiff1d(documents, self.blank), np.intersect1d(documents, self.blank)])
         if task.return_documents:
             await self.documents.read(documents)
-        unknown = np.full(len(documents), 0.5)
+        unknown = np.where(np.isin(documents, self.blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
     def interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:

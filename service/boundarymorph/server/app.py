@@ -13,12 +13,21 @@ from fastapi import APIRouter, FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
-from boundarymorph.api import forward, judgments, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api import forward, judgments, learned, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api.paths import WithSlash
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
 from boundarymorph.server.lifecycle import Build, Lifecycle
-from boundarymorph.server.middleware import FromAllowed, HeadAsGet, Observed, RateLimitHeaders, Unexpected, UntilEnd
+from boundarymorph.server.middleware import (
+    EncodedSlash,
+    FromAllowed,
+    HeadAsGet,
+    Observed,
+    RateLimitHeaders,
+    Unexpected,
+    UntilEnd,
+)
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.web import pages
@@ -37,14 +46,14 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        indexes, build = forward.router, build or partial(composition.build_gateway, later=True)
+        indexes: Sequence[APIRouter] = (forward.router,)
+        build = build or partial(composition.build_gateway, later=True)
     else:
-        indexes, build = _indexes().router, build or partial(composition.build, later=True)
+        indexes, build = (_indexes().router, judgments.router), build or partial(composition.build, later=True)
     routers = (
         select.router,
         rerank.router,
-        indexes,
-        judgments.router,
+        *indexes,
         operations.router,
         agents.router,
         pages.playground(settings),
@@ -61,7 +70,7 @@ def create_retriever_app(
         settings,
         build or partial(composition.build_retrieval, later=True),
         on_failure,
-        (retrieval.router, _indexes().router, operations.router),
+        (retrieval.router, _indexes().router, learned.router, judgments.router, operations.router),
         description,
         behind_gateways=True,
     )
@@ -122,13 +131,17 @@ def _application(
         routes=[route for router in (*routers, pages.docs()) for route in router.routes],
         docs_url=None,  # FastAPI's pages load their scripts from another server; ours is in `pages.docs`
         redoc_url=None,
+        openapi_url=None,  # ours is made once, in `openapi.install`
         redirect_slashes=False,  # must not redirect a client that resolves /indexes/a/documents/.. to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
-    problems.install(app)
-    openapi.install(app)
+    problems.install(app, rerank.refusal_at)
+    operations.install(app, settings.metrics_seconds)
+    openapi.install(app, settings.public_url)
+    app.add_middleware(WithSlash, routes=app.routes)
     app.add_middleware(Unexpected)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(EncodedSlash)
     app.add_middleware(UntilEnd)
     app.add_middleware(RateLimitHeaders)
     app.add_middleware(FromAllowed, origins=access.origins)

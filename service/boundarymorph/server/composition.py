@@ -159,6 +159,7 @@ def build_retrieval(
     `build` does.
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
+    from boundarymorph.retrieval.learned import Learned, pools_of
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
@@ -170,6 +171,7 @@ def build_retrieval(
     retriever = IndexRetriever(
         catalog,
         encoder,
+        learned=Learned(catalog, pools_of(settings)),
         threads=work.search_threads or threads,
         waiting=work.search_waiting,
         share=settings.limits.key_share,

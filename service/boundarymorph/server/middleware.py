@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from http import HTTPMethod
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 from fastapi import Request
@@ -20,14 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from boundarymorph.access.keys import Forbidden
 from boundarymorph.access.origins import Origins, UnsupportedMediaType
 from boundarymorph.access.rates import Decision
-from boundarymorph.api import problems
+from boundarymorph.api import dependencies, problems
 from boundarymorph.telemetry import logs, metrics, timing, tracing
 
 SERVER_TIMING = "Server-Timing"
 SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNPRINTABLE = re.compile(rb"[^!-~]")
-_QUIET = {"/livez", "/readyz", "/metrics"}
+_QUIET = {"/livez", "/readyz", "/health", "/metrics"}
 _log = logging.getLogger("boundarymorph.access_log")
 _errors = logging.getLogger(__name__)
 
@@ -44,6 +44,21 @@ class Middleware(ABC):
     @abstractmethod
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, most of all by the application."""
+
+
+class EncodedSlash(Middleware):
+    """ASGI middleware that leaves the encoded slash in the name of an index, STORE/TABLE, as it is, so that the name
+    stays one segment of the path. Servers decode paths before they are matched."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw: bytes = scope.get("raw_path") or b""
+        root, of_indexes, rest = raw.partition(b"/indexes/")
+        name, slash, document = rest.partition(b"/")
+        if of_indexes and not root and b"%2f" in name.lower():
+            kept = dependencies.ENCODED_SLASH.join(unquote(part) for part in re.split("%2[Ff]", name.decode("latin-1")))
+            path = f"/indexes/{kept}{unquote((slash + document).decode('latin-1'))}"
+            scope = {**scope, "path": path}
+        await self._app(scope, receive, send)
 
 
 class Observed(Middleware):
@@ -175,7 +190,7 @@ def _method(scope: Scope) -> str:
 
 
 def _route(scope: Scope) -> str:
-    return getattr(scope.get("route"), "path", "unmatched")
+    return getattr(scope.get("route"), "path_format", "unmatched")
 
 
 def _tell(scope: Scope, status: int, seconds: float) -> None:

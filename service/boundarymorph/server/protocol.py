@@ -13,10 +13,11 @@ from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem
 from boundarymorph.errors import PROBLEM_TYPE
 from boundarymorph.server.connections import Connections, most_connections
+from boundarymorph.server.parser import RequestParser
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
-PROBES = (b"/livez", b"/readyz", b"/metrics")
+PROBES = (b"/livez", b"/readyz", b"/health", b"/metrics")
 RETRY_SECONDS = 1
 TOO_MANY = "this process has as many requests as limits.connections allows; try again in a second"
 
@@ -31,7 +32,14 @@ def configured(app: Any, settings: Settings, **options: Any) -> Config:
         event_seconds = settings.event_seconds
 
     # What is accepted at once must leave descriptors for others.
-    return Config(app, http=Protocol, ws="none", backlog=max(16, min(2048, most // 2)), **options)
+    return Config(
+        app,
+        http=Protocol,
+        ws="none",
+        backlog=max(16, min(2048, most // 2)),
+        timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]  # a float, too
+        **options,
+    )
 
 
 class ProblemProtocol(HttpToolsProtocol):
@@ -46,12 +54,17 @@ class ProblemProtocol(HttpToolsProtocol):
     head_bytes: int
     event_seconds: float
 
+    parser: RequestParser  # type: ignore[assignment]  # it has what uvicorn uses of httptools'
     _head_timer: asyncio.TimerHandle | None = None
     _reading_timer: asyncio.TimerHandle | None = None
     _in_head = False
     _head_size = 0  # bytes of a head that has not ended
     _unread = 0  # bytes of answers in the transport's buffer, when last looked at
     _refused = HTTPStatus.BAD_REQUEST
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.parser = RequestParser(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,12 +98,18 @@ class ProblemProtocol(HttpToolsProtocol):
         if size > self.head_bytes:
             self._refused = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             raise ValueError("the head of the request is too large")  # answered by send_400_response
+        if self.parser.asks_for_upgrade:
+            return  # it is parsed anew
         self._in_head = False
         self._stop_awaiting_head()
         probe = self.url.partition(b"?")[0] in PROBES
         self.app = _too_many if self.connections_of_callers.full and not probe else self.config.loaded_app
         self.connections_of_callers.works(self)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.asks_for_upgrade:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

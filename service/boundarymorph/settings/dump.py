@@ -14,7 +14,14 @@ from boundarymorph.settings.environment import PREFIX
 
 MASK = "********"
 _KEY = re.compile(r"[^:]+:[^:]+:[0-9a-f]{64}(:[^:]*)?")  # with a hash; anything else may be the secret itself
-_SECRET_PARAMETER = re.compile(r"(?i)[?&][^=&]*(pass|key|token|secret|auth|sig)[^=&]*=")  # in a URL's query
+_PARAMETER = r"[?&][^=&]*(?i:pass|key|token|secret|auth|sig)[^=&]*="  # in a URL's query
+_URL = re.compile(  # with one host, several, or none
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://((\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d+)?(,|(?=[/?]|$)))*"
+    r"(?P<path>(/[^?#@]*)?)(\?[^#@]*)?"
+)
+_DATABASE = re.compile(r"(/\d*)?")
+_CREDENTIALS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*@|://.*" + _PARAMETER)  # in a text that need not be a URL
+_SECRET_PARAMETER = re.compile(_PARAMETER)
 
 
 def to_toml(settings: BaseModel) -> str:
@@ -60,13 +67,13 @@ def masked(value: object, name: str = "") -> Any:
             return {inner: masked(held) for inner, held in value.items()}
         case SecretStr():
             text = value.get_secret_value()
-            return text if not text or (name == "url" and not _holds_secret(text)) else MASK
+            return text if not text or (name == "url" and _may_be_shown(text)) else MASK
         case Path():
             return str(value)
         case tuple():
-            return MASK if any(isinstance(held, str) and _holds_secret(held) for held in value) else list(value)
+            return list(value) if all(masked(held, name) == held for held in value) else MASK
         case str():
-            return MASK if _holds_secret(value) else value
+            return value if _may_be_shown(value) or not (name == "url" or _CREDENTIALS.search(value)) else MASK
         case _:
             return value
 
@@ -78,7 +85,9 @@ def _without_texts(value: object) -> Any:
     return MASK if isinstance(value, str | list) else value
 
 
-def _holds_secret(text: str) -> bool:
-    """Whether this is a URL that may contain a password, before its host or in its query."""
-    _, separator, rest = text.partition("://")
-    return bool(separator) and ("@" in rest or _SECRET_PARAMETER.search(rest) is not None)
+def _may_be_shown(url: str) -> bool:
+    """Whether this is a whole URL without a password: before its host, in its query or, of Redis, as its database."""
+    found = _URL.fullmatch(url)
+    if found is None or _SECRET_PARAMETER.search(url):
+        return False
+    return not found["scheme"].startswith("redis") or _DATABASE.fullmatch(found["path"]) is not None

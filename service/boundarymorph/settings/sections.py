@@ -113,7 +113,7 @@ class ModelSettings(BaseModel, extra="forbid"):
         pattern=r"^[\w./-]{1,128}$",
         description="commit, branch or tag of a named model; with a url, distinguishes its model from others",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a named model")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="of a named model")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a named model runs")
     instruction: str | None = Field(None, description="for models that take their task as an instruction")
     trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
@@ -238,7 +238,9 @@ class PolicySettings(BaseModel, extra="forbid"):
 class CalibrationSettings(BaseModel, extra="forbid"):
     """Calibrations, by which relevance is a probability."""
 
-    directory: Path | None = Field(None, description="where they are kept; .calibrations in data_directory if unset")
+    directory: Path | None = Field(
+        None, description="where those of pools are kept; .calibrations in data_directory if unset"
+    )
     keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
     judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
 

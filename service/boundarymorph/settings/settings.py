@@ -80,6 +80,9 @@ class Settings(BaseSettings):
     head_seconds: float = Field(
         10.0, gt=0, description="longest time to receive the request line and headers of a request"
     )
+    keep_alive_seconds: float = Field(
+        75.0, gt=0, description="how long a connection without a request stays open; more than the load balancer's time"
+    )
     event_seconds: float = Field(
         30.0, gt=0, description="longest time in which a client reads nothing of its answer, before it is disconnected"
     )
@@ -116,6 +119,15 @@ class Settings(BaseSettings):
         (),
         description="names by which web pages may call, besides those of this machine and of private networks: "
         '"search.example.org", "*.example.org", or "*" for any; any if unset and there are keys',
+    )
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
+        "the address of each request if unset",
+    )
+    metrics_seconds: float = Field(
+        1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
     )
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)

@@ -223,8 +223,8 @@ attempt_seconds = {
 judgments = Counter("boundarymorph_judgments_total", "Judgements received.", ["kind"])
 judgment_log_loss = Histogram(
     "boundarymorph_judgment_log_loss_nats",
-    "Log loss of relevance in answers by the grades that people then gave, by calibration.",
-    ["calibration"],
+    "Log loss of relevance in answers by the grades that people then gave.",
+    ["calibrated"],
     buckets=(0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
 )
 
@@ -304,8 +304,11 @@ def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
     return found
 
 
-def exposition(*, named: bool) -> tuple[bytes, str]:
-    """Return the scrape and its content type, of this process or of all workers.
+EXPOSITION = CONTENT_TYPE_LATEST  # its content type
+
+
+def exposition(*, named: bool) -> bytes:
+    """Return the scrape, of this process or of all workers.
 
     named: whether it says which key did what; otherwise those samples are added up, under the key "all".
     """
@@ -318,7 +321,7 @@ def exposition(*, named: bool) -> tuple[bytes, str]:
         nameless = CollectorRegistry()
         nameless.register(_Nameless(registry))
         registry = nameless
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    return generate_latest(registry)
 
 
 class _Nameless(Collector):

@@ -6,9 +6,9 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from boundarymorph.api.passages import DESCRIPTION, OF, LongTexts, cut
 from boundarymorph.api.schemas import DistinctBy, LanguageModelUsage, Problem
@@ -22,6 +22,24 @@ CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata")  # fields that leave an answer as it is
 NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
 CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
+
+
+def _as_text(value: object) -> object:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be an integer")
+    return value
+
+
+LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
+LaxInt = Annotated[int, BeforeValidator(_no_boolean), Field(strict=False)]  # some clients send 2.0 or "2"
+LaxText = Annotated[str, BeforeValidator(_as_text)]  # some clients send null for no text, and numbers
+LaxDocument = Annotated[str | dict[str, Any], BeforeValidator(_as_text)]
 
 
 class NoDocuments(InvalidInput):
@@ -38,7 +56,7 @@ class RerankRequest(BaseModel):
         description='B: cross-encoder calls at most, or "auto"; by default one per document for lists up to '
         "rerank.full_documents, and rerank.share of longer lists",
     )
-    k: int | None = Field(
+    k: LaxInt | None = Field(
         None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
     )
     min_relevance: float | None = Field(

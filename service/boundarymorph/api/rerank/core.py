@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
-import orjson
-
 from boundarymorph.access.bodies import bound
 from boundarymorph.api.passages import OF
 from boundarymorph.api.rerank.common import (
@@ -29,7 +27,7 @@ from boundarymorph.errors import TextTooLong
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.selection import methods
-from boundarymorph.selector.documents import Grouping
+from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.settings import Limits, Settings
@@ -49,16 +47,17 @@ def task_of(
     field: the name of their field, for messages. arrival: of the request, on `time.monotonic()`.
     """
     _check(request, wanted, settings.limits, field)
+    query = wanted.query[: settings.limits.query_characters]  # more than a model reads
     count = len(wanted.texts)
     budget = _budget(request, count, settings)
     degrade = request.on_failure == "degrade"
     exhaustive = budget >= count and not degrade  # the answer then needs only the scores
     seconds = settings.seconds_of(request.deadline_ms)
     return SelectionTask(
-        query=wanted.query,
+        query=query,
         candidates=partial(
             GivenCandidates,
-            query=wanted.query,
+            query=query,
             given=[wanted.document(number) for number in range(count)],
             words=settings.method in methods.BY_WORDS,
             vectors=settings.vectors,
@@ -98,6 +97,8 @@ def ranking_of(
         results = [Ranked(wanted.owners[ranked.index], ranked.score) for ranked in results]
         inferred = {wanted.owners[number] for number in inferred}
     warnings = [*result.warnings, *wanted.ignored]
+    if len(task.query) < len(wanted.query):
+        warnings.append(f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)")
     if request.budget is None and task.budget < count:
         texts = "passages" if wanted.owners else "documents"
         warnings.append(
@@ -138,7 +139,7 @@ def _distinct(results: Sequence[Ranked], wanted: Wanted, grouping: Grouping, ret
         [value] = grouping.value(wanted.document(ranked.index)) or [None]
         group: object = wanted.texts[ranked.index] if grouping.path is None else ranked.index
         if value is not None:
-            group = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+            group = group_key(value)
         if taken[group] < grouping.at_most and (taken[group] or len(taken) < returned):
             taken[group] += 1
             kept.append(replace(ranked, group=value))
@@ -149,7 +150,8 @@ def _check(request: RerankRequest, wanted: Wanted, limits: Limits, field: str) -
     if not wanted.texts:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
     bound(field, len(wanted.texts), limits.pool, field)
-    bound("query", len(wanted.query), limits.query_characters, "characters")
+    if not wanted.cut:
+        bound("query", len(wanted.query), limits.query_characters, "characters")
     bound("instruction", len(request.instruction or ""), limits.query_characters, "characters")
     longest = max(map(len, wanted.texts))
     bound(field, longest, limits.text_characters, "characters each")

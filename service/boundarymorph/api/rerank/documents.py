@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
@@ -15,6 +15,9 @@ from pydantic_core import to_json
 from boundarymorph.api.rerank.common import (
     CHARACTERS_PER_TOKEN,
     Diagnostics,
+    LaxBool,
+    LaxDocument,
+    LaxInt,
     Ranked,
     Ranking,
     RerankFormat,
@@ -22,39 +25,38 @@ from boundarymorph.api.rerank.common import (
     TokenUsage,
     Wanted,
 )
-from boundarymorph.api.schemas import Array, Problem
+from boundarymorph.api.schemas import Array, Problem, QueryText
 from boundarymorph.errors import InvalidInput
 
 TEXT = "text"  # the field to read by default if a document is an object
 DOCUMENTS_A_UNIT = 100  # per search unit of Cohere
-LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
 
 
 class DocumentsRequest(RerankRequest):
     """A request in the format of Cohere (v1 and v2), Jina, Infinity, vLLM or Voyage."""
 
-    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
-    documents: Array[str | dict[str, Any]] = Field(
+    query: QueryText = Field(description="the information need, in plain words")
+    documents: Array[LaxDocument] = Field(
         description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
-    top_n: int | None = Field(None, ge=0, description="how many results to return; null and 0: all")
-    top_k: int | None = Field(None, ge=1, description="Voyage's name for top_n")
-    truncation: bool | None = Field(
+    top_n: LaxInt | None = Field(None, ge=0, description="how many results to return; null and 0: all")
+    top_k: LaxInt | None = Field(None, ge=1, description="Voyage's name for top_n")
+    truncation: LaxBool | None = Field(
         None, description="Voyage's: false: texts that are too long for the model are an error; they are cut by default"
     )
     return_documents: LaxBool | None = Field(None, description="return each document with its result")
     rank_fields: Array[str] | None = Field(
         None, max_length=64, description="for documents that are objects: the fields to read, in this order"
     )
-    max_tokens_per_doc: int | None = Field(
+    max_tokens_per_doc: LaxInt | None = Field(
         None, ge=1, description="the most tokens to read of a document, at four characters a token"
     )
-    max_chunks_per_doc: int | None = Field(
+    max_chunks_per_doc: LaxInt | None = Field(
         None, ge=1, description="the most passages to read of a long text; above 1 'long_texts' is \"best_of\""
     )
-    raw_scores: bool | None = Field(None, description="return log-odds instead of scores in [0, 1]")
-    use_activation: bool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
+    raw_scores: LaxBool | None = Field(None, description="return log-odds instead of scores in [0, 1]")
+    use_activation: LaxBool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
 
     api_version: ClassVar[str] = "1"
     _bare: ClassVar[bool] = (
@@ -224,7 +226,7 @@ def wanted_of(
     documents: Sequence[str | Mapping[str, Any]],
     place: str,
     rank_fields: Sequence[str] | None,
-    top_n: int | None,
+    top_n: LaxInt | None,
 ) -> Wanted:
     """Return what is asked of documents that are texts or objects. place: the name of their field. Raises
     InvalidInput."""
@@ -238,7 +240,7 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
     if isinstance(document, str):
         return document
     found = [_plain(document[field]) for field in fields if document.get(field) is not None]
-    if not found:
+    if not any(field in document for field in fields):
         raise InvalidInput(
             f"{place}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
             "'rank_fields'"

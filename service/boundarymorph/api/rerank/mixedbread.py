@@ -6,20 +6,28 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.rerank.common import Diagnostics, Ranking, RerankFormat, RerankRequest, TokenUsage, Wanted
-from boundarymorph.api.rerank.documents import LaxBool, RerankError, refusal, wanted_of
-from boundarymorph.api.schemas import Array
+from boundarymorph.api.rerank.common import (
+    Diagnostics,
+    LaxBool,
+    LaxDocument,
+    LaxInt,
+    Ranking,
+    RerankFormat,
+    RerankRequest,
+    TokenUsage,
+    Wanted,
+)
+from boundarymorph.api.rerank.documents import RerankError, refusal, wanted_of
+from boundarymorph.api.schemas import Array, QueryText
 
 
 class MixedbreadRequest(RerankRequest):
     """A request in the format of Mixedbread."""
 
-    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
-    input: Array[str | dict[str, Any]] = Field(
-        description="one or more texts, or objects with a 'text' or with the rank_fields"
-    )
+    query: QueryText = Field(description="the information need, in plain words")
+    input: Array[LaxDocument] = Field(description="one or more texts, or objects with a 'text' or with the rank_fields")
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
-    top_k: int | None = Field(None, ge=0, description="how many results to return; null and 0: all")
+    top_k: LaxInt | None = Field(None, ge=0, description="how many results to return; null and 0: all")
     return_input: LaxBool = Field(False, description="return each document with its result")
     rank_fields: Array[str] | None = Field(
         None, max_length=64, description="for documents that are objects: the fields to read, in this order"

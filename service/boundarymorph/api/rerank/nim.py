@@ -8,8 +8,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from boundarymorph.api.rerank.common import Diagnostics, Ranking, RerankFormat, RerankRequest, TokenUsage, Wanted
-from boundarymorph.api.schemas import Array, Problem
+from boundarymorph.api.rerank.common import (
+    Diagnostics,
+    LaxInt,
+    LaxText,
+    Ranking,
+    RerankFormat,
+    RerankRequest,
+    TokenUsage,
+    Wanted,
+)
+from boundarymorph.api.schemas import Array, Problem, QueryText
 
 
 class NimText(BaseModel):
@@ -17,13 +26,13 @@ class NimText(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    text: str = Field(description="what is read")
+    text: LaxText = Field(description="what is read")
 
 
 class NimQuery(NimText):
     """The query in an object."""
 
-    text: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
+    text: QueryText = Field(description="the information need, in plain words")
 
 
 class NimRequest(RerankRequest):
@@ -35,7 +44,7 @@ class NimRequest(RerankRequest):
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"
     )
-    top_n: int | None = Field(None, ge=0, description="not in NIM's API: how many results; null and 0: all")
+    top_n: LaxInt | None = Field(None, ge=0, description="not in NIM's API: how many results; null and 0: all")
 
     def wanted(self) -> Wanted:
         texts = [passage.text for passage in self.passages]

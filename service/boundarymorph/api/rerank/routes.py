@@ -22,6 +22,7 @@ from boundarymorph.api.rerank.core import ranking_of, task_of
 from boundarymorph.api.select import STATUS_HEADER, selected
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER
+from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
@@ -52,6 +53,11 @@ def speaking(*dialects: RerankFormat) -> Callable[[Request], Awaitable[None]]:
     return speak
 
 
+def refusal_at(path: str | None) -> problems.Refusal | None:
+    """Return how the route at a path refuses requests, None if it is no rerank route."""
+    return ROUTES[path][0].refusal if path is not None and path in ROUTES else None
+
+
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:
     """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
     budget is smaller than the list. If the caller disconnects, the work ends."""
@@ -62,7 +68,9 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
             body = await bodies.read(request, access)
         with watch.stage("parse"):
             instructed = parts.scorer.takes_instruction
-            wanted, task, asked, policy = await _read(request, access, body, ROUTES[path], caller, arrival, instructed)
+            wanted, task, asked, policy = await _read(
+                request, access, body, ROUTES[path], caller, arrival, instructed, parts.retriever
+            )
             task = replace(task, tenant=permitted(request).tenant)
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
@@ -122,9 +130,10 @@ async def _read(
     caller: str,
     arrival: float,
     instructed: bool,
+    source: CalibrationSource,
 ) -> tuple[Wanted, SelectionTask, RerankRequest, str]:
-    """Read a request in any of the dialects. instructed: whether the scorer takes an instruction. Returns the
-    name of the policy last.
+    """Read a request in any of the dialects. instructed: whether the scorer takes an instruction; source: of
+    calibrations. Returns the name of the policy last.
 
     Raises InvalidInput and pydantic's ValidationError.
     """
@@ -133,9 +142,12 @@ async def _read(
         data = bodies.decoded(body, access.settings.limits)
         return _dialect(data, dialects), data
 
-    def read() -> tuple[Wanted, SelectionTask, RerankRequest, str]:
+    def read() -> tuple[RerankRequest, str]:
         policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
-        asked = dialect.request.model_validate(policy.applied(data, dialect.request, data.get(dialect.documents)))
+        applied = policy.applied(data, dialect.request, data.get(dialect.documents))
+        return dialect.request.model_validate(applied), policy.name
+
+    def understand() -> tuple[Wanted, SelectionTask]:
         wanted = asked.wanted()
         if asked.most_passages != 1:
             if asked.distinct is not None:
@@ -145,14 +157,16 @@ async def _read(
         if asked.instruction and not instructed:
             ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
         wanted = replace(wanted, ignored=ignored)
-        calibration = access.calibrations.of(asked.calibration, caller)
         task = task_of(asked, wanted, access.settings, arrival, calibration, field=dialect.documents)
         instruction = asked.instruction if instructed else None
-        return wanted, replace(task, caller=caller, instruction=instruction or None), asked, policy.name
+        return wanted, replace(task, caller=caller, instruction=instruction or None)
 
     dialect, data = await bodies.off_loop(access, body, load)
     setattr(request.state, problems.REFUSAL, dialect.refusal)
-    return await bodies.off_loop(access, body, read)
+    asked, policy = await bodies.off_loop(access, body, read)
+    calibration = await access.calibrations.of(asked.calibration, permitted(request), source)
+    wanted, task = await bodies.off_loop(access, body, understand)
+    return wanted, task, asked, policy
 
 
 def _dialect(data: object, dialects: tuple[RerankFormat, ...]) -> RerankFormat:

@@ -9,8 +9,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, RootModel
 
 from boundarymorph import __version__, errors
-from boundarymorph.api.rerank.common import NoDocuments, Ranking, RerankFormat, RerankRequest, Wanted
-from boundarymorph.api.schemas import Array, Problem
+from boundarymorph.api.rerank.common import (
+    LaxBool,
+    LaxInt,
+    LaxText,
+    NoDocuments,
+    Ranking,
+    RerankFormat,
+    RerankRequest,
+    Wanted,
+)
+from boundarymorph.api.schemas import Array, Problem, QueryText
 
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 ERROR_TYPES: dict[int, ErrorType] = {
@@ -29,16 +38,23 @@ STATUS = {
 class TeiRequest(RerankRequest):
     """A request in TEI's format."""
 
-    query: str = Field(min_length=1, pattern=r"\S", description="the information need, in plain words")
-    texts: Array[str] = Field(description="one or more to rank")
-    raw_scores: bool = Field(False, description="return log-odds instead of scores in [0, 1]")
-    return_text: bool = Field(False, description="return each text with its score")
-    truncate: bool | None = Field(None, description="false: texts that are too long for the model are an error")
-    truncation_direction: Literal["Right", "right"] = Field("Right", description="only Right: the end of a text is cut")
-    top_n: int | None = Field(None, ge=0, description="not in TEI's API: how many results; null and 0: all")
+    query: QueryText = Field(description="the information need, in plain words")
+    texts: Array[LaxText] = Field(description="one or more to rank")
+    raw_scores: LaxBool = Field(False, description="return log-odds instead of scores in [0, 1]")
+    return_text: LaxBool = Field(False, description="return each text with its score")
+    truncate: LaxBool | None = Field(None, description="false: texts that are too long for the model are an error")
+    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
+        "Right", description="the end of a text is cut; with Left, texts that are too long for the model are an error"
+    )
+    top_n: LaxInt | None = Field(None, ge=0, description="not in TEI's API: how many results; null and 0: all")
 
     def wanted(self) -> Wanted:
-        return Wanted(self.query, self.texts, top_n=self.top_n, cut=self.truncate is not False)
+        return Wanted(
+            self.query,
+            self.texts,
+            top_n=self.top_n,
+            cut=self.truncate is not False and self.truncation_direction.lower() == "right",
+        )
 
     def answer(self, ranking: Ranking) -> TeiAnswer:
         return TeiAnswer(

@@ -1,6 +1,7 @@
 """Backups: a copy of a whole index in a folder of its own, to be stored elsewhere and restored from.
 
-The folder has a manifest and the store as one SQLite file. Trained structures are not copied but trained again.
+The folder has a manifest, the store as one SQLite file, and the judgements and calibrations of the index. Trained
+structures are not copied but trained again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from boundarymorph.calibration.belongings import FOLDER, Belongings, is_one_of_them
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.local import manifests
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -46,6 +48,7 @@ def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
         try:
             temporary.mkdir(parents=True)
             count = store.back_up(temporary / _STORE)
+            Belongings(store.path.parent / FOLDER, name).copy_to(temporary / FOLDER)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifests.seal(
                 temporary,
@@ -71,13 +74,16 @@ def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
         raise InvalidInput(f"{source} is not a snapshot of an index: it has no {manifests.MANIFEST}") from error
     if "name" not in manifest or _STORE not in manifest["files"]:
         raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
+    files = {name: file for name, file in manifest["files"].items() if name == _STORE or is_one_of_them(name)}
     folder.mkdir()
     try:
-        shutil.copyfile(source / _STORE, folder / _STORE)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
     except FileNotFoundError as error:
         raise CorruptIndex(f"{error.filename} is missing") from error
     try:
-        manifests.verify(folder, {_STORE: manifest["files"][_STORE]})
+        manifests.verify(folder, files)
     except CorruptIndex as error:
         raise CorruptIndex(str(error).replace(str(folder), str(source))) from None
     target = folder / store

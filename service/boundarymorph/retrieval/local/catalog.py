@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from boundarymorph.calibration.belongings import FOLDER, Belongings
 from boundarymorph.errors import (
     CorruptIndex,
     IndexConflict,
@@ -150,9 +151,12 @@ class LocalCatalog:
 
     def describe(self, name: str) -> IndexDescription:
         """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
-        with self._looked_at(name) as index:
-            size = sum(size for size, _ in files_of(index.path.parent).values())
-            return index.info.described(name, index.count(), size, index.structure())
+        try:
+            with self._looked_at(name) as index:
+                size = sum(size for size, _ in files_of(index.path.parent).values())
+                return index.info.described(name, index.count(), size, index.structure())
+        except FileNotFoundError:  # deleted meanwhile
+            raise unknown(name) from None
 
     def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
@@ -177,6 +181,19 @@ class LocalCatalog:
                     self._forget(name, forgotten)
             sync(self._directory)
         shutil.rmtree(remains, ignore_errors=True)
+
+    def belongings(self, name: str) -> Belongings:
+        """See `Catalog.belongings`. Also raises StorageUnavailable."""
+        folder = self._folder(name)
+        if not exists(folder):
+            raise unknown(name)
+        return Belongings(folder / FOLDER, name)
+
+    def all_belongings(self) -> Iterator[Belongings]:
+        """See `Catalog.all_belongings`. Raises StorageUnavailable if the directory cannot be read."""
+        for name in self._names():
+            if (folder := self._directory / name / FOLDER).exists():
+                yield Belongings(folder, name)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
         """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.

@@ -18,7 +18,7 @@ SAMPLE = 4_096  # documents from which they are learned
 FEWEST = 1_000  # writes before the first time; the next time is after twice as many as the last
 LEARNED_AT = "directions_at"  # the key of the sequence number of the last write before they were learned
 SPAN, ROOM = 64, 2**16  # sequence numbers for each document in use, and in any index, up to which documents are kept
-_BLOCK = 64  # rows projected at a time
+_BLOCK = 1024  # documents projected at a time
 _SPARE, _ITERATIONS = 16, 4  # of the randomized decomposition
 
 
@@ -31,6 +31,7 @@ class Directions:
 
     def __init__(self, basis: NDArray[np.float32]) -> None:
         self.basis = basis
+        self._precise = basis.astype(np.float64)
         self._keeping = threading.Lock()
         self._places = np.empty(0, np.int32)  # of documents among the kept, by sequence number; -1 for none
         self._kept = np.empty((0, basis.shape[1]), np.float16)
@@ -83,12 +84,10 @@ class Directions:
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
         """Project rows to unit length in float16. One that has none of the directions gets the last.
 
-        Rows are multiplied in blocks of one shape, as the rounding of a product may depend on the number of rows.
+        The sums are in float64: how float32 rounds them depends on the machine and on the other rows, and the
+        difference can be seen in float16.
         """
-        count = len(vectors)
-        padded = np.zeros((-(-count // _BLOCK), _BLOCK, len(self.basis)), np.float32)
-        padded.reshape(-1, len(self.basis))[:count] = vectors
-        parts, lengths = to_unit_length(np.concatenate([block @ self.basis for block in padded])[:count])
+        parts, lengths = to_unit_length((vectors.astype(np.float64) @ self._precise).astype(np.float32))
         parts[~(lengths > np.finfo(np.float16).tiny)] = np.eye(self.basis.shape[1], dtype=np.float32)[-1]
         return halves_from_floats(parts)
 

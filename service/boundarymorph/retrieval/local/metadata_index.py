@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Scalar
+from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Scalar, spellings
 from boundarymorph.retrieval.local.lookup import COVERED, select
 
 MOST_TERMS = 256  # per document
@@ -75,7 +75,8 @@ def _narrowed(connection: sqlite3.Connection, condition: Condition, after: int, 
     """Do the same as `candidates`. Each part of a condition reads at most `limit` + 1 rows of the index."""
     match condition:
         case Compare(path, _, "in", values):
-            return _having(connection, [_term(path, value) for value in values], after, limit)
+            terms = [_term(names, value) for names in spellings(path) for value in values]
+            return _having(connection, terms, after, limit)
         case AllOf(parts):
             each = [_narrowed(connection, part, after, limit) for part in parts]
             return min((found for found in each if found is not None), key=len, default=None)

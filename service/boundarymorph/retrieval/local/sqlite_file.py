@@ -206,7 +206,7 @@ def storage_trouble(path: Path) -> Iterator[None]:
         if name.startswith(_DAMAGE) or "no such table" in str(error):
             raise CorruptIndex(f"{path} is damaged: {error}; restore or rebuild the index") from error
         if name in _FULL:
-            raise StorageFull(f"{path}: {error}; nothing was written, free some space and try again") from error
+            raise StorageFull(f"{path}: {error}; free some space and try again") from error
         if name.startswith(_TROUBLE):
             raise StorageUnavailable(f"{path}: {error}") from error
         raise

@@ -52,9 +52,10 @@ def files_of(folder: Path) -> Files:
     Also left out are SQLite's `-shm` files, which come and go with readers.
     """
     files = {}
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            if not path.name.endswith("-shm"):
-                status = path.stat()
-                files[path] = status.st_size, status.st_mtime_ns
+    with suppress(FileNotFoundError):  # the folder itself
+        for path in folder.rglob("*"):
+            with suppress(FileNotFoundError):
+                if not path.name.endswith("-shm"):
+                    status = path.stat()
+                    files[path] = status.st_size, status.st_mtime_ns
     return files

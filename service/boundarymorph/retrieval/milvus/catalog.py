@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple, cast
+from urllib.parse import quote
 
 import orjson
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
 
+from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import (
     CorruptIndex,
     InvalidInput,
@@ -69,13 +74,16 @@ class MilvusCatalog(Catalog):
         half_precision: bool = True,
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        directory: Path = Path(".belongings"),
     ) -> None:
         """make_cache: makes a vector cache for this many dimensions; None to fetch vectors from Milvus every time.
 
         structures: parameters of the kinds of index. half_precision: for the vectors of new indexes, if the server
         supports it. schema_seconds: how long an index in use is not described again, unless a call to it fails.
+        directory: for what belongs to the indexes besides their documents; need not exist.
         """
         self._connection = connection
+        self._directory = directory
         self._prefix = prefix
         self._make_cache = make_cache
         self._structures = structures or Structures()
@@ -131,6 +139,18 @@ class MilvusCatalog(Catalog):
         self._connection.call("drop_collection", self._collection_of(name))
         with self._lock:
             self._open.pop(name, None)
+        for belongings in self._directory.glob(f"{name}@*"):  # what stays is never that of a later index
+            shutil.rmtree(belongings, ignore_errors=True)
+
+    def belongings(self, name: str) -> Belongings:
+        """See `Catalog.belongings`. An index of the same name that was created later has others."""
+        created = quote(self.get(name).info.created, safe="")
+        return Belongings(self._directory / f"{name}@{created}", name, within_index=False)
+
+    def all_belongings(self) -> Iterator[Belongings]:
+        for name in sorted({folder.name.partition("@")[0] for folder in self._directory.glob("*@*")}):
+            with suppress(UnknownIndex):
+                yield self.belongings(name)
 
     def close(self) -> None:
         self._connection.close()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
+from urllib.parse import quote, unquote
 
+from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.catalog import (
     NAME,
@@ -40,9 +43,11 @@ class AttachedCatalog(Catalog):
         encoder: str | None = None,
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        directory: Path = Path(".belongings"),
     ) -> None:
         """encoder: of guessed tables. schema_seconds: how long a table in use is not described again, unless a call
-        to it fails."""
+        to it fails. directory: for what belongs to the tables, as the store is not ours; need not exist."""
+        self._directory = directory
         self._store, self._described, self._encoder = store, dict(described), encoder
         self._seconds, self._clock = schema_seconds, clock
         self._lock = threading.Lock()
@@ -90,6 +95,14 @@ class AttachedCatalog(Catalog):
     def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
         return listed(sorted(self._tables()), self.describe, named=True)
 
+    def belongings(self, name: str) -> Belongings:
+        self.get(name)
+        return Belongings(self._directory / quote(name, safe=""), name, within_index=False)
+
+    def all_belongings(self) -> Iterator[Belongings]:
+        for folder in sorted(self._directory.glob("*")):
+            yield Belongings(folder, unquote(folder.name), within_index=False)
+
     def delete(self, name: str) -> NoReturn:
         """Raise InvalidInput: the table is not ours."""
         raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
@@ -114,7 +127,8 @@ class AttachedCatalog(Catalog):
 
 class Catalogs(Catalog):
     """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name: first
-    among the described, then in the base, then among the guessed."""
+    among the described, then in the base, then among the guessed. It is called by its name if that is described in one
+    store or is in the base, and else `STORE/NAME`, whichever of the two it was found by."""
 
     def __init__(self, base: Catalog, stores: Mapping[str, AttachedCatalog]) -> None:
         """stores: by name; the indexes of "" have no other name than their own."""
@@ -143,20 +157,31 @@ class Catalogs(Catalog):
 
     def describe(self, name: str) -> IndexDescription:
         catalog, inner = self._of(name)
-        return catalog.describe(inner)
+        return catalog.describe(inner).model_copy(update={"name": self._called(catalog, inner)})
+
+    def belongings(self, name: str) -> Belongings:
+        catalog, inner = self._of(name)
+        found = catalog.belongings(inner)
+        found.index = self._called(catalog, inner)
+        return found
+
+    def all_belongings(self) -> Iterator[Belongings]:
+        for catalog in (self._base, *self._stores.values()):
+            for found in catalog.all_belongings():
+                found.index = self._called(catalog, found.index)
+                yield found
 
     def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
-        """See `Catalog.list`; of guessed tables as `STORE/NAME`. A store that is away is listed by its name."""
+        """See `Catalog.list`. A store that is away is listed by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [info for info in self._base.list() if info.name not in described]
-        for store, catalog in self._stores.items():
+        for catalog in self._stores.values():
             try:
                 found = catalog.list()
             except BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
             for info in found:
-                if info.name not in catalog.described:
-                    info.name = f"{store}/{info.name}"
+                info.name = self._called(catalog, info.name)
                 shown.append(info)
         return sorted(shown, key=lambda info: info.name)
 
@@ -171,6 +196,12 @@ class Catalogs(Catalog):
         for catalog in self._stores.values():
             catalog.close()
         self._base.close()
+
+    def _called(self, catalog: Catalog, inner: str) -> str:
+        """Return the name of an index of a catalog, the only one that is given out."""
+        holders = [store for store, of_store in self._stores.items() if inner in of_store.described]
+        store = next((store for store, of_store in self._stores.items() if of_store is catalog), "")
+        return inner if not store or holders == [store] else f"{store}/{inner}"
 
     def _of(self, name: str) -> tuple[Catalog, str]:
         """Return the catalog with an index, the base for one that does not exist, and its name there."""

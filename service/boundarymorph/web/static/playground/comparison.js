@@ -13,9 +13,9 @@ export async function rerankPlainly(service, request, ids, signal) {
   const count = ids.length;
   const [first, returned] = [Math.min(request.budget, count), Math.min(request.k, count)];
   const byId = new Map((request.pool ?? []).map((document) => [document.id, document]));
-  const head = (depth) => (index === undefined ? { ranked: true, pool: ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth });
+  const head = (depth) => (index === undefined ? { ranked: true, pool: ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth, filter: request.filter, hybrid: request.hybrid });
   const ask = async (depth, budget) =>
-    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, return_documents: true }, signal)).documents : [];
+    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, calibration: false, return_documents: true }, signal)).documents : [];
   const [scored, unseen] = await Promise.all([ask(first, first), ask(returned > first ? returned : 0, 0)]);
   return { scored, unseen };
 }
@@ -24,9 +24,14 @@ function bare({ id, text, title }) {
   return { id, text, title };
 }
 
+const RAW = "Total relevance of each set: the score of a document that either has scored, else its expected score.";
+const CALIBRATED =
+  "Total relevance of each set: the probabilities of this answer. What plain reranking alone has scored counts as this answer expects it, since a score is no probability.";
+
 export class Comparison {
   #ids;
   #owners; // of the candidates
+  #scores; // of the cross-encoder, by which plain reranking orders what it has scored
 
   // scored: the documents of the answer to `plainRequest`; none if the budget is 0.
   constructor(answer, scored, texts) {
@@ -35,10 +40,12 @@ export class Comparison {
     this.#owners = answer.pool.ids.map((id) => texts.owner(id));
     this.believed = new Map();
     this.#owners.forEach((id, position) => this.believed.set(id, Math.max(this.believed.get(id) ?? 0, relevance[position] ?? 0)));
-    for (const { id, cross_encoder_score: score } of scored) {
+    this.calibrated = answer.calibration !== null; // then a score is no relevance, and those of the answer alone have one scale
+    for (const { id, cross_encoder_score: score } of this.calibrated ? [] : scored) {
       if (score !== null) this.believed.set(id, this.#owners.length > ids.length ? Math.max(this.believed.get(id), score) : score);
     }
-    const reranked = scored.map(({ id }) => id);
+    this.#scores = new Map(scored.map(({ id, cross_encoder_score: score }) => [id, score ?? 0]));
+    const reranked = this.#byScore(scored.map(({ id }) => id));
     const seen = new Set(reranked);
     this.plain = [...reranked, ...ids.filter((id) => !seen.has(id))].slice(0, answer.documents.length);
     this.ours = answer.documents.map(({ id }) => id);
@@ -68,8 +75,11 @@ export class Comparison {
 
   // Of what plain reranking returns for so many calls.
   plainSum(calls) {
-    const byScore = this.#ids.slice(0, calls).sort((a, b) => this.believed.get(b) - this.believed.get(a));
-    return this.sum([...byScore, ...this.#ids.slice(calls)].slice(0, this.ours.length));
+    return this.sum([...this.#byScore(this.#ids.slice(0, calls)), ...this.#ids.slice(calls)].slice(0, this.ours.length));
+  }
+
+  #byScore(ids) {
+    return ids.toSorted((a, b) => (this.#scores.get(b) ?? 0) - (this.#scores.get(a) ?? 0));
   }
 }
 
@@ -87,7 +97,7 @@ export function showComparison(comparison, texts) {
   find("compared").replaceChildren(
     element("p", { className: "verdict" }, verdict),
     ...bars,
-    element("p", { className: "hint" }, "Total relevance of each set: the score of a document that either has scored, else its expected score."),
+    element("p", { className: "hint" }, comparison.calibrated ? CALIBRATED : RAW),
   );
   find("differing").hidden = !onlyOurs.length;
   find("differing").lastElementChild.replaceChildren(

@@ -34,7 +34,7 @@ export function showSummary(answer, queries) {
   find("outcome").textContent =
     `${number(scored)} scored, ${number(documents.length - scored)} inferred` +
     (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
-    `. About ${percent(answer.expected_loss)} of the best set's relevance may be missed.` +
+    `. ${percent(answer.expected_loss)} of the best set's relevance may be missed.` +
     (queries ? ` They answer best: ${queries.map((query, i) => `“${query}” ${number(documents.filter((one) => one.query === i).length)}`).join(", ")}.` : "");
   const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
   const calls = usage.cross_encoder_calls + usage.cached_scores;
@@ -53,7 +53,7 @@ export function showOutcome(ours, plain, calls) {
 }
 
 function percent(share) {
-  return share > 0 && share < 0.01 ? "less than 1\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
+  return share > 0 && share < 0.01 ? "Less than 1\u00a0%" : `About ${Math.round(100 * share)}\u00a0%`;
 }
 
 // The cost of a language model as the scorer.

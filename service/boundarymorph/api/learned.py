@@ -1,0 +1,101 @@
+"""The routes of a retriever for gateways and commands: what is learned of its indexes, and from what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
+
+from boundarymorph.access import bodies
+from boundarymorph.access.keys import Scope
+from boundarymorph.api import openapi
+from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
+from boundarymorph.api.schemas import Message
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.retrieval.learned import Learned, pools_of
+
+JSON = "application/json"
+PAGE = 1_000  # judgements
+router = APIRouter(tags=["retrieval"])
+
+
+class Named(Message):
+    """A calibration: by name, or the default of an index."""
+
+    name: str | None = None
+    index: str | None = None
+
+
+class Made(Message):
+    """A calibration to keep."""
+
+    calibration: dict[str, Any]
+
+
+class After(Message):
+    """A page of judgements."""
+
+    index: str
+    after: int = Field(0, ge=0, description="number of the judgement after which the page begins")
+
+
+def _body(model: type[Message]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}}
+
+
+@router.post(
+    "/calibrations",
+    summary="Find a calibration",
+    dependencies=[Depends(allowed(Scope.SELECT))],
+    openapi_extra=_body(Named),
+    responses=openapi.problems(404, 413, 422, 503),
+)
+async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Return those of this name, or the default of the index; and if there are none, all names with their indexes."""
+    wanted, caller = await bodies.parsed(request, access, Named), permitted(request)
+    if wanted.index is not None:
+        caller.require(wanted.index)
+    learned = Learned(indexes.catalog, pools_of(access.settings))
+    found = await access.work.read.run(learned.find, wanted.name, wanted.index)
+    seen = [made for made in found.calibrations if made.index is None or caller.sees(made.index)]
+    known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
+    return Response(orjson.dumps({"calibrations": [made.to_json() for made in seen], "known": known}), media_type=JSON)
+
+
+@router.post(
+    "/calibrations/keep",
+    summary="Keep a calibration",
+    dependencies=[Depends(allowed(Scope.WRITE))],
+    openapi_extra=_body(Made),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Keep it with its index, or for pools, in place of an earlier one of its name."""
+    given = await bodies.parsed(request, access, Made)
+    made = Calibration.of_json(given.calibration)
+    if made.index is not None:
+        permitted(request).require(made.index)
+    await access.work.write.run(Learned(indexes.catalog, pools_of(access.settings)).keep, made)
+    return Response(b"{}", media_type=JSON)
+
+
+@router.post(
+    "/judgments/events",
+    summary="Read the judgements of an index",
+    dependencies=[Depends(allowed(Scope.SELECT))],
+    openapi_extra=_body(After),
+    responses=openapi.problems(404, 413, 422, 503),
+)
+async def events(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Return a page of them, oldest first: number, query, document, grade, rank, and whether it was clicked."""
+    wanted = await bodies.parsed(request, access, After)
+    permitted(request).require(wanted.index)
+
+    def page() -> bytes:
+        found = indexes.catalog.belongings(wanted.index).judgments.page(wanted.after, PAGE)
+        rows = [(number, one.query, one.document, one.grade, one.rank, one.clicked) for number, one in found]
+        return orjson.dumps({"events": rows})
+
+    return Response(await access.work.read.run(page), media_type=JSON)

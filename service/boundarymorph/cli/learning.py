@@ -1,0 +1,63 @@
+"""Calibrations and judgements for commands: in the data directory, or at the retriever that the settings name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.feedback import Event
+from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from boundarymorph.retrieval.catalog import Catalog
+
+
+def events_of(settings: Settings, index: str) -> Sequence[Event]:
+    """Return the judgements that callers sent of an index. Raises UnknownIndex."""
+    if settings.retriever.url:
+        return asyncio.run(_remote_events(settings, index))
+    with _catalog(settings) as catalog:
+        return catalog.belongings(index).judgments.events()
+
+
+def keep(settings: Settings, made: Calibration) -> str:
+    """Keep a calibration with its index, or for pools, and return where. Raises UnknownIndex."""
+    from boundarymorph.retrieval.learned import Learned, pools_of
+
+    if settings.retriever.url:
+        asyncio.run(_keep_remotely(settings, made))
+        return "the retriever's"
+    with _catalog(settings) as catalog:
+        Learned(catalog, pools_of(settings)).keep(made)
+    return "that of pools" if made.index is None else f"that of the index {made.index!r}"
+
+
+@contextmanager
+def _catalog(settings: Settings) -> Iterator[Catalog]:
+    from boundarymorph.retrieval.build import build_indexes
+
+    with closing(build_indexes(settings)) as catalog:
+        yield catalog
+
+
+async def _remote_events(settings: Settings, index: str) -> Sequence[Event]:
+    from boundarymorph.retrieval.build import build_remote_retriever
+
+    retriever = build_remote_retriever(settings)
+    try:
+        return await retriever.events(index)
+    finally:
+        await retriever.close()
+
+
+async def _keep_remotely(settings: Settings, made: Calibration) -> None:
+    from boundarymorph.retrieval.build import build_remote_retriever
+
+    retriever = build_remote_retriever(settings)
+    try:
+        await retriever.keep(made)
+    finally:
+        await retriever.close()

@@ -1,0 +1,120 @@
+"""The calibrations of indexes, which live with them, and of pools, which have a folder of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.folder import CalibrationFolder, checked_name
+from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
+from boundarymorph.retrieval.catalog import Catalog
+from boundarymorph.retrieval.storage import storage_errors
+from boundarymorph.settings import Settings
+
+MOST_NAMES = 1_000  # that are told of where there is none of a name
+_log = logging.getLogger(__name__)
+TROUBLE = "calibrations cannot be read or written"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The calibrations of one name. known: the names that there are, each with its index or None, unless the caller may
+    use the first of the calibrations whoever it is."""
+
+    calibrations: Sequence[Calibration] = ()
+    known: Sequence[tuple[str, str | None]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"calibrations": [made.to_json() for made in self.calibrations], "known": self.known}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Found:
+        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
+        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
+        return cls([Calibration.of_json(made) for made in values["calibrations"]], known)
+
+
+class CalibrationSource(Protocol):
+    """Where calibrations are found: in this process, or at a retriever."""
+
+    async def calibrations(self, name: str | None, index: str | None) -> Found:
+        """Return those of a name, first that of the index; without a name the default of the index, if it has one.
+
+        Raises UnknownIndex, and InvalidInput for what is no name or a calibration that cannot be read.
+        """
+
+
+class Learned:
+    """The calibrations of a catalog and of pools. Methods block, and raise StorageUnavailable or StorageFull."""
+
+    def __init__(self, catalog: Catalog, pools: CalibrationFolder) -> None:
+        self._catalog, self._pools = catalog, pools
+
+    def find(self, name: str | None, index: str | None) -> Found:
+        """See `CalibrationSource.calibrations`."""
+        with storage_errors(TROUBLE):
+            own = None if index is None else self._catalog.belongings(index)
+            if name is None:
+                made = None if own is None else _readable(own, None)
+                return Found([made] if made else [])
+            if own is not None and (made := _of(own, name)) is not None:
+                return Found([replace(made, index=index)])  # by the name that the caller knows it by
+            if (found := self._of_index_named(name)) is not None:
+                return Found([found], list(self._names()))
+            checked_name(name)
+            pooled = self._pools.get(name)
+            if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
+                return Found([pooled])
+            others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
+            return Found(others, list(self._names()))
+
+    def keep(self, made: Calibration) -> None:
+        """Write a calibration in place of an earlier one of its name. Raises UnknownIndex."""
+        with storage_errors(TROUBLE):
+            if made.index is None:
+                self._pools.keep(made)
+            else:
+                held = self._catalog.belongings(made.index)
+                held.keep(replace(made, name=held.index) if made.name == made.index else made)
+
+    def _of_index_named(self, name: str) -> Calibration | None:
+        try:
+            return _readable(self._catalog.belongings(name), None)
+        except (InvalidIndexName, UnknownIndex, InvalidInput):
+            return None
+
+    def _names(self) -> Iterator[tuple[str, str | None]]:
+        for name in self._pools.names()[:MOST_NAMES]:
+            try:
+                made = self._pools.get(name)
+            except InvalidInput:
+                continue
+            if made is not None and made.index is None:
+                yield name, None
+        for held in self._catalog.all_belongings():
+            for name in held.names()[:MOST_NAMES]:
+                yield name, held.index
+
+
+def pools_of(settings: Settings) -> CalibrationFolder:
+    """Return the folder of the calibrations of pools."""
+    return CalibrationFolder(settings.calibration.directory or settings.data_directory / ".calibrations")
+
+
+def _of(held: Belongings, name: str) -> Calibration | None:
+    if name != held.index:
+        checked_name(name)
+    return held.calibration(name)
+
+
+def _readable(held: Belongings, name: str | None) -> Calibration | None:
+    """Return a calibration for which nobody asked by index and name; one that cannot be read is logged."""
+    try:
+        return held.calibration(name)
+    except InvalidInput as error:
+        _log.warning("the index %r is searched without its calibration: %s", held.index, error)
+        return None

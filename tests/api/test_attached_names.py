@@ -1,0 +1,58 @@
+"""An attached table has one name, and whatever belongs to it goes by the table, under either name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import lancedb
+import pytest
+
+from boundarymorph.retrieval.build import build_indexes
+from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.learned import Learned, pools_of
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import Settings
+from tests.api.service import answer, problem, serving
+from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.fakes import SeededScorer
+
+pytestmark = pytest.mark.strangers
+ROWS = [{"id": str(n), "text": f"apple {n}", "vector": [float(n + 1), 1.0]} for n in range(4)]
+
+
+def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
+    catalog, encoder, scorer = build_indexes(settings), SeededEncoder(), SeededScorer()
+    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, pools_of(settings)))
+    return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+
+
+@pytest.fixture
+async def attached(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    lancedb.connect(str(tmp_path / "lance")).create_table("notes", ROWS)
+    stores = {"store": {"url": f"lancedb://{tmp_path / 'lance'}"}}
+    async with serving(Settings(data_directory=tmp_path / "data", stores=stores), build) as client:
+        yield client
+
+
+async def test_both_names_are_one_index(attached: httpx.AsyncClient) -> None:
+    listed = answer(await attached.get("/indexes"))["indexes"]
+    assert [index["name"] for index in listed] == ["store/notes"]
+    for path in ("notes", "store%2Fnotes", "store%2fnotes"):
+        assert answer(await attached.get(f"/indexes/{path}"))["name"] == "store/notes"
+        assert answer(await attached.get(f"/indexes/{path}/documents/1"))["id"] == "1"
+        assert answer(await attached.get(f"/indexes/{path}/stats"))["name"] == "store/notes"
+    for kept, name in enumerate(("notes", "store/notes"), start=1):
+        given = {"query": "q", "index": name, "judgments": [{"document": "1", "grade": 1}]}
+        assert answer(await attached.post("/judgments", json=given))["kept"] == kept
+    problem(await attached.delete("/indexes/notes"), 422, "invalid-input")
+    problem(await attached.delete("/indexes/store%2Fnotes"), 422, "invalid-input")
+    assert answer(await attached.get("/judgments", params={"index": "notes"})) == {"kept": 2}
+
+
+async def test_tools_take_the_ids_that_they_give(attached: httpx.AsyncClient) -> None:
+    for id in ("notes/1", "store/notes/1"):
+        assert answer(await attached.post("/tools/fetch", json={"id": id}))["text"] == "apple 1"
+    assert (await attached.post("/tools/fetch", json={"id": "store/other/1"})).status_code == 404

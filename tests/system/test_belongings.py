@@ -1,0 +1,68 @@
+"""What belongs to an index, over sockets: a retriever has it, and two gateways, which write nothing, agree on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from tests.system.service import Service, boundarymorph, retriever, scorer, service
+from tests.system.test_retriever import LINES, NDJSON
+
+pytestmark = pytest.mark.strangers
+SELECT = {"query": "tales of music", "index": "tales", "budget": 5, "k": 5}
+GIVEN = {"query": "music", "index": "tales", "judgments": [{"document": "tram-1", "grade": 2}]}
+PLACE = {"index": "tales"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("belongings")
+
+
+@pytest.fixture(scope="module")
+def gateways(directory: Path) -> Iterator[tuple[Service, Service]]:
+    with retriever(directory / "data") as alone, scorer(directory / "scorer.log") as scoring:
+        urls = ("--retriever-url", alone.url, "--scorer-url", scoring.url)
+        with service(directory / "a", *urls) as a, service(directory / "b", *urls) as b:
+            yield a, b
+
+
+def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], directory: Path) -> None:
+    a, b = gateways
+    assert a.client.put("/indexes/tales").status_code == 201
+    assert a.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+    model, trust = a.client.get("/v1/models").json()["data"][0]["id"], Trust(0.5, -1.0)
+    made = Calibration("tales", "scale", model, None, 1e-6, trust, trust, index="tales")
+    catalog = LocalCatalog(directory / "data" / "indexes")
+    catalog.belongings("tales").keep(made)
+
+    first, second = a.select(**SELECT), b.select(**SELECT)
+    assert (first["calibration"], second["calibration"]) == ("tales", "tales")
+    assert [d["relevance"] for d in first["documents"]] == [d["relevance"] for d in second["documents"]]
+    for number, gateway in enumerate(gateways, start=1):
+        assert gateway.client.post("/judgments", json=GIVEN).json() == {"added": 1, "kept": number, "unknown": []}
+    assert a.client.get("/judgments", params=PLACE).json() == b.client.get("/judgments", params=PLACE).json()
+
+    copied = boundarymorph("index", "snapshot", "tales", "--to", str(directory / "copy"), data=directory / "data")
+    assert copied.returncode == 0, copied.stderr
+    assert a.client.delete("/indexes/tales").status_code == 204
+    assert b.client.delete("/indexes/tales").status_code == 404
+    assert b.client.put("/indexes/tales").status_code == 201
+    assert a.client.get("/judgments", params=PLACE).json() == {"kept": 0}
+    assert a.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+    assert a.select(**SELECT)["calibration"] is b.select(**SELECT)["calibration"] is None
+
+    done = boundarymorph("index", "restore", "again", "--from", str(directory / "copy"), data=directory / "data")
+    assert done.returncode == 0, done.stderr
+    assert b.client.get("/judgments", params={"index": "again"}).json() == {"kept": 2}
+    again = a.select(**{**SELECT, "index": "again"})
+    assert again["calibration"] == "again"
+    relevance = [d["relevance"] for d in first["documents"]]
+    assert [d["relevance"] for d in again["documents"]] == pytest.approx(relevance, rel=1e-4)
+    assert boundarymorph("index", "delete", "again", data=directory / "data").returncode == 0
+    assert b.client.get("/judgments", params={"index": "again"}).status_code == 404
+    assert not (directory / "a").exists() and not (directory / "b").exists()
