@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table as Grid
 
 from boundarymorph.cli import terminal
-from boundarymorph.cli.common import allow_cost
+from boundarymorph.cli.common import allow_cost, check_ceiling
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import Approve, TableBuilder
@@ -129,6 +129,7 @@ def _scorer(evaluation: Evaluation) -> Scorer:
     if not evaluation.scorer:
         return build_local_scorer(Settings.load())
     settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
+    check_ceiling(evaluation.max_cost, settings.scorer.judge)
     return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
 
 
@@ -140,7 +141,7 @@ def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress
 
     def approve(pairs: int, most: Amount) -> None:
         progress.stop()
-        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=allowed)
+        allow_cost(console, f"scored by {scorer.name}", pairs, most, Settings.load().scorer.judge, asked=allowed)
         progress.start()
 
     return approve
