@@ -4,9 +4,12 @@ with it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
 from boundarymorph import reading
@@ -45,11 +48,43 @@ ALLOWED = {  # by the `pattern` of a field
 }
 
 
-def in_words(mistake: ErrorDetails) -> str:
-    """Return pydantic's message about a field, with what is allowed in place of a regular expression."""
+def in_words(mistake: ErrorDetails, model: str) -> str:
+    """Return pydantic's message about a field, with what is allowed in place of a regular expression, and a likely name
+    in place of an unknown one. model: the name of the whole, pydantic's `title` of the error."""
+    if mistake["type"] == "extra_forbidden":
+        *path, name = mistake["loc"]
+        near = get_close_matches(str(name), _fields_at(model, path), n=1)
+        return f"unknown field {str(name)!r}" + (f"; did you mean {near[0]!r}?" if near else "")
     if mistake["type"] == "string_pattern_mismatch":
         return ALLOWED.get(mistake["ctx"]["pattern"], "is not of the form that the documentation describes")
     return mistake["msg"].removeprefix("Value error, ")
+
+
+def _fields_at(model: str, path: Sequence[str | int]) -> list[str]:
+    """Return the names of the fields that an object may have at this place of a model of ours."""
+    within = [found for found in _subclasses(BaseModel) if found.__name__ == model]
+    for step in path:
+        inner = [
+            each for found in within if step in found.model_fields for each in _models(found.model_fields[str(step)])
+        ]
+        named = [found for found in within if found.__name__ == step]  # one of several that the field takes
+        within = inner or named or within  # otherwise a number in a list or a name in a mapping
+    return [name for found in within for name in found.model_fields]
+
+
+def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for inner in model.__subclasses__():
+        if inner.__module__.startswith(f"{__package__}."):
+            yield inner
+        yield from _subclasses(inner)
+
+
+def _models(field: FieldInfo) -> list[type[BaseModel]]:
+    """Return the models in the type of a field."""
+    waiting: list[Any] = [field.annotation]
+    for type_ in waiting:
+        waiting += get_args(type_)
+    return [found for found in waiting if isinstance(found, type) and issubclass(found, BaseModel)]
 
 
 def parse(body: bytes, most_numbers: int) -> Any:

@@ -109,7 +109,9 @@ async def says_what_to_do(client: Client) -> None:
     assert "not both" in await refused(client, "select_documents", **PAPERS, k=1, max_tokens=500)
     assert "limit of 2,000" in await refused(client, "select_documents", **PAPERS, budget=2_001)
     assert "index, one of empty, papers" in await refused(client, "search", query="q")
-    assert "querry: Extra inputs" in await refused(client, "select_documents", **PAPERS, querry="q")
+    assert "querry: unknown field 'querry'; did you mean 'query'?" in await refused(
+        client, "select_documents", **PAPERS, querry="q"
+    )
     with pytest.raises(MCPError, match="there is no tool 'delete_everything'; there are select_documents"):
         await client.call_tool("delete_everything", {})
 

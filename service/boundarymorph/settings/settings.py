@@ -223,6 +223,6 @@ class Settings(BaseSettings):
 def mistakes(error: ValidationError) -> str:
     """Describe what is wrong with each field, on one line."""
     return "; ".join(
-        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), parsing.in_words(detail)])
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), parsing.in_words(detail, error.title)])
         for detail in error.errors()
     )
