@@ -278,4 +278,6 @@ def _located(mistake: dict[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if type(error) in (aiohttp.ClientConnectorError, aiohttp.ClientConnectorDNSError):
+        return error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
