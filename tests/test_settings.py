@@ -109,6 +109,21 @@ def test_what_a_setting_may_be_is_said_in_words(
         Settings.load()
 
 
+@pytest.mark.strangers
+def test_a_file_of_other_editors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.toml"
+    write(path, "", monkeypatch)
+    path.write_bytes(b"\xef\xbb\xbfk = 7\r\n[cache]\r\nenabled = false\r\n")
+    assert Settings.load().k == 7
+    for encoding, said in (("utf-16", "UTF-16"), ("latin-1", "not in UTF-8")):
+        path.write_text('data_directory = "Größe"', encoding=encoding)
+        with pytest.raises(InvalidConfiguration, match=f"a.toml: .*{said}"):
+            Settings.load()
+    path.write_text('[scorer]\nulr = "tei://b"')
+    with pytest.raises(InvalidConfiguration, match=r"scorer\.ulr: unknown field 'ulr'; did you mean 'url'\?"):
+        Settings.load()
+
+
 def test_options_of_models_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, own in (("encoder", 'pooling = "cls"'), ("scorer", 'prompt = "qwen3"')):
         write(tmp_path / "a.toml", f'[{part}]\nmodel = "b"\n' + "\n".join([*NAMED, own]), monkeypatch)

@@ -4,18 +4,21 @@ with it."""
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
+from boundarymorph import reading
 from boundarymorph.errors import InvalidInput, LimitExceeded
 
 PIECE_BYTES = 2**18  # parsed at a time, since no other thread runs meanwhile
 OBJECT_BYTES, ARRAY_BYTES = 250, 100  # in memory, without what they contain
 TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of objects and arrays: times the body, or this if it is more
+LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
 DEEPEST = 200  # nesting, also of `from_json`
 _CLOSED_BY = {ord("{"): ord("}"), ord("["): ord("]")}
 _BLANK = b" \t\r\n"
@@ -54,15 +57,46 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
 }
 
 
-def in_words(mistake: ErrorDetails, names: Collection[str] = ()) -> str:
-    """Return pydantic's message about a field in words that need no knowledge of it: with JSON's names of types, and
-    with what is allowed in place of a regular expression. names: of the fields that there are, to suggest one."""
+def in_words(mistake: ErrorDetails, model: str) -> str:
+    """Return pydantic's message about a field in words that need no knowledge of it: with JSON's names of types, with
+    what is allowed in place of a regular expression, and with a likely name in place of an unknown one.
+
+    model: the name of the whole, pydantic's `title` of the error.
+    """
     if mistake["type"] == "extra_forbidden":
-        near = get_close_matches(str(mistake["loc"][-1])[:100], names, n=1)
-        return "unknown" + (f"; did you mean {near[0]!r}?" if near else "")
+        *path, name = mistake["loc"]
+        near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
+        return f"unknown field {str(name)[:LONGEST_NAME]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
     if mistake["type"] == "string_pattern_mismatch":
         return ALLOWED.get(mistake["ctx"]["pattern"], "is not of the form that the documentation describes")
     return _IN_WORDS.get(mistake["type"]) or mistake["msg"].removeprefix("Value error, ")
+
+
+def _fields_at(model: str, path: Sequence[str | int]) -> list[str]:
+    """Return the names of the fields that an object may have at this place of a model of ours."""
+    within = [found for found in _subclasses(BaseModel) if found.__name__ == model]
+    for step in path:
+        inner = [
+            each for found in within if step in found.model_fields for each in _models(found.model_fields[str(step)])
+        ]
+        named = [found for found in within if found.__name__ == step]  # one of several that the field takes
+        within = inner or named or within  # otherwise a number in a list or a name in a mapping
+    return [name for found in within for name in found.model_fields]
+
+
+def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for inner in model.__subclasses__():
+        if inner.__module__.startswith(f"{__package__}."):
+            yield inner
+        yield from _subclasses(inner)
+
+
+def _models(field: FieldInfo) -> list[type[BaseModel]]:
+    """Return the models in the type of a field."""
+    waiting: list[Any] = [field.annotation]
+    for type_ in waiting:
+        waiting += get_args(type_)
+    return [found for found in waiting if isinstance(found, type) and issubclass(found, BaseModel)]
 
 
 def parse(body: bytes, most_numbers: int) -> Any:
@@ -71,7 +105,7 @@ def parse(body: bytes, most_numbers: int) -> Any:
     most_numbers: in an array that has nothing else. Raises InvalidInput for malformed JSON, and LimitExceeded for JSON
     that would take far more memory than the body. If a name occurs twice in a large object, either value may count.
     """
-    body = body.removeprefix(BOM_UTF8)
+    body = reading.without_mark(body, "the body")
     if len(body) <= PIECE_BYTES:
         return _parsed(body)
     value, start, around = None, 0, list[bytes]()
@@ -99,7 +133,7 @@ def _parsed(text: bytes) -> Any:
         repaired = with_whole_characters(text)
         if repaired != text:
             return _parsed(repaired)
-        raise InvalidInput(f"the body is not JSON: {error}") from None
+        raise InvalidInput(f"the body is not JSON: {reading.complaint(text) or error}") from None
 
 
 def with_whole_characters(text: bytes) -> bytes:

@@ -53,7 +53,12 @@ async def test_an_impossible_index(client: httpx.AsyncClient, name: str) -> None
         ({"query": " ", "index": "texts"}, "query: must have a character that is not white space"),
         ({"queries": [" "], "index": "texts"}, "queries.0.query: must have a character that is not white space"),
         ({"query": "q", "index": "Texts!"}, "use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"),
-        ({"query": "q", "pool": TWO, "features": {}}, "features: unknown"),
+        ({"query": "q", "pool": TWO, "features": {}}, "features: unknown field 'features'"),
+        ({"query": "q", "pool": TWO, "hybird": True}, "hybird: unknown field 'hybird'; did you mean 'hybrid'?"),
+        (
+            {"query": "q", "pool": {"documents": [{"text": "a", "titel": "b"}]}},
+            "unknown field 'titel'; did you mean 'title'?",
+        ),
         (
             {"query": "q", "pool": {"documents": TWO, "features": {"": [1, 2]}}},
             "pool.features..[key]: String should have at least 1 character",

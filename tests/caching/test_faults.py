@@ -77,15 +77,18 @@ async def bench(own_server: RedisServer) -> AsyncIterator[Bench]:
 async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     await bench.everything_works()
     own_server.kill()
-    with caplog.at_level(logging.WARNING), Counted("scores") as counted:
+    caplog.set_level(logging.INFO, "boundarymorph")
+    with Counted("scores") as counted:
         await bench.everything_is_missed()
     assert bench.states == (State.OPEN, State.OPEN)
     assert counted.lookups == {"error": 12 + 4}  # a recall is one lookup
     assert counted.writes == {"error": 12}
-    assert len([record for record in caplog.records if "suspended for a while" in record.message]) == 2
+    assert len([record for record in caplog.records if "suspended until it does" in record.message]) == 2
     own_server.start()
     await bench.everything_is_missed()
     await bench.everything_works()
+    again = [record.message for record in caplog.records if "works again" in record.message]
+    assert sorted(again) == [f"Redis works again: cache {operation}s go on" for operation in ("read", "write")]
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])

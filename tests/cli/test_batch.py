@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from boundarymorph.cli.batch import Answers, count, queries
+from boundarymorph.cli.batch import Answers, queries
 from boundarymorph.cli.main import app
 from boundarymorph.errors import InvalidInput
 from tests.patience import PATIENCE
@@ -106,7 +107,7 @@ def test_mistakes_in_the_queries(tmp_path: Path, content: bytes, mistake: str) -
     path = tmp_path / "queries"
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match=mistake):
-        count(path)
+        queries(path)
 
 
 def test_lines_of_text(tmp_path: Path) -> None:
@@ -151,3 +152,20 @@ def test_a_query_and_a_file_of_queries_exclude_each_other(tmp_path: Path, given:
     outcome = CliRunner().invoke(app, ["select", "few", *arguments])
     assert outcome.exit_code == 2 and "or --queries and --out" in " ".join(outcome.output.split())
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'\xef\xbb\xbf{"id":"q1","query":"sea"}\r\n{"id":"3","query":"hills"}\r\n',
+        b'[{"id":"q1","query":"sea"},\n {"id":3,"text":"hills"}]',
+        b"query_id\tquery\nq1\tsea\n3\thills\n",
+    ],
+)
+def test_queries_of_other_tools(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "queries"
+    path.write_bytes(content)
+    assert list(queries(path)) == [("q1", {"query": "sea"}), ("3", {"query": "hills"})]
+    path.write_bytes(gzip.compress(content))
+    assert [id for id, _ in queries(path)] == ["q1", "3"]

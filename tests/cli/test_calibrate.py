@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ import numpy as np
 import orjson
 import pytest
 
+from boundarymorph import reading
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.files import judgments_of, queries_of
 from boundarymorph.cli import common
 from boundarymorph.cli import main as cli
+from boundarymorph.cli import source as sources
+from boundarymorph.cli.judging import Grades, Pair
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.learned import pools_of
 from boundarymorph.server import composition
@@ -46,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         with suppress(SystemExit):
             cli.main()
         captured = capsys.readouterr()
-        assert not captured.err, captured.err
+        assert "error:" not in captured.err, captured.err
         return captured.out
 
     return run
@@ -121,16 +124,21 @@ async def _answers(folder: Path) -> None:
 def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
     with stand_in.running(Chat(lambda query, text: float(near(query, text) > 0.3))) as server:
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
-        said = run("texts", "--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
+        given = ("--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
+        said = run("texts", *given, "--out", "mine.ndjson")
         assert len(server.asked) >= 8 * 30
-    assert "pairs are to be graded" in said
+    assert "pairs are to be graded" in said and "input_price" in said
+    assert len((tmp_path / "mine.ndjson").read_bytes().splitlines()) == len(server.asked) - 1
     made = kept(tmp_path, "judged")
     assert made.queries == 8
 
 
-def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The language model is asked until the ceiling is reached; what it would not grade ends the command."""
+@pytest.mark.strangers
+def test_a_ceiling_of_cost_and_what_was_paid(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The language model is asked until the ceiling is reached. All that it answered is kept, and the next run asks for
+    the rest only, however it ends."""
     monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")
+    kept = tmp_path / "dear.judged.ndjson"
     with stand_in.running(Chat(lambda query, text: 1.0)) as server:
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
         wanted = ("texts", "--queries", "queries.txt", "--judge", url, "--name", "dear")
@@ -138,9 +146,55 @@ def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
             run(*wanted)
         assert not server.asked
         with pytest.raises(AssertionError, match="raise the limit"):
-            run(*wanted, "--max-cost", "1")
-        assert len(server.asked) < 8 * 30
+            run(*wanted, "--max-cost", "30")
+        first = len(server.asked) - 1  # which showed how to ask
+        lines = [orjson.loads(line) for line in kept.read_bytes().splitlines()]
+        assert 0 < first == len(lines) < 8 * 40
+        assert {line["grade"] for line in lines} == {3.0} and {line["model"] for line in lines} == {"openai:scripted"}
+        assert all(line["query"] in QUERIES and line["document"] and line["answered"] for line in lines)
+
+        with kept.open("ab") as file:
+            file.write(b'{"query": "question 1", "docu')  # a crash
+        with pytest.raises(AssertionError, match="relevant"):
+            run(*wanted, "--max-cost", "2000")
+        paid = len(server.asked) - 2
+        assert paid == len(kept.read_bytes().splitlines())
+        with pytest.raises(AssertionError, match="relevant"):
+            run(*wanted, "--max-cost", "2000")
+        assert len(server.asked) - 2 == paid, "nothing is missing"
     assert belongings(Settings(data_directory=tmp_path), "texts").calibration("dear") is None
+    assert sum(map(len, judgments_of(sources.records(kept)).values())) == paid
+
+
+@pytest.mark.strangers
+def test_grades_in_a_file_of_one_s_own_and_changed_documents(tmp_path: Path) -> None:
+    path = tmp_path / "grades.ndjson"
+    pair, by_hand, other = (Pair("q", name, "text") for name in ("a", "b", "c"))
+    path.write_text(
+        '{"query": "q", "document": "b", "grade": 2}\n{"query": "q", "document": "c", "grade": null}\n'
+        '{"query": "q", "document": "c", "grade": 1, "model": "openai:another"}\n'
+    )
+    for _ in range(2):
+        grades = Grades(path, "openai:this")
+        assert grades.has(by_hand) and not grades.has(other)
+        grades.keep(pair, 3.0, "this-2026")
+        assert grades.has(pair) and not grades.has(pair._replace(content="another text"))
+        grades.keep(other._replace(document="d"), None, "this-2026")
+        assert grades.has(other._replace(document="d"))
+        grades.close()
+    assert grades.by_query == {"q": {"a": 3.0, "b": 2.0}}
+    path.write_text("pairs\n")
+    with pytest.raises(InvalidInput, match="no grades"):
+        Grades(path, "openai:this")
+
+
+@pytest.mark.strangers
+def test_a_ceiling_needs_prices(run: Run) -> None:
+    with stand_in.running(Chat()) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        with pytest.raises(AssertionError, match=r"input_price and scorer\.judge\.output_price"):
+            run("texts", "--queries", "queries.txt", "--judge", url, "--max-cost", "2")
+        assert not server.asked
 
 
 def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
@@ -188,22 +242,26 @@ def test_judgements_that_say_nothing(run: Run, tmp_path: Path) -> None:
             run("texts", "--judgments", "pairs.ndjson")
 
 
+def records(*lines: bytes) -> Iterator[reading.Record]:
+    return reading.records((line + b"\n" for line in lines), "file")
+
+
 def test_qrels_and_texts_of_queries() -> None:
-    queries = queries_of([b"1\tfirst query", b"", b'{"_id": 2, "text": "second"}', b"third query"], "file")
+    queries = queries_of(records(b"1\tfirst query", b"", b'{"_id": 2, "text": "second"}', b"third query"))
     assert queries == {"1": "first query", "2": "second", "third query": "third query"}
-    assert judgments_of([b"1 0 d1 2", b"2\td2\t0", b"1 0 d1 3"], "file", queries) == {
+    assert judgments_of(records(b"1 0 d1 2", b"2\td2\t0", b"1 0 d1 3"), queries) == {
         "first query": {"d1": 3.0},
         "second": {"d2": 0.0},
     }
     lines = [b'{"query": "any", "document": 7, "grade": 1.5}', b'{"query": "any", "document": "8", "grade": null}']
-    assert judgments_of(lines, "file") == {"any": {"7": 1.5}}
+    assert judgments_of(records(*lines)) == {"any": {"7": 1.5}}
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"4 0 d1 2", b"1 d1", b"1 0 d1 -1", b"1 0 d1 x", b'{"query": "q"', b'{"query": "q", "grade": 1}',
+    [b"4 0 d1 2", b"1 2", b"1 0 d1 -1", b"1 0 d1 2\n1 0 d2 x", b'{"query": "q"', b'{"query": "q", "grade": 1}',
      b'{"query": "q", "document": "d", "grade": true}', b'{"document": "d", "grade": null}'],
 )  # fmt: skip
 def test_lines_that_are_no_judgement(line: bytes) -> None:
-    with pytest.raises(InvalidInput, match="file, line 1"):
-        judgments_of([line], "file", {"1": "first"})
+    with pytest.raises(InvalidInput, match=r"file, line [12]"):
+        judgments_of(records(line), {"1": "first"})

@@ -287,7 +287,7 @@ class TestIndexes:
             source.read_bytes() + b'\nnot json\n{"id": "x"}\n{"id": "y", "text": "\xe9"}\n' + b"[" * 2_000
         )
         outcome = run("index", "build", "few", "--from", str(source))
-        assert outcome.code == 0
+        assert outcome.code == index.SKIPPED
         assert "4 added" in outcome.out and "4 skipped" in outcome.out
         for line in (5, 6, 7, 8):
             assert f"\n  line {line} skipped: " in outcome.out
@@ -295,6 +295,23 @@ class TestIndexes:
         assert strict.code == 1
         assert strict.err.startswith("error: line 5: ") and strict.err.count("\n") == 1
         assert [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]] == [["few", "4"]]
+
+    @pytest.mark.strangers
+    def test_arrays_and_tables(self, run: Run, source: Path) -> None:
+        for option in (0, orjson.OPT_INDENT_2):
+            source.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(DOCUMENTS, option=option))
+            name = f"array{option}"
+            outcome = run("index", "build", name, "--from", str(source))
+            assert outcome.code == 0 and "4 added, 0 updated, 0 unchanged, 0 skipped" in outcome.out
+        for name, content in (("a.csv", "body,url\nsea,http://sea"), ("a.txt", "id,text\n1,sea\n")):
+            Path(name).write_text(content)
+            assert "csv.DictReader" in refused(run("index", "build", "table", "--from", name))
+        Path("utf16.jsonl").write_text('{"id": 1, "text": "sea"}', encoding="utf-16")
+        assert "UTF-16" in refused(run("index", "build", "table", "--from", "utf16.jsonl"))
+        listed = orjson.loads(run("index", "list", "--json").out)
+        assert [(each["name"], each["count"]) for each in listed["indexes"]] == [("array0", 4), ("array1", 4)]
+        assert listed["unreadable"] == []
+        assert orjson.loads(run("index", "info", "array0", "--json").out) == listed["indexes"][0]
 
     def test_progress_at_a_terminal(self, run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = StringIO()
@@ -406,7 +423,7 @@ class TestOwnVectors:
         bad = [{"id": "none", "text": "t"}, {"id": "other", "text": "t", "embedding": [1, 2, 3]}]
         source.write_bytes(b"\n".join(map(orjson.dumps, [*own, *bad])))
         outcome = run("index", "build", "own", "--from", str(source), "--dimension", "2")
-        assert (outcome.code, outcome.err) == (0, "")
+        assert (outcome.code, outcome.err) == (index.SKIPPED, "")
         assert "3 added" in outcome.out and "2 skipped" in outcome.out
         assert "line 4 skipped: no embedding" in outcome.out and "line 5 skipped: embedding has 3" in outcome.out
         told = dict(line.split(maxsplit=1) for line in run("index", "info", "own").out.splitlines())

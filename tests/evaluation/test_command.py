@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,8 @@ from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
@@ -295,6 +297,43 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
     assert re.search(r"\| Agentic loop, 2 searches \| 8 \| 0 \|  \| 4 \| [\d,]+ ms \| \d+ % \|", lines)
     same = json.loads((tmp_path / "again" / "summary.json").read_bytes())["rows"]
     assert {json.dumps(row) for row in same} <= {json.dumps(row) for row in summary["rows"]}
+
+
+@pytest.mark.strangers
+@pytest.mark.usefixtures("without_pictures", "tiny_weights")
+def test_an_index_with_the_judgements_that_calibrate_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOUNDARYMORPH_DATA_DIRECTORY", str(tmp_path / "data"))
+    folder = texts(tmp_path / "kitchen")
+    built = CliRunner().invoke(app, ["index", "build", "indexed", "--from", str(folder / "corpus.jsonl.gz")])
+    assert built.exit_code == 0, built.output
+    asked = {line["_id"]: line["text"] for line in map(json.loads, (folder / "queries.jsonl").read_text().splitlines())}
+    qrels = [line.split("\t") for line in (folder / "qrels.tsv").read_text().splitlines()[1:]]
+    grades = [{"query": asked[query], "document": document, "grade": int(grade)} for query, document, grade in qrels]
+    judged = tmp_path / "judged.ndjson"
+    judged.write_text("\n".join(map(json.dumps, grades)))
+
+    encoded = BatchingEncoder.encode_documents
+
+    async def encode(self: BatchingEncoder, sent: Sequence[str]) -> Embeddings:
+        assert not any(text.startswith(tuple(TOPICS)) for text in sent), "the index has the vectors"
+        return await encoded(self, sent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchingEncoder, "encode_documents", encode)
+        run("--index", "indexed", "--judgments", judged, *GRID, "--methods", "mips", "--out", "a")
+    mine = tables.read(Path("a/indexed.npz"))
+    assert (len(mine), mine.depth) == (2, 30)
+    assert set(mine.question(0).pool.ids) == {f"{topic}-{number}" for topic in TOPICS for number in range(10)}
+
+    judged.write_text('{"query": "q", "document": "nosuch", "grade": 1}')
+    with pytest.raises(InvalidInput, match="no document 'nosuch'"):
+        run("--index", "indexed", "--judgments", judged, "--out", "c")
+    judged.write_text('{"query": "q", "document": "tides-1", "grade": null}')
+    with pytest.raises(InvalidInput, match="no line has a grade"):
+        run("--index", "indexed", "--judgments", judged, "--out", "c")
+    with pytest.raises(InvalidInput, match="go together"):
+        run("--index", "indexed", "--out", "c")
 
 
 def test_agents_search_with_the_encoder_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,8 +94,8 @@ class TestParsing:
         ("line", "reason"),
         [
             (b"{", "not JSON"),
-            (b'{"id": "a", "text": "\xff"}', "not JSON"),
-            (b'{"id": "a", "text": "\\ud800"}', "not JSON"),
+            (b'{"id": "a", "text": "\xff"}', "not in UTF-8"),
+            (b'{"id": "a", "text": "\\ud800"}', "nothing to read"),
             (b'{"id": "a", "text": "x", "embedding": [NaN, 1]}', "not JSON"),
             (b'["a"]', "object"),
             (b"null", "object"),

@@ -112,6 +112,7 @@ async def test_a_repeated_request_makes_no_call_and_a_larger_budget_the_differen
     again = await selector.select(joint(12))
     assert (first.calls, again.calls, again.reused) == (12, 0, 12)
     assert chosen(again) == chosen(first)
+    assert again.warnings == first.warnings, "known scores are counted; they are no reason to warn"
     more = await selector.select(joint(20))
     assert (more.calls, more.reused) == (8, 12)
 

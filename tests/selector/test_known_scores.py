@@ -80,6 +80,7 @@ class TestKnownScores:
         scored = {observation.document for observation in first.history}
         renamed = await selector.select(pool([Document(f"other-{n}", id) for n, id in enumerate(IDS)]))
         assert (renamed.calls, renamed.cached, renamed.reused) == (0, 0, 5)
+        assert renamed.warnings == first.warnings, "known scores are counted; they are no reason to warn"
         assert set(np.flatnonzero([n in scored for n in renamed.selection.documents])) == set(
             np.flatnonzero(renamed.selection.scored)
         )

@@ -8,9 +8,12 @@ import orjson
 
 from boundarymorph.telemetry import logs
 
+TIME = "1970-01-01 00:01:40"
+
 
 def record(message: str, *arguments: object, fields: dict[str, object] | None = None) -> logging.LogRecord:
     made = logging.LogRecord("boundarymorph.test", logging.WARNING, __file__, 1, message, arguments, None)
+    made.created = 100.0
     if fields is not None:
         made.fields = fields
     return made
@@ -27,10 +30,10 @@ def test_the_request_it_is_about() -> None:
     token = logs.request_id.set("abc")
     try:
         assert orjson.loads(logs.JsonLines().format(record("hello")))["request_id"] == "abc"
-        assert logs.Lines().format(record("hello")) == "WARNING:  hello [abc]"
+        assert logs.Lines().format(record("hello")) == f"{TIME} WARNING:  hello [abc]"
     finally:
         logs.request_id.reset(token)
-    assert logs.Lines().format(record("hello")) == "WARNING:  hello"
+    assert logs.Lines().format(record("hello")) == f"{TIME} WARNING:  hello"
 
 
 def test_exceptions() -> None:
@@ -52,5 +55,5 @@ def test_a_message_stays_on_its_line() -> None:
     """Whatever it quotes: a tab and letters of any alphabet are what they are."""
     forged = record("no index %s", "'x'\nINFO:     all is well\r\x1b[2K\u2028\x85\té\u20ac")
     assert logs.Lines().format(forged) == (
-        "WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"
+        f"{TIME} WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"
     )

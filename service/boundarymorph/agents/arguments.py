@@ -37,17 +37,17 @@ def understood(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ToolError(f"{_mistakes(error, properties)}. {ADVICE['invalid-input']}") from None
+        raise ToolError(f"{_mistakes(error)}. {ADVICE['invalid-input']}") from None
 
 
-def _mistakes(error: ValidationError, names: Mapping[str, Any]) -> str:
+def _mistakes(error: ValidationError) -> str:
     """Describe each mistake, those of one argument once: it may have had several types."""
     found: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_input=False):
         name = str(detail["loc"][0]) if detail["loc"] else "arguments"
-        words = parsing.in_words(detail, names)
+        words = parsing.in_words(detail, error.title)
         if detail["type"] == "extra_forbidden":
-            found[name] = f"unknown argument {name!r}{words.removeprefix('unknown')}"
+            found[name] = words.replace("unknown field", "unknown argument")
         elif name in found and len(detail["loc"]) > 1:
             found[name] += f", or {words[:1].lower()}{words[1:]}"
         else:

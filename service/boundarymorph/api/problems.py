@@ -155,10 +155,11 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     details: Sequence[ErrorDetails] = (
         error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error.errors()
     )
+    model = error.title if isinstance(error, ValidationError) else ""
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
-            "message": _message(detail),
+            "message": _message(detail, model),
         }
         for detail in details[:MAX_DETAILS]
     ]
@@ -167,8 +168,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     return respond(request, 422, errors.InvalidInput.slug, f"{first['field']}: {first['message']}{more}", where=where)
 
 
-def _message(detail: ErrorDetails) -> str:
-    return _short(parsing.in_words(detail))
+def _message(detail: ErrorDetails, model: str) -> str:
+    return _short(parsing.in_words(detail, model))
 
 
 def _short(text: str) -> str:

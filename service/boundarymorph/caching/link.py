@@ -102,13 +102,13 @@ class RedisLink:
             async with asyncio.timeout(self._timeout), self._slots:
                 asked = loop.time()
                 answer = await owned(self._ask(command, key, *arguments))
-            circuit.succeeded(ticket)
+            self._note_success(circuit, ticket, operation, place)
             return answer
         except asyncio.CancelledError:
             circuit.abandoned(ticket)
             raise
         except ForeignKey:
-            circuit.succeeded(ticket)
+            self._note_success(circuit, ticket, operation, place)
             raise
         except Exception as error:  # redis-py raises many types on a malformed reply
             if asked is None or (isinstance(error, TimeoutError) and not self._is_its_fault(loop.time() - asked)):
@@ -190,6 +190,12 @@ class RedisLink:
                 return node.name
         return _WHOLE
 
+    def _note_success(self, circuit: CircuitBreaker, ticket: int, operation: Operation, place: str) -> None:
+        before = circuit.state
+        circuit.succeeded(ticket)
+        if before is not State.CLOSED and circuit.state is State.CLOSED:
+            log.info("Redis works again: cache %ss%s go on", operation, f" at {place}" if place else "")
+
     def _note_failure(
         self, circuit: CircuitBreaker, ticket: int, operation: Operation, place: str, error: Exception
     ) -> None:
@@ -197,7 +203,7 @@ class RedisLink:
         circuit.failed(ticket)
         if before is State.CLOSED and circuit.state is not State.CLOSED:
             log.warning(
-                "cache %ss%s are suspended for a while: %s %s",
+                "Redis does not work: cache %ss%s are suspended until it does: %s %s",
                 operation,
                 f" at {place}" if place else "",
                 type(error).__name__,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
@@ -20,105 +19,55 @@ from boundarymorph.access.calibrations import Wanted as Calibration
 from boundarymorph.access.keys import Caller
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import response_of, task_of
-from boundarymorph.cli import source
-from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, StorageUnavailable
+from boundarymorph.calibration.files import asked_in
+from boundarymorph.cli import source as sources
+from boundarymorph.cli.appended import AppendedFile
+from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput
 from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings, mistakes
-from boundarymorph.text import has_content, lines_of
 
 CONCURRENT = 4  # selections at a time, so that a model always has a batch while others think
-ID_NAMES, QUERY_NAMES = ("id", "_id"), ("query", "text")  # as in BEIR
 Asked = tuple[str, Mapping[str, Any]]
 
 
-def count(path: Path) -> int:
-    """Return the number of queries of a file. Raises InvalidInput for a line without a query, or with another's id."""
-    ids = set[str]()
-    for id, _ in queries(path):
-        if id in ids:
-            raise InvalidInput(f"{path}: two queries have the id {id!r}")
-        ids.add(id)
-    return len(ids)
+def queries(path: Path) -> Sequence[Asked]:
+    """Return id and fields of each query of a file; the id of one that has none is the number of its line.
 
-
-def queries(path: Path) -> Iterator[Asked]:
-    """Yield id and fields of each query of a file: lines of JSON, or of plain text, whose ids are their numbers.
-
-    Raises InvalidInput for a line without a query.
+    Raises InvalidInput for what is no query, and for one with another's id.
     """
-    with source.opened(path) as (file, _):
-        for number, line in lines_of(file, source.named(path)):
-            if line == "[" or line.startswith(('["', "[{")):
-                raise InvalidInput(f"{path}: line {number} begins a JSON list; write one query a line: jq -c '.[]'")
-            if not line.startswith("{"):
-                if not has_content(line):
-                    raise InvalidInput(f"{path}: line {number} has nothing to read")
-                yield str(number), {"query": line}
-                continue
-            try:
-                fields: dict[str, Any] = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InvalidInput(f"{path}: line {number} is not JSON: {error}") from error
-            query = next((fields.pop(name) for name in QUERY_NAMES if name in fields), None)
-            id = next((fields.pop(name) for name in ID_NAMES if name in fields), number)
-            if query is None or (isinstance(query, str) and not has_content(query)):
-                raise InvalidInput(f"{path}: line {number} has no 'query' and no 'text' to read")
-            fields.pop("metadata", None)  # of BEIR's
-            yield str(id), {"query": query, **fields}
+    found: dict[str, Mapping[str, Any]] = {}
+    for number, id, fields in asked_in(sources.records(path)):
+        name = str(number) if id is None else id
+        if name in found:
+            raise InvalidInput(f"{sources.named(path)}: two queries have the id {name!r}")
+        fields.pop("metadata", None)  # of BEIR's
+        found[name] = fields
+    return list(found.items())
 
 
 class Answers:
-    """The file of the answers, which one process may write at a time. done: the ids of those that it has.
+    """The file of the answers. done: the ids of those that it has.
 
-    An answer belongs to its options: a file of other options is refused. A line that a crash has cut is cut off.
+    An answer belongs to its options: a file of other options is refused.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         """Raises InvalidInput if the file is another's."""
         self._digest = blake2b(orjson.dumps(options, option=orjson.OPT_SORT_KEYS), digest_size=4).hexdigest()
+        self._path = path
         self.done = set[str]()
-        path.touch()
-        self._file: BinaryIO = path.open("r+b", buffering=0)
-        try:
-            self._open(path)
-        except BaseException:
-            self._file.close()
-            raise
+        self._file = AppendedFile(path, "answers", self._take)
 
-    def _open(self, path: Path) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidInput(f"{path} is being written by another process") from None
-        end = 0
-        for line in self._file:
-            if line.endswith(b"\n"):
-                self._take(path, line)
-                end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
-
-    def _take(self, path: Path, line: bytes) -> None:
-        try:
-            answer = orjson.loads(line)
-            options = answer["options"]
-        except (orjson.JSONDecodeError, TypeError, KeyError):
-            raise InvalidInput(f"{path} has lines that are no answers; choose another file") from None
-        if options != self._digest:
-            raise InvalidInput(f"{path} has answers to other options; choose another file, or delete it")
+    def _take(self, answer: Any) -> None:
+        if answer["options"] != self._digest:
+            raise InvalidInput(f"{self._path} has answers to other options; choose another file, or delete it")
         if "documents" in answer:
             self.done.add(answer["query_id"])
 
     def write(self, id: str, content: Mapping[str, Any]) -> None:
         """Append a line, whole."""
-        line = orjson.dumps({"query_id": id, "options": self._digest, **content}) + b"\n"
-        try:
-            whole = self._file.write(line) == len(line)
-        except OSError as error:
-            raise StorageUnavailable(f"the answers cannot be written: {error}") from error
-        if not whole:
-            raise StorageUnavailable("the answers cannot be written: the disk is full")
+        self._file.write({"query_id": id, "options": self._digest, **content})
 
     def close(self) -> None:
         self._file.close()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,19 +17,14 @@ from rich.table import Table
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Event, grades_of, merged
 from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
-from boundarymorph.calibration.judgments import PAIRS
-from boundarymorph.cli import learning
+from boundarymorph.cli import judging, learning
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
+from boundarymorph.cli.common import DataDirectory, console, parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
-from boundarymorph.text import lines_of
 
 if TYPE_CHECKING:
     from boundarymorph.selector.judging import Judged
-
-GRADES = 3  # the best grade that a language model gives
-TOGETHER = 8  # texts in one call of it
 
 FromJudgments = Annotated[
     Path | None,
@@ -60,16 +52,7 @@ Gain = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a command is to do. name: of the calibration; index: whose, or None for pools; requests: of `/select` by
-    query; budget: calls to find the best of a query; gain: what is learned."""
-
-    name: str
-    index: str | None
-    requests: Mapping[str, Mapping[str, Any]]
-    budget: int
-    gain: Literal["relevant", "grade"]
+OUT = "A file for the suggested pairs; for the grades of --judge, which is continued by the next run."
 
 
 def calibrate(
@@ -80,7 +63,7 @@ def calibrate(
     judge: JudgeUrl = None,
     suggest: Suggest = None,
     update: Update = False,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Suggested pairs.", show_default="stdout")] = None,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help=OUT)] = None,
     name: Annotated[str | None, typer.Option(help="Of the calibration.", show_default="that of the index")] = None,
     gain: Gain = "relevant",
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
@@ -104,19 +87,20 @@ def calibrate(
     if update and index is None:
         raise InvalidInput("--update is for an index, as judgements are")
     settings = Settings.load(data_directory=data_directory)
-    texts = {} if queries is None else queries_of(_lines(queries), sources.named(queries))
-    given = {} if judgments is None else judgments_of(_lines(judgments), sources.named(judgments), texts)
+    texts = {} if queries is None else queries_of(sources.records(queries))
+    given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
     events = _unjudged(learning.events_of(settings, index), given) if update and index else []
     if judgments is not None and not given and not update:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
     given = merged(grades_of(events, {}), given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
-    plan = Plan(str(name or index), index, requests, budget, gain)
+    plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
-        _write(asyncio.run(_pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
+        _write(asyncio.run(judging.pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
         return
     if judge is not None:
-        given = asyncio.run(_judge(plan, settings, judge, max_cost, yes))
+        kept = out or settings.data_directory / f"{plan.name}.judged.ndjson"
+        given = asyncio.run(judging.judge(plan, settings, judge, kept, max_cost, yes=yes))
     made, missing = asyncio.run(_learn(plan, settings, given, events))
     place = learning.keep(settings, made)
     if as_json:
@@ -130,11 +114,6 @@ def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
     return [event for event in events if event.document not in given.get(event.query, {})]
 
 
-def _lines(source: Path) -> Sequence[bytes]:
-    with sources.opened(source) as (stream, _):
-        return stream.read().splitlines()
-
-
 def _requests(
     index: str | None, pools: Path | None, queries: Sequence[str], depth: int | None
 ) -> dict[str, dict[str, Any]]:
@@ -144,12 +123,10 @@ def _requests(
             raise InvalidInput("name the queries with --queries FILE")
         return {query: {"query": query, "index": index, "depth": depth} for query in queries}
     found = {}
-    for number, line in lines_of(_lines(pools), sources.named(pools)):
-        try:
-            record = orjson.loads(line)
-            found[record["query"]] = {"query": record["query"], "pool": {"documents": record["documents"]}}
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{sources.named(pools)}, line {number}: not JSON with query and documents") from error
+    for place, _, value in sources.records(pools):
+        if not isinstance(value, dict) or not isinstance(value.get("query"), str) or "documents" not in value:
+            raise InvalidInput(f"{place}: not an object with query and documents")
+        found[value["query"]] = {"query": value["query"], "pool": {"documents": value["documents"]}}
     return {query: request for query, request in found.items() if not queries or query in queries}
 
 
@@ -164,62 +141,8 @@ def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
     )
 
 
-async def _pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, str | None]]:
-    """Pairs worth judging, at most `count` a query."""
-    from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
-    from boundarymorph.selector.judging import Judging
-
-    found: list[dict[str, str | None]] = []
-    async with parts(settings) as built:
-        judging = Judging(built.selector, built.retriever, built.scorer)
-        for number, (query, request) in enumerate(plan.requests.items()):
-            wanted = SelectRequest.model_validate({**request, "budget": plan.budget})
-            task = task_of(wanted, settings, time.monotonic())
-            for document in await judging.suggest(task, count, seed=number):
-                pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
-                found.append(pair)
-    return found
-
-
-async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | None, yes: bool) -> Judgments:
-    """Have a language model grade what is worth it. Raises InvalidInput if the user declines the cost."""
-    from boundarymorph.scoring.bill import Amount, OpenLedger
-    from boundarymorph.scoring.build import build_scorer
-    from boundarymorph.scoring.scorer import PricedScorer
-
-    if not url.startswith(("openai://", "openai+")):
-        raise InvalidInput("--judge takes a URL of openai://, as scorer.url does")
-    judge = build_scorer(
-        settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=settings.scorer.judge)}),
-        ledger=lambda: OpenLedger(max_cost),
-    )
-    try:
-        texts: dict[str, dict[str, str]] = {}
-        for pair in await _pairs(plan, settings, PAIRS):
-            content = "\n".join(filter(None, (pair["title"], pair["text"])))
-            texts.setdefault(str(pair["query"]), {})[str(pair["document"])] = content
-        if isinstance(judge, PricedScorer):
-            pairs = [(query, text) for query, of_query in texts.items() for text in of_query.values()]
-            most = reduce(Amount.plus, (judge.most(*pair) for pair in pairs), Amount())
-            allow_cost(console, "graded", len(pairs), most, asked=yes or max_cost is not None)
-        grades: dict[str, dict[str, float]] = {}
-        for query, of_query in texts.items():
-            for start in range(0, len(of_query), TOGETHER):
-                ids = list(of_query)[start : start + TOGETHER]
-                scored = await judge.score(query, [of_query[id] for id in ids])
-                if scored.failure is not None:
-                    raise scored.failure
-                given = zip(ids, scored.values.tolist(), strict=True)
-                found = {id: float(round(GRADES * value)) for id, value in given if not math.isnan(value)}
-                grades.setdefault(query, {}).update(found)
-        return grades
-    finally:
-        await judge.close()
-
-
 async def _learn(
-    plan: Plan, settings: Settings, given: Judgments, events: Sequence[Event]
+    plan: judging.Plan, settings: Settings, given: Judgments, events: Sequence[Event]
 ) -> tuple[Calibration, Sequence[str]]:
     """Return a calibration, and the ids of judged documents that were in no pool. events: those among what is given."""
     from boundarymorph.api.select_schemas import SelectRequest

@@ -14,11 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.settings import Settings
+from boundarymorph.settings import JudgeSettings, Settings
 
 if TYPE_CHECKING:
     from boundarymorph.scoring.bill import Amount
     from boundarymorph.server.composition import AllInOne, Gateway
+
+
+PRICES = (
+    "set scorer.judge.input_price and scorer.judge.output_price, the prices of a million tokens read and written "
+    "(BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE and ..._OUTPUT_PRICE)"
+)
 
 
 def new_console(**options: Any) -> Console:
@@ -75,17 +81,29 @@ async def parts(settings: Settings) -> AsyncIterator[AllInOne | Gateway]:
         await built.close()
 
 
-def allow_cost(console: Console, done: str, pairs: int, most: Amount, *, asked: bool) -> None:
+def check_ceiling(most_cost: float | None, chosen: JudgeSettings) -> None:
+    """Raise InvalidInput for a ceiling of cost without prices, which would hold nothing back."""
+    if most_cost is not None and not _priced(chosen):
+        raise InvalidInput(f"--max-cost is no ceiling without prices: {PRICES}")
+
+
+def allow_cost(console: Console, done: str, pairs: int, most: Amount, chosen: JudgeSettings, *, asked: bool) -> None:
     """Say what it may cost that pairs are `done`, and ask whether to go on. Raises InvalidInput if not.
 
-    asked: whether it was allowed beforehand.
+    chosen: the prices; asked: whether it was allowed beforehand.
     """
-    console.print(
-        f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, which cost {most.cost:,.2f}, and likely a "
-        "quarter of that"
+    cost = (
+        f"which cost {most.cost:,.2f}, and likely a quarter of that"
+        if _priced(chosen)
+        else f"to know the cost, {PRICES}"
     )
+    console.print(f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, {cost}")
     if not asked and not (console.is_terminal and typer.confirm("Go on?")):
         raise InvalidInput(f"nothing was {done.split()[0]}: allow it with --yes, or set a ceiling with --max-cost")
+
+
+def _priced(chosen: JudgeSettings) -> bool:
+    return bool(chosen.input_price or chosen.output_price)
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:

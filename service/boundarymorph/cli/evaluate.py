@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table as Grid
 
-from boundarymorph.cli import terminal
-from boundarymorph.cli.common import allow_cost
+from boundarymorph.cli import indexed, terminal
+from boundarymorph.cli.common import allow_cost, check_ceiling
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import Approve, TableBuilder
+from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.methods import agentic, chosen
 from boundarymorph.evaluation.methods.agentic import Chat
 from boundarymorph.evaluation.methods.method import Contestant
@@ -41,14 +43,17 @@ SAME_ENCODER = 0.95  # cosine of a table's embedding of a query and the encoder'
 @dataclass(frozen=True)
 class Evaluation:
     """What to evaluate. tables: .npz files; texts: collections with their texts, named like data; data: a BEIR folder
-    or ir_datasets:ID, made into a table at `write_table`; depth: N of that table; queries: the most queries of each
-    collection; jobs: queries at a time, each in a process of its own; scorer: URLs of a remote one for data; max_cost:
-    the most that it may charge; yes: without asking the user; chat: a language model, which adds the agentic loop if
-    there are texts; calibrate: queries of each table whose grades a calibration is learned from, splits times."""
+    or ir_datasets:ID, made into a table at `write_table`; index: the same, of an index with its vectors, and judgments
+    of its documents; depth: N of that table; queries: the most queries of each collection; jobs: queries at a time,
+    each in a process of its own; scorer: URLs of a remote one for data; max_cost: the most that it may charge; yes:
+    without asking the user; chat: a language model, which adds the agentic loop if there are texts; calibrate: queries
+    of each table whose grades a calibration is learned from, splits times."""
 
     tables: Sequence[Path] = ()
     texts: Sequence[str] = ()
     data: str | None = None
+    index: str | None = None
+    judgments: Path | None = None
     methods: Sequence[str] = DEFAULT_METHODS
     budgets: Sequence[int] = (25, 50)
     ks: Sequence[int] = (50, 100, 200)
@@ -69,13 +74,17 @@ class Evaluation:
 def evaluate(evaluation: Evaluation, console: Console) -> None:
     """Run, write the report and print its tables. The models are loaded only if there is data to score, the encoder
     also if an agent searches."""
-    if not evaluation.tables and evaluation.data is None:
-        raise InvalidInput("name at least one --table FILE.npz, or --data")
+    if (evaluation.index is None) != (evaluation.judgments is None):
+        raise InvalidInput("--index NAME and --judgments FILE go together")
+    if not evaluation.tables and evaluation.data is None and evaluation.index is None:
+        raise InvalidInput("name at least one --table FILE.npz, --data, or --index with --judgments")
     for what, values in (("budgets", evaluation.budgets), ("k", evaluation.ks)):
         if not values or min(values) < 1:
             raise InvalidInput(f"--{what} needs numbers from 1 on, separated by commas")
     if evaluation.jobs > 1 and evaluation.chat is not None:
         raise InvalidInput("--jobs goes without --chat-url; the language model is asked from one process")
+    if evaluation.index is not None and evaluation.data is not None and evaluation.write_table is not None:
+        raise InvalidInput("--write-table is for one table: leave out --index or --data")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
     agents = [] if evaluation.chat is None else agentic.contestants(evaluation.chat, _unavailable)
     if not chosen(evaluation.methods, agents):
@@ -87,14 +96,17 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
         collections = [datasets.load(source) for source in evaluation.texts]
         found = [tables.with_texts_of(table, collections) for table in found]
         searching = evaluation.chat is not None and any(table.texts is not None for table in found)
-        encoder = build_encoder(Settings.load()) if evaluation.data is not None or searching else None
+        scored = evaluation.data is not None or evaluation.index is not None
+        encoder = build_encoder(Settings.load()) if scored or searching else None
         if encoder is not None:
             stack.callback(lambda: runner.run(encoder.close()))
-        if encoder is not None and evaluation.data is not None:
+        if encoder is not None and scored:
             scorer = _scorer(evaluation)
             stack.callback(lambda: runner.run(scorer.close()))
-            builder = TableBuilder(encoder, scorer, evaluation.depth, _approval(evaluation, scorer, console, progress))
-            found.append(_built(evaluation, evaluation.data, builder, runner, progress))
+            approve = _approval(evaluation, scorer, console, progress)
+            found += _built(
+                evaluation, encoder, partial(TableBuilder, scorer=scorer, approve=approve), runner, progress
+            )
         if encoder is not None and evaluation.chat is not None:
             embed = _embedding(encoder, runner)
             for table in found:
@@ -118,17 +130,31 @@ def _make(out: Path) -> None:
 
 
 def _built(
-    evaluation: Evaluation, source: str, builder: TableBuilder, runner: asyncio.Runner, progress: Progress
-) -> ScoreTable:
-    collection = datasets.load(source).first(evaluation.queries)
-    path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
-    return runner.run(builder.build(collection, path, _watch(progress, collection.name)))
+    evaluation: Evaluation,
+    encoder: Encoder,
+    builder_of: Callable[..., TableBuilder],
+    runner: asyncio.Runner,
+    progress: Progress,
+) -> Iterator[ScoreTable]:
+    wanted: list[tuple[Collection, Encoder]] = []
+    if evaluation.index is not None and evaluation.judgments is not None:
+        found = indexed.load(Settings.load(), evaluation.index, evaluation.judgments)
+        runner.run(encoder.check())  # which tells its name
+        wanted.append((found.collection, indexed.KnownVectors(encoder, found)))
+    if evaluation.data is not None:
+        wanted.append((datasets.load(evaluation.data), encoder))
+    for whole, encodes in wanted:
+        collection = whole.first(evaluation.queries)
+        path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
+        builder = builder_of(encoder=encodes, depth=evaluation.depth)
+        yield runner.run(builder.build(collection, path, _watch(progress, collection.name)))
 
 
 def _scorer(evaluation: Evaluation) -> Scorer:
     if not evaluation.scorer:
         return build_local_scorer(Settings.load())
     settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
+    check_ceiling(evaluation.max_cost, settings.scorer.judge)
     return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
 
 
@@ -140,7 +166,7 @@ def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress
 
     def approve(pairs: int, most: Amount) -> None:
         progress.stop()
-        allow_cost(console, f"scored by {scorer.name}", pairs, most, asked=allowed)
+        allow_cost(console, f"scored by {scorer.name}", pairs, most, Settings.load().scorer.judge, asked=allowed)
         progress.start()
 
     return approve

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+import orjson
 import typer
 from rich.table import Table
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.ingestion import IngestReport
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
+SKIPPED = 4  # the exit code of a build that left lines out
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print what the route of the API answers.")]
 
 app = typer.Typer(
     help="Build, list and delete indexes: those of this machine, or in Milvus if milvus.url is set. A running "
@@ -39,8 +43,8 @@ def build_index(
         typer.Option(
             "--from",
             callback=sources.checked,
-            help="NDJSON, gzipped or not: id (or _id, as in BEIR), text, optional title, metadata, embedding; - reads "
-            "standard input.",
+            help="Lines of JSON or an array, gzipped or not: id (or _id, as in BEIR), text, optional title, metadata, "
+            "embedding; - reads standard input.",
         ),
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False,
@@ -64,7 +68,10 @@ def build_index(
     ] = None,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build."""
+    """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build.
+
+    Exits with 4 if lines were skipped; the other documents are kept.
+    """
     from boundarymorph.cli import terminal
     from boundarymorph.retrieval.catalog import WORDS
 
@@ -82,31 +89,51 @@ def build_index(
         fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
     if not report.documents:
         console.print(f"{sources.named(source)} is empty; a new index is not kept without documents")
+    if report.skipped:
+        raise typer.Exit(SKIPPED)
 
 
 @app.command("list")
-def list_indexes(data_directory: DataDirectory = None) -> None:
+def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """List the indexes by name. Exits with 1 if one cannot be read."""
-    from boundarymorph.cli import terminal
     from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         listed = catalog.list()
-    columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
-    table = Table(*columns, box=None, pad_edge=False)
-    for info in (index for index in listed if isinstance(index, IndexDescription)):
-        size = (f"{info.count:,}", str(info.dimension), info.kind)
-        table.add_row(info.name, *size, _encoder_of(info), f"{info.bytes:,}", info.created)
-    terminal.print_whole(console, table)
-    if unreadable := [index for index in listed if isinstance(index, UnreadableIndex)]:
+    described = [index for index in listed if isinstance(index, IndexDescription)]
+    unreadable = [index for index in listed if isinstance(index, UnreadableIndex)]
+    if as_json:
+        failed = [{"name": index.name, "detail": str(index.error)} for index in unreadable]
+        _print_json({"indexes": [info.model_dump(mode="json") for info in described], "unreadable": failed})
+    else:
+        _print_table(described)
+    if unreadable:
         fail("; ".join(f"the index {index.name!r} cannot be read: {index.error}" for index in unreadable))
 
 
+def _print_json(value: object) -> None:
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def _print_table(described: Sequence[IndexDescription]) -> None:
+    from boundarymorph.cli import terminal
+
+    columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
+    table = Table(*columns, box=None, pad_edge=False)
+    for info in described:
+        size = (f"{info.count:,}", str(info.dimension), info.kind)
+        table.add_row(info.name, *size, _encoder_of(info), f"{info.bytes:,}", info.created)
+    terminal.print_whole(console, table)
+
+
 @app.command("info")
-def describe_index(name: Name, data_directory: DataDirectory = None) -> None:
+def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         info = catalog.describe(name)
+    if as_json:
+        _print_json(info.model_dump(mode="json"))
+        return
     rows = [
         ("documents", f"{info.count:,}"),
         ("dimension", str(info.dimension)),
@@ -209,6 +236,7 @@ async def _filled(
     from boundarymorph.retrieval.local.index import LocalIndex
     from boundarymorph.retrieval.uploads import parse_ndjson
 
+    sources.check_lines(source)
     async with AsyncExitStack() as stack:
         catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None
         if dimension is None:

@@ -42,6 +42,21 @@ WriteTable = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
 ]
+Data = Annotated[
+    str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
+]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5, NAME@auto growing."
+    ),
+]
+EvaluatedIndex = Annotated[
+    str | None, typer.Option("--index", help="Instead: an index with its vectors; needs --judgments.")
+]
+EvaluatedJudgments = Annotated[
+    Path | None, typer.Option("--judgments", help="What calibrate reads and writes: query, document, grade.")
+]
 Splits = Annotated[int, typer.Option("--calibrate-splits", min=1, help="How often, each time with other queries.")]
 MostCost = Annotated[
     float | None, typer.Option(min=0, help="The most that a language model may cost, by scorer.judge's prices.")
@@ -137,15 +152,10 @@ def evaluate(
         list[Path] | None, typer.Option(exists=True, dir_okay=False, help="Pools with known scores (.npz); repeatable.")
     ] = None,
     texts: Annotated[list[str] | None, typer.Option(help="Texts of tables, named as --data; repeatable.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="A BEIR folder or ir_datasets:ID, scored once with the embedded models.")
-    ] = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5, NAME@auto growing."
-        ),
-    ] = "baselines,product",
+    data: Data = None,
+    index: EvaluatedIndex = None,
+    judgments: EvaluatedJudgments = None,
+    methods: Methods = "baselines,product",
     budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "25,50",
     k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "50,100,200",
     out: Annotated[Path, typer.Option(file_okay=False, help="Where the report goes.")] = Path("build/evaluation"),
@@ -174,6 +184,8 @@ def evaluate(
         tables=table or [],
         texts=texts or [],
         data=data,
+        index=index,
+        judgments=judgments,
         methods=[name.strip() for name in methods.split(",") if name.strip()],
         budgets=evaluate_command.with_numbers(budgets, "--budgets"),
         ks=evaluate_command.with_numbers(k, "--k"),

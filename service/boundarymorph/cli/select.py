@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, console, json_object, parts
 from boundarymorph.settings import Settings
 
@@ -22,14 +23,19 @@ Filter = Annotated[
 ]
 
 
+Queries = Annotated[
+    Path | None,
+    typer.Option(
+        callback=sources.checked, help="Instead: a file of queries: one a line, ID<tab>TEXT, or JSON; - for stdin."
+    ),
+]
+
+
 def select(
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")],
     query: Annotated[str | None, typer.Argument(help="The information need, in plain words.")] = None,
     also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Instead: a file of queries, lines of JSON or of plain text."),
-    ] = None,
+    queries: Queries = None,
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="For --queries: a file for the answers, which is continued.")
     ] = None,
@@ -112,7 +118,8 @@ def _one(settings: Settings, given: Mapping[str, Any], calibration: str | None, 
 def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, Any], calibration: str | None) -> None:
     from boundarymorph.cli import batch, terminal
 
-    total = batch.count(queries)  # reports a malformed line before any model is loaded
+    found = batch.queries(queries)  # reports a malformed line before any model is loaded
+    total = len(found)
     answers = batch.Answers(out, {**options, "calibration": calibration})
     known = len(answers.done)
     batch.lowest_priority()
@@ -121,11 +128,10 @@ def _many(settings: Settings, queries: Path, out: Path, options: Mapping[str, An
         async with parts(settings) as built:
             with terminal.progress(console) as bar:
                 task = bar.add_task("selecting", total=total)
-                asked = batch.queries(queries)
                 defaults = {"on_failure": "error", **options}
                 advance = partial(bar.advance, task)
                 return await batch.select_all(
-                    built.selector, settings, asked, defaults, calibration, answers, built.retriever, advance
+                    built.selector, settings, iter(found), defaults, calibration, answers, built.retriever, advance
                 )
 
     try:

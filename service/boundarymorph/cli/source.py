@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import signal
 import sys
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -14,10 +12,9 @@ from typing import cast
 
 import typer
 
+from boundarymorph import reading
 from boundarymorph.errors import InvalidInput
-
-Stream = BufferedReader | gzip.GzipFile
-GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
+from boundarymorph.reading import Record, Stream
 
 
 def checked(path: Path | None) -> Path | None:
@@ -39,12 +36,24 @@ def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
         file, length = source.open("rb"), source.stat().st_size or None
-    with file:
-        if file.peek(len(GZIP)).startswith(GZIP):
-            with gzip.open(file) as unpacked:
-                yield unpacked, None
-        else:
-            yield file, length
+    with reading.opened(file) as stream:
+        yield stream, length if stream is file else None
+
+
+def check_lines(source: Path) -> None:
+    """Raise InvalidInput for a file of comma-separated values, by its name."""
+    if source.name.lower().endswith((".csv", ".csv.gz")):
+        raise InvalidInput(f"{source}: {reading.AS_LINES}")
+
+
+def records(source: Path) -> Iterator[Record]:
+    """Yield the JSON objects and lines of text of a source. Raises InvalidInput as `reading.records` does."""
+    check_lines(source)
+    try:
+        with opened(source) as (stream, _):
+            yield from reading.records(stream, named(source))
+    except reading.DAMAGED as error:
+        raise InvalidInput(f"{named(source)} is a damaged gzip file: {error}") from error
 
 
 @contextmanager
@@ -67,7 +76,7 @@ async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
     try:
         while chunk := stream.read1(1 << 18):
             yield chunk
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except reading.DAMAGED as error:
         raise InvalidInput(
             f"{named(source)} is a damaged gzip file: {error}; what came before the damage is written, unless --strict"
         ) from error

@@ -36,6 +36,30 @@ def progress(console: Console) -> Progress:
 
 
 @contextmanager
+def steps(
+    console: Console, doing: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[], None]]:
+    """Yield a function that is called after each of so many steps: on a terminal it moves a bar, otherwise it writes a
+    line every LINE_SECONDS. The first line says at once what begins."""
+    if console.is_terminal:
+        with progress(console) as bar:
+            task = bar.add_task(doing, total=total)
+            yield lambda: bar.advance(task)
+        return
+    console.print(f"{doing}: {total:,}", markup=False)
+    done, last = 0, clock()
+
+    def write() -> None:
+        nonlocal done, last
+        done += 1
+        if clock() - last >= LINE_SECONDS:
+            last = clock()
+            console.print(f"{doing}: {done:,} of {total:,}", markup=False)
+
+    yield write
+
+
+@contextmanager
 def ingestion(
     console: Console, name: str, total: int | None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[IngestReport], None]]:

@@ -26,7 +26,6 @@ from boundarymorph.errors import BoundaryMorphError
 Labels = frozenset[tuple[str, str]]
 SECONDS = 10.0  # timeout of a scrape
 REQUESTS, STAGES = "boundarymorph_http_request_duration_seconds", "boundarymorph_select_stage_duration_seconds"
-CIRCUIT = {0: "closed", 1: "on trial", 2: "open"}
 PROBED = {"/livez", "/readyz", "/metrics"}  # routes whose error statuses are not failures
 WIDTH = 76  # of a panel
 
@@ -252,8 +251,11 @@ def _state(span: Span) -> Panel:
         rows.append((dict(labels)["part"], _up(up), ""))
     for labels, up in sorted(now.of("boundarymorph_replica_up").items(), key=str):
         rows.append((escape(f"{dict(labels)['role']} {dict(labels)['endpoint']}"), _up(up), ""))
-    for labels, state in sorted(now.of("boundarymorph_cache_circuit_state").items(), key=str):
-        rows.append((f"circuit to Redis: {dict(labels)['operation']}", CIRCUIT.get(int(state), "?"), ""))
+    if circuits := now.of("boundarymorph_cache_circuit_state"):
+        away = sorted(f"{dict(labels)['operation']}s" for labels, state in circuits.items() if state)
+        rows.append(
+            ("Redis", "[bold red]away[/bold red]" if away else _up(1), f"no {' and '.join(away)}" if away else "")
+        )
     return _panel("state", rows)
 
 

@@ -278,4 +278,6 @@ def _located(mistake: dict[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        return error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,9 +12,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph import parsing
+from boundarymorph import parsing, reading
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run, in_default_thread
+from boundarymorph.retrieval.cutting import BLANK, Piece, pieces
 from boundarymorph.retrieval.document import Document
 from boundarymorph.text import has_content
 
@@ -25,7 +25,6 @@ PIECE_BYTES, PIECE_ELEMENTS = 2**18, 256  # of an array, parsed at a time
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # in the message about a missing one
-BLANK = b" \t\r\n"  # of JSON
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or the beginning of an unterminated one
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _NOT_A_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
@@ -63,13 +62,14 @@ async def parse_ndjson(
     max_line_bytes: int = MAX_LINE_BYTES,
     run: Run = in_default_thread,
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse one JSON object per line, in UTF-8; keeps no more than a chunk and a line in memory. Ignores blank lines.
+    """Parse one JSON object per line, in UTF-8, or the elements of a JSON array; keeps no more than a chunk and a
+    document in memory. Ignores blank lines. Raises InvalidInput as `pieces` does.
 
     Fields: id (string or integer; or `_id`, as in BEIR), text, title, metadata (object), embedding (`dimension`
     numbers); the names of others are reported. The lines of each chunk are parsed by `run`.
     """
-    async for lines in _lines(chunks, max_line_bytes):
-        for entry in await run(_parse_lines, lines, dimension, max_line_bytes):
+    async for found in pieces(chunks, max_line_bytes):
+        for entry in await run(_parse_pieces, found, dimension, max_line_bytes):
             yield entry
 
 
@@ -102,32 +102,8 @@ def parse_record(record: object, line: int, dimension: int, end: int = 0) -> Par
         return BadLine(line, str(problem))
 
 
-async def _lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[tuple[int, bytes, int]]]:
-    """Yield the lines that end in each chunk, with their numbers and the offsets of their ends; of a line that is too
-    long, only limit + 1 bytes."""
-    number, line, end = 1, bytearray(), 0
-    async for chunk in chunks:
-        *ended, rest = chunk.split(b"\n")
-        lines = []
-        for piece in ended:
-            line += piece[: limit + 1 - len(line)]
-            end += len(piece) + 1
-            lines.append((number, bytes(line), end))
-            number += 1
-            line.clear()
-        if lines:
-            yield lines
-        line += rest[: limit + 1 - len(line)]
-        end += len(rest)
-    yield [(number, bytes(line), end)]
-
-
-def _parse_lines(lines: Sequence[tuple[int, bytes, int]], dimension: int, limit: int) -> list[ParsedDocument | BadLine]:
-    return [
-        _parse(line.removeprefix(BOM_UTF8) if number == 1 else line, number, dimension, limit, end)
-        for number, line, end in lines
-        if len(line) > limit or line.strip()
-    ]
+def _parse_pieces(found: Sequence[Piece], dimension: int, limit: int) -> list[ParsedDocument | BadLine]:
+    return [_parse(text, number, dimension, limit, end) for number, text, end in found]
 
 
 def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -> ParsedDocument | BadLine:
@@ -141,7 +117,7 @@ def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -
             return BadLine(
                 number, "not JSON: NaN and Infinity are no numbers of JSON; write null, or leave the field out"
             )
-        return BadLine(number, f"not JSON: {error}")
+        return BadLine(number, reading.complaint(line) or f"not JSON: {error}")
     except InvalidInput as error:
         return BadLine(number, str(error))
 
@@ -158,6 +134,7 @@ def _loaded(line: bytes) -> Any:
 
 def _elements(body: bytes) -> Iterator[bytes]:
     """Yield the elements of a JSON array, found only by brackets, commas and strings, and not validated yet."""
+    body = reading.without_mark(body, "the body")
     if not body.lstrip(BLANK).startswith(b"["):
         raise InvalidInput("the documents must be a JSON array of objects")
     depth, position, start, empty = 0, 0, 0, True

@@ -136,8 +136,8 @@ class JointRun(CallOrder):
         truncated = sum(run.scores.truncated for run in runs)
         warnings = [said for run in runs for said in run.warnings]
         warnings += remarks(self._deleted, scores, sum(run.ungraded for run in runs), truncated)
-        if self._interruption is None and self._task.budget and not self._history:
-            warnings.append(no_call(stop_reason, reused, len(chosen.selection.documents)))
+        if self._interruption is None and self._task.budget and not (self._history or reused):
+            warnings.append(no_call(stop_reason, len(chosen.selection.documents)))
         warnings += [said for run in runs for said in run.unfamiliar()]
         result = SelectionResult(
             pool=self.pool,

@@ -59,11 +59,10 @@ def departure(task: SelectionTask, session: SelectionSession, reused: int) -> st
     return f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}" if found else None
 
 
-def no_call(stop_reason: StopReason | None, reused: int, returned: int) -> str:
-    """Describe why no call was made although some were allowed. returned: the number of documents in the answer."""
+def no_call(stop_reason: StopReason | None, returned: int) -> str:
+    """Describe why no call was made although some were allowed and no score was known from earlier requests. returned:
+    the number of documents in the answer."""
     match stop_reason:
-        case StopReason.BUDGET:
-            why = f"{counted(reused, 'score was', 'scores were')} known from earlier requests, and each replaced a call"
         case StopReason.POOL_EXHAUSTED:
             why = "all scores were known already"
         case StopReason.SETTLED:

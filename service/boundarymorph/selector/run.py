@@ -199,8 +199,8 @@ class SelectionRun(CallOrder):
                 self.warnings.append(said)
             if self.interruption is not None:
                 status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-            elif self._task.budget and not (session.history or self.ungraded):
-                self.warnings.append(no_call(session.stop_reason, len(scores.reused), len(selection.documents)))
+            elif self._task.budget and not (session.history or self.ungraded or scores.reused):
+                self.warnings.append(no_call(session.stop_reason, len(selection.documents)))
         deleted = 0 if session is None else session.given_up - len(np.union1d(self._excluded, self.blank))
         blank = len(np.setdiff1d(self.blank, self._excluded))
         self.warnings += remarks(deleted, self.telling.scores.values(), self.ungraded, scores.truncated, blank)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import BaseModel
+from pydantic_settings import TomlConfigSettingsSource
 
-from boundarymorph.errors import InvalidConfiguration
+from boundarymorph import reading
+from boundarymorph.errors import InvalidConfiguration, InvalidInput
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
@@ -72,3 +78,16 @@ def config_file() -> Path | None:
     if not path.is_file():
         raise InvalidConfiguration(f"{CONFIG_VARIABLE} names {named}, which is not a file")
     return path
+
+
+class TomlFile(TomlConfigSettingsSource):
+    """A file of settings, with a byte order mark or without. Raises InvalidConfiguration for what is not UTF-8."""
+
+    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
+        try:
+            text = reading.without_mark(file_path.read_bytes(), "the file")
+            if (wrong := reading.complaint(text)) is not None:
+                raise InvalidInput(wrong)
+        except InvalidInput as error:
+            raise InvalidConfiguration(f"bad settings: {file_path}: {error}") from None
+        return tomllib.loads(text.decode())

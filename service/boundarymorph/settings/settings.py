@@ -8,12 +8,12 @@ from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from boundarymorph import parsing
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.selection import methods
-from boundarymorph.settings.environment import PREFIX, config_file, unknown_variables
+from boundarymorph.settings.environment import PREFIX, TomlFile, config_file, unknown_variables
 from boundarymorph.settings.sections import (
     AgentSettings,
     CacheSettings,
@@ -200,7 +200,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+        return init_settings, env_settings, TomlFile(settings_cls, config_file())
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
@@ -214,7 +214,7 @@ class Settings(BaseSettings):
             return cls(**{name: value for name, value in overrides.items() if value is not None})
         except ValidationError as error:
             raise InvalidConfiguration(f"bad settings: {mistakes(error)}") from None
-        except (TOMLDecodeError, UnicodeDecodeError) as error:
+        except TOMLDecodeError as error:
             raise InvalidConfiguration(f"bad settings: {config_file()}: {error}") from None
         except (ValueError, OSError) as error:  # a variable with malformed JSON, a file that cannot be read
             raise InvalidConfiguration(f"bad settings: {error}") from None
@@ -223,6 +223,6 @@ class Settings(BaseSettings):
 def mistakes(error: ValidationError) -> str:
     """Describe what is wrong with each field, on one line."""
     return "; ".join(
-        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), parsing.in_words(detail)])
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), parsing.in_words(detail, error.title)])
         for detail in error.errors()
     )

@@ -42,11 +42,13 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """LEVEL, message, and the request's id at the end. Control characters are escaped, so a message is one line."""
+    """Time in UTC, LEVEL, message, and the request's id at the end. Control characters are escaped, so a message is one
+    line."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
-        text = f"{record.levelname + ':':<9} {message}"
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        text = f"{time} {record.levelname + ':':<9} {message}"
         if (request := request_id.get()) is not None:
             text += f" [{request}]"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

@@ -1,0 +1,200 @@
+"""Pairs that are worth judging, and their grades by a language model, which are kept as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from boundarymorph.calibration.files import Judgments
+from boundarymorph.calibration.judgments import PAIRS
+from boundarymorph.cli.appended import AppendedFile
+from boundarymorph.cli.common import allow_cost, check_ceiling, console, new_console, parts
+from boundarymorph.errors import InvalidInput, ScorerFailed
+from boundarymorph.settings import Settings
+
+if TYPE_CHECKING:
+    from boundarymorph.scoring.scorer import Scorer
+
+GRADES = 3  # the best grade that a language model gives
+TOGETHER = 8  # requests to it at a time
+REFUSED_IN_A_ROW = 5  # pairs without a grade after which it is assumed to give none
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command is to do. name: of the calibration; index: whose, or None for pools; requests: of `/select` by
+    query; budget: calls to find the best of a query; gain: what is learned."""
+
+    name: str
+    index: str | None
+    requests: Mapping[str, Mapping[str, Any]]
+    budget: int
+    gain: Literal["relevant", "grade"]
+
+
+class Pair(NamedTuple):
+    """A document as it was shown to a language model."""
+
+    query: str
+    document: str
+    content: str
+
+    @property
+    def digest(self) -> str:
+        """Of the content, as a document may change."""
+        return blake2b(self.content.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+class Grades:
+    """The file of the grades that a language model gave, one a line, with its name: what was paid for is never asked
+    again, and anybody can read it. Grades of people in the same file count, too."""
+
+    def __init__(self, path: Path, model: str) -> None:
+        """model: which is to be asked; grades of others do not count. Raises InvalidInput if it is another's file."""
+        self.path, self._model = path, model
+        self.by_query: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._asked = set[tuple[str, str, str | None]]()
+        self._file = AppendedFile(path, "grades", self._take)
+
+    def _take(self, line: Any) -> None:
+        query, document, grade, model = line["query"], str(line["document"]), line["grade"], line.get("model")
+        if model not in (None, self._model) or (model is None and grade is None):
+            return
+        self._asked.add((query, document, line.get("content")))
+        if grade is not None:
+            self.by_query[query][document] = float(grade)
+
+    def has(self, pair: Pair) -> bool:
+        """Whether this content was graded, or a person graded the document."""
+        return not self._asked.isdisjoint((pair.query, pair.document, content) for content in (pair.digest, None))
+
+    def keep(self, pair: Pair, grade: float | None, answered: str) -> None:
+        """Append a grade, None if the model gave none. answered: which model, by its own words."""
+        line = {"query": pair.query, "document": pair.document, "grade": grade, "model": self._model}
+        self._file.write({**line, "answered": answered, "content": pair.digest})
+        self._take({**line, "content": pair.digest})
+
+    def close(self) -> None:
+        self._file.close()
+
+
+async def pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, str | None]]:
+    """Pairs worth judging, at most `count` a query, with title and text."""
+    from boundarymorph.api.select_schemas import SelectRequest
+    from boundarymorph.api.translate import task_of
+    from boundarymorph.cli import terminal
+    from boundarymorph.selector.judging import Judging
+
+    found: list[dict[str, str | None]] = []
+    doing = f"finding pairs to judge, at most {plan.budget:,} calls a query; queries"
+    async with parts(settings) as built:
+        judging = Judging(built.selector, built.retriever, built.scorer)
+        with terminal.steps(new_console(stderr=True), doing, len(plan.requests)) as advance:
+            for number, (query, request) in enumerate(plan.requests.items()):
+                wanted = SelectRequest.model_validate({**request, "budget": plan.budget})
+                task = task_of(wanted, settings, time.monotonic())
+                for document in await judging.suggest(task, count, seed=number):
+                    pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
+                    found.append(pair)
+                advance()
+    return found
+
+
+async def judge(
+    plan: Plan, settings: Settings, url: str, kept: Path, most_cost: float | None, *, yes: bool
+) -> Judgments:
+    """Have a language model grade what is worth it and has no grade in the file `kept`; returns all grades of it.
+
+    Raises InvalidInput if the user declines the cost.
+    """
+    from boundarymorph.scoring.bill import Amount, OpenLedger
+    from boundarymorph.scoring.build import build_scorer
+    from boundarymorph.scoring.scorer import PricedScorer
+
+    if not url.startswith(("openai://", "openai+")):
+        raise InvalidInput("--judge takes a URL of openai://, as scorer.url does")
+    chosen = settings.scorer.judge
+    check_ceiling(most_cost, chosen)
+    model = build_scorer(
+        settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=chosen)}),
+        ledger=lambda: OpenLedger(most_cost),
+    )
+    grades = None
+    try:
+        grades = Grades(kept, model.name)
+        wanted = [_shown(pair) for pair in await pairs(plan, settings, PAIRS)]
+        missing = [pair for pair in wanted if not grades.has(pair)]
+        if known := len(wanted) - len(missing):
+            console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
+        if missing and isinstance(model, PricedScorer):
+            most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing), Amount())
+            allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
+        await _graded(model, missing, grades)
+    finally:
+        await model.close()
+        if grades is not None:
+            grades.close()
+    return {query: found for query, found in grades.by_query.items() if query in plan.requests}
+
+
+def _shown(pair: Mapping[str, str | None]) -> Pair:
+    content = "\n".join(filter(None, (pair["title"], pair["text"])))
+    return Pair(str(pair["query"]), str(pair["document"]), content)
+
+
+async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> None:
+    """Ask for all grades, several at a time, and keep each when it comes. After an error no further one is asked for,
+    those that are under way are awaited, and the error is raised."""
+    from boundarymorph.cli import terminal
+    from boundarymorph.scoring.scorer import of_content
+
+    waiting, done = iter(missing), 0
+    errors, refused = list[BaseException](), 0
+
+    async def several(advance: Callable[[], None]) -> None:
+        nonlocal done, refused
+        for pair in _until(waiting, errors):
+            try:
+                scores = await of_content([pair.content], partial(model.score, pair.query))
+                if scores.failure is not None:
+                    raise scores.failure
+                value = float(scores.values[0])
+                grade = None if math.isnan(value) else float(round(GRADES * value))
+                grades.keep(pair, grade, scores.model or model.name)
+            except ScorerFailed as failure:  # of this pair alone, as by a content filter
+                refused += 1
+                if refused >= REFUSED_IN_A_ROW:
+                    errors.append(failure)
+                continue
+            except Exception as error:
+                errors.append(error)
+                continue
+            refused = 0
+            done += 1
+            advance()
+
+    try:
+        with terminal.steps(new_console(stderr=True), "grading pairs", len(missing)) as advance:
+            await asyncio.gather(*(several(advance) for _ in range(TOGETHER)))
+    finally:
+        if missing:
+            again = "" if done == len(missing) else "; the same command asks for the rest only"
+            console.print(f"{done:,} of {len(missing):,} pairs were graded, kept in {grades.path}{again}", markup=False)
+    if errors:
+        raise errors[0]
+
+
+def _until(waiting: Iterator[Pair], errors: Sequence[BaseException]) -> Iterator[Pair]:
+    """Yield pairs that several share, as long as there is no error."""
+    for pair in waiting:
+        yield pair
+        if errors:
+            return

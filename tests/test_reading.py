@@ -1,0 +1,123 @@
+"""Files that people hand us: marks, line ends, compression, arrays, other encodings."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from boundarymorph import reading
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.cutting import Piece, pieces
+
+pytestmark = pytest.mark.strangers
+OBJECTS = [{"id": "q1", "query": "sea"}, {"query": "hills"}]
+MARK = "\ufeff".encode()
+
+
+def values(content: bytes) -> list[object]:
+    return [record.value for record in reading.records(io.BytesIO(content), "file")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"id":"q1","query":"sea"}\n{"query":"hills"}\n',
+        MARK + b'{"id":"q1","query":"sea"}\r\n\r\n  {"query":"hills"}',
+        b'{"id":"q1","query":"sea"}\r{"query":"hills"}\r',
+        b'{"id":"q1","query":"sea"}\n' + MARK + b'{"query":"hills"}\n',
+        b'[{"id":"q1","query":"sea"},{"query":"hills"}]',
+        MARK + b'[\n  {\n    "id": "q1",\n    "query": "sea"\n  },\n  {"query": "hills"}\n]\n',
+    ],
+)
+def test_objects(content: bytes) -> None:
+    assert values(content) == OBJECTS
+
+
+def test_texts() -> None:
+    assert values(MARK + "Größe\r\n[sic] what?\n".encode()) == ["Größe", "[sic] what?"]
+    assert values(b"[sic] what?\nsecond") == ["[sic] what?", "second"]
+    assert values(b'["a", "b"]') == ["a", "b"]
+    assert values(b"") == values(MARK) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"query":"sea"}'.encode("utf-16"), "UTF-16"),
+        ('{"query":"sea"}'.encode("utf-16-le"), "line 1.*NUL.*UTF-16"),
+        ('{"query":"sea"}'.encode("utf-32"), "UTF-16 or UTF-32"),
+        ("first\nGröße".encode("latin-1"), "line 2.*UTF-8.*byte 3"),
+        (b'{"query":"sea"}\n{"query":', "line 2 is not JSON"),
+        (b'{\n "query": "sea"\n}', "line 1 is not JSON.*array"),
+        (b'[{"query":"sea"},\n', "array"),
+        (b"[1, 2]", "element 1"),
+        (b"id,query\n1,sea\n", "CSV"),
+        (b'"id";"text"\n1;sea\n', "CSV"),
+    ],
+)
+def test_what_is_not_read(content: bytes, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        values(content)
+
+
+def test_compressed_whatever_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "queries.jsonl"
+    path.write_bytes(gzip.compress(b"sea\nhills\n"))
+    with reading.opened_path(path) as stream:
+        assert [text for _, text in reading.lines(stream, "file")] == ["sea", "hills"]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InvalidInput, match="cannot be read"), reading.opened_path(path) as stream:
+        list(reading.lines(stream, "file"))
+
+
+async def _cut(content: bytes, size: int, limit: int) -> list[Piece]:
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), size):
+            yield content[start : start + size]
+
+    return [piece async for found in pieces(chunks(), limit) for piece in found]
+
+
+def cut(content: bytes, size: int = 2**16, limit: int = 2**20) -> list[Piece]:
+    return asyncio.run(_cut(content, size, limit))
+
+
+ARRAY = rb' [ {"a": "]\"},{", "b": [1, {}]} ,' + b"\n" + rb'{"c": "\\"}, {} ]' + b"\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("mark", [b"", MARK])
+def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> None:
+    found = cut(mark + ARRAY, size)
+    assert [piece.text for piece in found] == [rb'{"a": "]\"},{", "b": [1, {}]}', rb'{"c": "\\"}', b"{}"]
+    assert [piece.number for piece in found] == [1, 2, 3]
+    lines = cut(mark + b'{"a":1}\r\n\r\n{"b":2}\r{"c":3}\n{"d":4}', size)
+    assert [(piece.number, piece.text) for piece in lines] == [
+        (1, b'{"a":1}'), (3, b'{"b":2}'), (4, b'{"c":3}'), (5, b'{"d":4}'),
+    ]  # fmt: skip
+    assert cut(mark + b"[]", size) == cut(mark, size) == []
+
+
+def test_a_long_element_is_not_kept() -> None:
+    found = cut(b'[{"a":"' + b"x" * 1000 + b'"},{}]', 16, limit=50)
+    assert [len(piece.text) for piece in found] == [51, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"id": 1}'.encode("utf-16"), "UTF-16"),
+        (b"id,text\n1,sea\n", "CSV"),
+        (b'[{"id": 1}, {"id"', "ends within element 2"),
+        (b'[{"id": 1}] {}', "after the end"),
+    ],
+)
+def test_uploads_that_are_not_read(content: bytes, message: str) -> None:
+    for size in (1, 1000):
+        with pytest.raises(InvalidInput, match=message):
+            cut(content, size)
