@@ -37,8 +37,9 @@ def plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, date | time) and value == value:  # pandas' NaT does not
-        zoned = isinstance(value, datetime) and value.tzinfo is not None
-        return (value.astimezone(UTC) if zoned else value).isoformat()
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = value.astimezone(UTC)
+        return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Decimal):
@@ -71,8 +72,8 @@ def _fault(value: Any, place: str) -> str | None:
                 return found
         return None
     if isinstance(value, list | tuple):
-        found = (_fault(inner, f"{place}[{number}]{named(inner)}") for number, inner in enumerate(value))
-        return next(filter(None, found), None)
+        faults = (_fault(inner, f"{place}[{number}]{named(inner)}") for number, inner in enumerate(value))
+        return next((fault for fault in faults if fault), None)
     try:
         json.dumps(value, allow_nan=False, default=plain)
     except (TypeError, ValueError, OverflowError):
