@@ -219,6 +219,8 @@ async def test_input_to_data(client: httpx.AsyncClient) -> None:
         ("/v1/rerank", {"truncation": True, "top_k": 3}),
         ("/voyage/v1/rerank", {"top_k": 3}),
         ("/voyage/v1/rerank", {"top_n": 3}),
+        ("/v1/rerank", {"model": "rerank-2.5-lite", "top_n": 3}),
+        ("/v1/rerank", {"model": "rerank-lite-1", "top_n": 3}),
     ],
 )
 async def test_results_are_data_for_voyage(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
@@ -227,7 +229,8 @@ async def test_results_are_data_for_voyage(client: httpx.AsyncClient, path: str,
         (index, TEXTS[index]) for index in ORDER[:3]
     ]
     assert body["usage"]["total_tokens"] > 0
-    assert "data" not in await post(client, "/v1/rerank"), "others get their results once"
+    for others in ({}, {"model": "rerank-v3.5"}, {"model": "rerank-english-v3.0"}):
+        assert "data" not in await post(client, "/v1/rerank", **others), "others get their results once"
 
 
 async def test_models(client: httpx.AsyncClient) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from boundarymorph.server import composition
 from boundarymorph.server.app import create_app
-from boundarymorph.settings import Settings
+from boundarymorph.settings import CacheSettings, Settings
 from tests.api.service import NDJSON, answer, fake_service, on_socket, ready
 from tests.clients.flavours import Connect, Flavour, connecting
 from tests.clients.way import Recorder, Way
@@ -50,6 +51,16 @@ async def url(recorder: Recorder) -> AsyncIterator[str]:
                 lines = "\n".join(f'{{"id": "d{number}", "text": "text {number}"}}' for number in range(40))
                 answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))
         recorder.seen.clear()
+        yield url
+
+
+@pytest.fixture
+async def embedded_url(tmp_path: Path) -> AsyncIterator[str]:
+    """A service on a socket, with the embedded models."""
+    settings = Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False))
+    async with on_socket(create_app(settings, build=composition.build)) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            await ready(client)
         yield url
 
 

@@ -130,12 +130,6 @@ class TestRequests:
         assert tried.request()["timeout"].read >= 600
         assert tried.request()["params"] == {"strict": "true"}
 
-    def test_nothing_that_is_no_json(self) -> None:
-        with pytest.raises(ValueError, match="JSON"):
-            bodies.encoded({"score": float("nan")})
-        with pytest.raises(TypeError, match="set"):
-            bodies.encoded({"ids": {1}})
-
 
 class TestErrors:
     def test_dates(self) -> None:

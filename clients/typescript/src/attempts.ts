@@ -75,7 +75,7 @@ async function attempted(connection: Connection, call: Call, left: number): Prom
     if (response.ok && call.streamed) return { response, text: "" };
     text = await response.text();
   } catch (error) {
-    const failure = ofFetch(error, call.signal);
+    const failure = ofFetch(error, call.signal, connection.url);
     if (failure instanceof ConnectionFailed && (call.idempotent ?? true)) return failure;
     throw failure;
   }
@@ -86,14 +86,15 @@ async function attempted(connection: Connection, call: Call, left: number): Prom
 }
 
 /** The error that what fetch threw stands for: its caller's reason where that gave up. */
-export function ofFetch(error: unknown, signal: AbortSignal | undefined): unknown {
+export function ofFetch(error: unknown, signal: AbortSignal | undefined, url?: string): unknown {
   if (signal?.aborted) return signal.reason;
   if (error instanceof BoundaryMorphError) return error;
   const name = error instanceof Error ? error.name : "";
   if (name === "TimeoutError") return new TimedOut("the time of the call is over", { cause: error });
   const causes = [error, error instanceof Error ? error.cause : undefined];
   const said = causes.flatMap((cause) => (cause instanceof Error ? [cause.message] : []));
-  return new ConnectionFailed(said.join(": "), { cause: error });
+  const place = url === undefined ? "" : `${url} cannot be reached; is \`boundarymorph serve\` running there? `;
+  return new ConnectionFailed(place + said.join(": "), { cause: error });
 }
 
 function limited(left: number, signal: AbortSignal | undefined): AbortSignal {

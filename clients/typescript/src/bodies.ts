@@ -1,6 +1,10 @@
 /** Bodies of requests: a selection with its vectors, and documents as NDJSON. */
 
+import { InvalidArgument } from "./errors.ts";
 import type { PoolBody, PoolDocument, SelectRequest, UploadedDocument, VectorBlock } from "./schema.ts";
+
+const HALVES = /\p{Surrogate}/gu; // of surrogate pairs, without the other
+const ESCAPED_HALVES = /(?<=(?<!\\)(?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g; // as JSON.stringify writes them
 
 export type Vector = ArrayLike<number>;
 
@@ -48,14 +52,47 @@ export function selection(query: Query, options: SelectOptions): Record<string, 
   body["pool"] = {
     documents,
     ...(embeddings === undefined ? {} : { embeddings: matrix(embeddings, pool.length) }),
-    ...(features === undefined ? {} : { features }),
+    ...(features === undefined ? {} : { features: signals(features) }),
   };
   return body;
 }
 
-/** Documents, a line each. */
+/** NaN is no signal, as null. */
+function signals(features: NonNullable<PoolBody["features"]>): PoolBody["features"] {
+  const known = (value: number | null) => (value === null || Number.isNaN(value) ? null : value);
+  return Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values.map(known)]));
+}
+
+/** JSON, with U+FFFD for each half of a surrogate pair that lacks the other. Throws InvalidArgument for what JSON would
+ * leave out, make null of or make empty: numbers that are not finite, bigints, maps and sets. */
+export function encoded(value: unknown): string {
+  const text = JSON.stringify(value, function (this: unknown, key: string, given: unknown) {
+    const known = typeof given !== "number" || Number.isFinite(given);
+    if (known && typeof given !== "bigint" && !(given instanceof Map) && !(given instanceof Set)) return given;
+    const owner = this as { id?: unknown };
+    const document = typeof owner.id === "string" ? ` of ${JSON.stringify(owner.id)}` : "";
+    throw new InvalidArgument(`${JSON.stringify(key)}${document} is ${shown(given)}, which JSON does not have`);
+  });
+  return text.replace(ESCAPED_HALVES, "\\ufffd");
+}
+
+/** With U+FFFD for each half of a surrogate pair. */
+export function formed(text: string): string {
+  return text.replace(HALVES, "\ufffd");
+}
+
+function shown(given: unknown): string {
+  return given instanceof Map ? "a Map" : given instanceof Set ? "a Set" : String(given);
+}
+
+/** A document and a line feed. Throws InvalidArgument, which names the document. */
 export function line(document: Uploaded): string {
-  return `${JSON.stringify(plain(document))}\n`;
+  try {
+    return `${encoded(plain(document))}\n`;
+  } catch (error) {
+    if (!(error instanceof InvalidArgument)) throw error;
+    throw new InvalidArgument(`document ${JSON.stringify(document.id)} cannot be uploaded: ${error.message}`);
+  }
 }
 
 /** The lines of documents that are read as they are sent. `failed` learns what reading them throws. */
@@ -64,6 +101,7 @@ export function lines(
   failed: (error: unknown) => void,
 ): ReadableStream<Uint8Array> {
   const encoder = new TextEncoder();
+  let sent = 0;
   const iterator = (async function* () {
     yield* documents;
   })();
@@ -73,7 +111,10 @@ export function lines(
         const next = await iterator.next();
         if (next.done) controller.close();
         else controller.enqueue(encoder.encode(line(next.value)));
-      } catch (error) {
+        sent += 1;
+      } catch (thrown) {
+        const before = `; ${sent} documents before it were sent, and some of them may have been written`;
+        const error = thrown instanceof InvalidArgument ? new InvalidArgument(thrown.message + before) : thrown;
         failed(error);
         controller.error(error);
       }

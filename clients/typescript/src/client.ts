@@ -1,5 +1,5 @@
 import { type Answer, answered, type Call, type Connection } from "./attempts.ts";
-import { line, lines, type Query, selection, type SelectOptions, type Uploaded } from "./bodies.ts";
+import { encoded, formed, line, lines, type Query, selection, type SelectOptions, type Uploaded } from "./bodies.ts";
 import { ofResponse } from "./errors.ts";
 import { events, parsed } from "./events.ts";
 import type {
@@ -172,14 +172,14 @@ function selected(query: Query, options: SelectOptions, signal: AbortSignal | un
     path: "/select",
     headers: { "content-type": "application/json" },
     // The service gets what is left of the time.
-    body: (left) => JSON.stringify({ ...body, deadline_ms: Math.max(1, Math.round(left)) }),
+    body: (left) => encoded({ ...body, deadline_ms: Math.max(1, Math.round(left)) }),
     time: typeof deadline_ms === "number" ? deadline_ms : undefined,
     signal,
   };
 }
 
 function json(body: object): Pick<Call, "headers" | "body"> {
-  return { headers: { "content-type": "application/json" }, body: () => JSON.stringify(body) };
+  return { headers: { "content-type": "application/json" }, body: () => encoded(body) };
 }
 
 /** Throws a RangeError for an id that no URL can carry: a path of dots leads to another route, escaped or not. */
@@ -187,5 +187,5 @@ function path(index: string, ...parts: string[]): string {
   const names = [index, ...parts];
   const dots = names.find((name) => name === "." || name === "..");
   if (dots !== undefined) throw new RangeError(`${JSON.stringify(dots)} cannot be in a URL; deleteDocuments takes it`);
-  return ["/indexes", ...names.map(encodeURIComponent)].join("/");
+  return ["/indexes", ...names.map((name) => encodeURIComponent(formed(name)))].join("/");
 }

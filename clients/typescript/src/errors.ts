@@ -14,6 +14,9 @@ export class BoundaryMorphError extends Error {
   }
 }
 
+/** What was given cannot be sent: a value that JSON does not have. */
+export class InvalidArgument extends BoundaryMorphError {}
+
 /** The service cannot be reached, or the connection broke. `cause` is what fetch threw. */
 export class ConnectionFailed extends BoundaryMorphError {}
 

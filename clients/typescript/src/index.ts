@@ -12,6 +12,7 @@ export {
   EncoderUnavailable,
   Forbidden,
   IndexConflict,
+  InvalidArgument,
   InvalidInput,
   NotFound,
   NotReady,

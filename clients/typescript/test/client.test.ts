@@ -359,3 +359,35 @@ test("a service that is not ready", async () => {
   await assert.rejects(passing.ready(), bm.Unavailable);
   assert.equal((await passing.ready()).status, "ok");
 });
+
+suite("values", () => {
+  test("that are half of a surrogate pair are replaced", async () => {
+    const id = "half\ud83d";
+    const text = "a\ud83db \\ud83d \ud83d\ude00";
+    assert.equal((await client.upload("texts", [{ id, text, metadata: { "k\udc00": "v" } }])).added, 1);
+    const found = await client.getDocument("texts", id);
+    assert.equal(found.id, "half\ufffd");
+    assert.equal(found.text, "a\ufffdb \\ud83d \ud83d\ude00");
+    assert.deepEqual(found.metadata, { "k\ufffd": "v" });
+    await client.deleteDocument("texts", id);
+  });
+
+  test("that JSON does not have are named", async () => {
+    for (const x of [NaN, Infinity, 1n, new Map(), new Set([1])]) {
+      const bad = { id: "bad", text: "t", metadata: { x } };
+      const said = /document "bad" cannot be uploaded: "x" is .*JSON/;
+      await assert.rejects(client.upload("texts", [bad]), (error: Error) => {
+        return error instanceof bm.InvalidArgument && said.test(error.message);
+      });
+      const documents = [{ id: "good", text: "t" }, bad];
+      await assert.rejects(client.upload("texts", documents.values()), /"bad".*1 documents before it were sent/);
+      await assert.rejects(client.select(QUERY, { pool: [bad] }), bm.InvalidArgument);
+    }
+    await client.deleteDocuments("texts", ["good"]);
+  });
+
+  test("of a service that is not there are its URL and a hint", async () => {
+    const away = new bm.Client({ baseUrl: "http://127.0.0.1:9", retries: 0 });
+    await assert.rejects(away.listIndexes(), /127\.0\.0\.1:9 .*`boundarymorph serve`/);
+  });
+});

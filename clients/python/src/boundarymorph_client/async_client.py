@@ -40,7 +40,8 @@ class AsyncClient:
         the connection failed, unless something might be done twice by it.
     http: an httpx client of yours, with proxies or certificates of its own, which you close.
 
-    Every call raises a ProblemError for what the service refuses, and ConnectionFailed, TimedOut or UnexpectedAnswer.
+    Every call raises a ProblemError for what the service refuses, InvalidArgument for what cannot be sent, and
+    ConnectionFailed, TimedOut or UnexpectedAnswer.
     """
 
     def __init__(
@@ -55,6 +56,14 @@ class AsyncClient:
         self._connection = Connection.of(base_url, api_key, timeout, retries)
         self._own = http is None
         self._http = httpx.AsyncClient() if http is None else http
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle it with connections of its own, which cannot be shared."""
+        if not self._own:
+            raise TypeError(
+                "a client with an httpx client of yours can be neither copied nor pickled; make another one"
+            )
+        return _again, (type(self), self._connection)
 
     async def select(self, query: Query, **options: Unpack[SelectOptions]) -> Selection:
         """The best documents of an `index` or a `pool`. See SelectOptions.
@@ -75,7 +84,7 @@ class AsyncClient:
                 for event in events.feed(received):
                     yield event
         except httpx.RequestError as error:
-            raise errors.of_transport(error) from error
+            raise errors.of_transport(error, self._connection.url) from error
         finally:
             await response.aclose()
         events.end()
@@ -118,8 +127,10 @@ class AsyncClient:
         """Add or replace documents, in one request, which reads them as it sends them.
 
         strict: write nothing if any document is bad or has an unknown field. stall_seconds: that nothing may move.
+        Raises InvalidArgument at a document that is no JSON; the documents before it are written, unless it is strict,
+        and its `report` is theirs.
         """
-        lines = bodies.AsyncLines(documents)
+        lines = bodies.AsyncLines(documents, whole=strict)
         return await self._result(calls.upload(index, lines, strict=strict, stall_seconds=stall_seconds))
 
     async def get_document(self, index: str, id: str) -> StoredDocument:
@@ -176,3 +187,7 @@ class AsyncClient:
             except httpx.RequestError as error:
                 pause = attempts.after_failure(error)
             await asyncio.sleep(pause)
+
+
+def _again(kind: type[AsyncClient], connection: Connection) -> AsyncClient:
+    return kind(connection.url, api_key=connection.api_key, timeout=connection.timeout, retries=connection.retries)

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 
-from boundarymorph_client import bodies, errors
+from boundarymorph_client import errors
 from boundarymorph_client.calls import NDJSON, Call
+from boundarymorph_client.encoding import encoded
 from boundarymorph_client.version import __version__
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -77,7 +78,7 @@ class Attempts:
             headers["content-type"], content = NDJSON, call.lines
         elif call.body is not None:
             timed = {"deadline_ms": max(1.0, round(1e3 * left, 3))} if call.timed else {}
-            headers["content-type"], content = "application/json", bodies.encoded({**call.body, **timed})
+            headers["content-type"], content = "application/json", encoded({**call.body, **timed})
         late = max(0.0, left) + GRACE_SECONDS
         return {
             "method": call.method,
@@ -97,7 +98,7 @@ class Attempts:
 
     def after_failure(self, error: httpx.RequestError) -> float:
         """Seconds to wait before the next attempt. Raises ConnectionFailed or TimedOut if there is to be none."""
-        failure = errors.of_transport(error)
+        failure = errors.of_transport(error, self._connection.url)
         unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
         if not (unsent or (broken and self._call.idempotent)):

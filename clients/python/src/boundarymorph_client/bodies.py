@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from boundarymorph_client.encoding import encoded, named
+from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.models import Array, Query, SelectOptions, UploadedDocument, Vector
 
 Uploaded = UploadedDocument | Mapping[str, object]
 PIECE_BYTES = 2**16
-
-
-def encoded(body: Mapping[str, Any]) -> bytes:
-    """As JSON. Arrays and numbers of numpy become lists and numbers. Raises ValueError for NaN and infinity."""
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
 
 
 def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
@@ -65,57 +61,71 @@ def block(vectors: Array) -> dict[str, Any]:
     return {"data": data, "shape": list(array.shape), "dtype": dtype}
 
 
-def _plain(value: object) -> object:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
-
-
 class _Documents:
-    """Documents of an upload. A collection can be sent again, an iterator cannot once it has begun."""
+    """Documents of an upload. A collection can be sent again, an iterator cannot once it has begun.
 
-    def __init__(self, documents: Iterable[Uploaded] | AsyncIterable[Uploaded]) -> None:
+    whole: a document that is no JSON breaks the upload off, so that nothing is written; else it ends it.
+    good: how many documents came before the first that is no JSON. fault: why the one after them is not.
+    """
+
+    def __init__(self, documents: Iterable[Uploaded] | AsyncIterable[Uploaded], *, whole: bool = False) -> None:
         self._documents = documents
+        self._whole = whole
         self._begun = False
+        self.good = 0
+        self.fault: InvalidArgument | None = None
 
     @property
     def repeatable(self) -> bool:
         return not self._begun or isinstance(self._documents, Collection)
+
+    def _begin(self) -> None:
+        self._begun, self.good, self.fault = True, 0, None
+
+    def _pieces(self, documents: Iterable[Uploaded]) -> Iterator[bytes]:
+        piece = bytearray()
+        for document in documents:
+            piece += self._line(document)
+            if self.fault is not None:
+                break
+            if len(piece) >= PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+        yield bytes(piece)
+
+    def _line(self, document: Uploaded) -> bytes:
+        """Return a document's line; of one that is no JSON, nothing. Raises InvalidArgument if nothing is written."""
+        try:
+            line = encoded(document) + b"\n"
+        except InvalidArgument as error:
+            fault = f"document {self.good + 1}{named(document)} cannot be uploaded: {error}"
+            if self._whole or not self.good:
+                raise InvalidArgument(f"{fault}; nothing was written") from error
+            self.fault = InvalidArgument(fault)
+            return b""
+        self.good += 1
+        return line
 
 
 class Lines(_Documents):
     """Documents as NDJSON in pieces, read as they are sent."""
 
     def __iter__(self) -> Iterator[bytes]:
-        self._begun = True
+        self._begin()
         assert isinstance(self._documents, Iterable)
-        return _pieces(self._documents)
+        return self._pieces(self._documents)
 
 
 class AsyncLines(_Documents):
     """The same for an `AsyncClient`, of documents of either kind of iterable."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self._begun = True
+        self._begin()
         if isinstance(self._documents, AsyncIterable):
             async for document in self._documents:
-                yield _line(document)
+                yield self._line(document)
+                if self.fault is not None:
+                    break
         else:
-            for piece in _pieces(self._documents):
+            for piece in self._pieces(self._documents):
                 yield piece
-
-
-def _pieces(documents: Iterable[Uploaded]) -> Iterator[bytes]:
-    piece = bytearray()
-    for document in documents:
-        piece += _line(document)
-        if len(piece) >= PIECE_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    yield bytes(piece)
-
-
-def _line(document: Uploaded) -> bytes:
-    return encoded(document) + b"\n"

@@ -12,6 +12,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from boundarymorph_client import bodies, errors
+from boundarymorph_client.encoding import utf8
 from boundarymorph_client.models import (
     DeleteReport,
     DocumentPage,
@@ -105,7 +106,7 @@ def upload(
     return Call(
         method="POST",
         path=_path(name, "documents"),
-        read=_reading(UploadReport),
+        read=lambda response: _read_upload(response, lines),
         lines=lines,
         parameters={"strict": "true"} if strict else {},
         seconds=stall_seconds,
@@ -113,12 +114,20 @@ def upload(
     )
 
 
+def _read_upload(response: httpx.Response, lines: bodies.Lines | bodies.AsyncLines) -> UploadReport:
+    report = _reading(UploadReport)(response)
+    if lines.fault is not None:
+        became = ", ".join(f"{getattr(report, name)} {name}" for name in ("added", "updated", "unchanged", "skipped"))
+        raise errors.InvalidArgument(f"{lines.fault}; of the {lines.good} before it: {became}", report=report)
+    return report
+
+
 def get_document(index: str, id: str) -> Call[StoredDocument]:
     return Call(method="GET", path=_path(index, "documents", id), read=_reading(StoredDocument))
 
 
 def list_documents(index: str, after: str, limit: int) -> Call[DocumentPage]:
-    parameters = {"limit": str(limit)} | ({"after": after} if after else {})
+    parameters = {"limit": str(limit)} | ({"after": utf8(after).decode()} if after else {})
     return Call(method="GET", path=_path(index, "documents"), read=_reading(DocumentPage), parameters=parameters)
 
 
@@ -171,4 +180,4 @@ def parsed(model: type[Parsed], content: bytes) -> Parsed:
 
 def _path(index: str, *parts: str) -> str:
     """Dots are escaped, as otherwise `..` would lead to another route."""
-    return "/".join(["/indexes", *(quote(part, safe="").replace(".", "%2E") for part in (index, *parts))])
+    return "/".join(["/indexes", *(quote(utf8(part), safe="").replace(".", "%2E") for part in (index, *parts))])

@@ -40,7 +40,8 @@ class Client:
         the connection failed, unless something might be done twice by it.
     http: an httpx client of yours, with proxies or certificates of its own, which you close.
 
-    Every call raises a ProblemError for what the service refuses, and ConnectionFailed, TimedOut or UnexpectedAnswer.
+    Every call raises a ProblemError for what the service refuses, InvalidArgument for what cannot be sent, and
+    ConnectionFailed, TimedOut or UnexpectedAnswer.
     """
 
     def __init__(
@@ -55,6 +56,14 @@ class Client:
         self._connection = Connection.of(base_url, api_key, timeout, retries)
         self._own = http is None
         self._http = httpx.Client() if http is None else http
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle it with connections of its own, which cannot be shared."""
+        if not self._own:
+            raise TypeError(
+                "a client with an httpx client of yours can be neither copied nor pickled; make another one"
+            )
+        return _again, (type(self), self._connection)
 
     def select(self, query: Query, **options: Unpack[SelectOptions]) -> Selection:
         """The best documents of an `index` or a `pool`. See SelectOptions.
@@ -74,7 +83,7 @@ class Client:
             for received in response.iter_bytes():
                 yield from events.feed(received)
         except httpx.RequestError as error:
-            raise errors.of_transport(error) from error
+            raise errors.of_transport(error, self._connection.url) from error
         finally:
             response.close()
         events.end()
@@ -115,8 +124,10 @@ class Client:
         """Add or replace documents, in one request, which reads them as it sends them.
 
         strict: write nothing if any document is bad or has an unknown field. stall_seconds: that nothing may move.
+        Raises InvalidArgument at a document that is no JSON; the documents before it are written, unless it is strict,
+        and its `report` is theirs.
         """
-        lines = bodies.Lines(documents)
+        lines = bodies.Lines(documents, whole=strict)
         return self._result(calls.upload(index, lines, strict=strict, stall_seconds=stall_seconds))
 
     def get_document(self, index: str, id: str) -> StoredDocument:
@@ -173,3 +184,7 @@ class Client:
             except httpx.RequestError as error:
                 pause = attempts.after_failure(error)
             time.sleep(pause)
+
+
+def _again(kind: type[Client], connection: Connection) -> Client:
+    return kind(connection.url, api_key=connection.api_key, timeout=connection.timeout, retries=connection.retries)

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 from pydantic import ValidationError
 
-from boundarymorph_client.models import Problem
+from boundarymorph_client.models import Problem, UploadReport
 
 TYPE = "urn:boundarymorph:problem:"
 MAX_CHARACTERS = 200  # of an error that is no problem document, from a proxy perhaps
@@ -17,6 +17,18 @@ MAX_CHARACTERS = 200  # of an error that is no problem document, from a proxy pe
 
 class BoundaryMorphError(Exception):
     """Base of everything that a call raises because of the service or the way to it."""
+
+
+class InvalidArgument(BoundaryMorphError, ValueError):
+    """What was given cannot be sent: a value that JSON does not have, or a filter that the service does not have.
+
+    report: of an upload that ended before such a document, what became of the documents before it; None where nothing
+    was written.
+    """
+
+    def __init__(self, message: str, *, report: UploadReport | None = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class ConnectionFailed(BoundaryMorphError):
@@ -202,10 +214,14 @@ def of_problem(problem: Problem, response: httpx.Response) -> ProblemError:
     return kind(problem, request_id=request_id, retry_after=_seconds(response.headers.get("retry-after")))
 
 
-def of_transport(error: httpx.RequestError) -> BoundaryMorphError:
-    """The error of a request that was not answered."""
+def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
+    """The error of a request to the service at this URL that was not answered."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return TimedOut(said) if isinstance(error, httpx.TimeoutException) else ConnectionFailed(said)
+    place = httpx.URL(url).copy_with(username=None, password=None)
+    if isinstance(error, httpx.ConnectError):
+        return ConnectionFailed(f"{place} cannot be reached ({said}); is `boundarymorph serve` running there?")
+    kind = TimedOut if isinstance(error, httpx.TimeoutException) else ConnectionFailed
+    return kind(f"{place}: {said}")
 
 
 def _seconds(header: str | None) -> float | None:

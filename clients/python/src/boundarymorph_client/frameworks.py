@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
 from boundarymorph_client.client import Client
+from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.models import SelectedDocument, SelectOptions
 
 
@@ -66,6 +69,22 @@ def candidate(position: int, text: str, title: object = None, score: float | Non
     """A document of a pool, known by its position. Where it has no score, the position says its rank."""
     entry = {"id": position, "text": text, "score": -position if score is None else score}
     return entry if title is None else {**entry, "title": str(title)}
+
+
+def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
+    """A retriever's score in the metadata of a document. Raises InvalidArgument, which names the document."""
+    found = metadata.get(field)
+    try:
+        number = math.nan if found is None or isinstance(found, str) else float(found)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isfinite(number):
+        return number
+    said = f"is {found!r} there" if field in metadata else "is missing there"
+    raise InvalidArgument(
+        f"{document} has no score in its metadata: {field!r} {said}; give every document a number, or leave "
+        "score_field out, so that the order of the documents counts"
+    )
 
 
 def found_metadata(chosen: SelectedDocument) -> dict[str, Any]:

@@ -7,21 +7,19 @@ Both need `haystack-ai` (the extra `haystack`). The score of a document that the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
-from haystack.errors import FilterError
 from haystack.utils import Secret
 from pydantic import SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
 from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
+from boundarymorph_client.haystack_filters import translated
 from boundarymorph_client.models import SelectedDocument
 
 KEY = Secret.from_env_var("BOUNDARYMORPH_API_KEY", strict=False)
-OPERATORS = {"==": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "in": "in", "not in": "nin"}
 
 
 class _Component:
@@ -36,6 +34,10 @@ class _Component:
     retries: int
     _service: Service | None = None
     _loop: asyncio.AbstractEventLoop | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle it without its connections and event loop, which the next call makes again."""
+        return {name: given for name, given in vars(self).items() if name not in ("_service", "_loop")}
 
     def warm_up(self) -> None:
         """Resolve the key."""
@@ -193,7 +195,7 @@ class BoundaryMorphRetriever(_Component):
         return {
             "index": self.index,
             "k": self.top_k if top_k is None else top_k,
-            "filter": _filter(given) if given else None,
+            "filter": translated(given) if given else None,
             "return_documents": True,
         }
 
@@ -228,17 +230,3 @@ def _found(selected: list[SelectedDocument]) -> dict[str, list[Document]]:
             for chosen in selected
         ]
     }
-
-
-def _filter(given: Mapping[str, Any]) -> dict[str, Any]:
-    """In the service's own words. Raises FilterError."""
-    operator = given.get("operator")
-    if "field" in given and operator in OPERATORS and "value" in given:
-        return {given["field"].removeprefix("meta."): {OPERATORS[operator]: given["value"]}}
-    if operator in ("AND", "OR", "NOT") and "conditions" in given:
-        conditions = [_filter(condition) for condition in given["conditions"]]
-        return {"not": {"and": conditions}} if operator == "NOT" else {operator.lower(): conditions}
-    raise FilterError(
-        f"{dict(given)} is neither a comparison (field, operator out of {', '.join(OPERATORS)}, value) "
-        "nor AND, OR or NOT with conditions"
-    )

@@ -13,7 +13,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, score_in
 from boundarymorph_client.models import SelectedDocument
 
 
@@ -21,7 +21,8 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
     """Chooses the best k of the documents that a retriever found, which come in its order.
 
     k: documents to return. title_field, score_field: of the metadata, for a title that the models read before the text,
-    and for the retriever's scores, which then say the order. The rest is described at `Service`.
+    and for the retriever's scores, which then say the order; a document without a score is an InvalidArgument. The rest
+    is described at `Service`.
     """
 
     k: int | None = None
@@ -50,7 +51,9 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
                 position,
                 document.page_content,
                 None if self.title_field is None else document.metadata.get(self.title_field),
-                None if self.score_field is None else document.metadata[self.score_field],
+                None
+                if self.score_field is None
+                else score_in(document.metadata, self.score_field, _named(position, document)),
             )
             for position, document in enumerate(documents)
         ]
@@ -104,6 +107,10 @@ def _documents(selected: list[SelectedDocument]) -> list[Document]:
         )
         for chosen in selected
     ]
+
+
+def _named(position: int, document: Document) -> str:
+    return f"document {position + 1}" + ("" if document.id is None else f" (id {document.id!r})")
 
 
 def _relevance(chosen: SelectedDocument) -> dict[str, Any]:

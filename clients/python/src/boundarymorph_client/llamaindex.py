@@ -14,11 +14,13 @@ from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayloa
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilters
+from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from llama_index_instrumentation import get_dispatcher
 from pydantic import Field, SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.errors import InvalidArgument
+from boundarymorph_client.filters import COMBINING, EVERYTHING, NOTHING, Filter, present
 from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
 from boundarymorph_client.models import SelectedDocument
 
@@ -33,8 +35,10 @@ OPERATORS = {
     FilterOperator.IN: "in",
     FilterOperator.NIN: "nin",
     FilterOperator.ANY: "in",  # of a list in the metadata one element has to pass
+    FilterOperator.ALL: "eq",  # each of them
     FilterOperator.CONTAINS: "eq",
 }
+OF_LISTS = (FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL)
 dispatcher = get_dispatcher(__name__)
 
 
@@ -92,8 +96,8 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
 class BoundaryMorphRetriever(BaseRetriever):
     """The best `similarity_top_k` nodes of an index of the service, out of those whose metadata pass the filters.
 
-    Filters that the service does not have (substrings, all of a list, an empty field) raise a ValueError. The other
-    arguments are described at `Service`.
+    Filters that the service does not have (substrings, an empty field) raise an InvalidArgument, and a list passes
+    comparisons if one of its elements does. The other arguments are described at `Service`.
     """
 
     def __init__(
@@ -143,7 +147,12 @@ def _query(bundle: QueryBundle | None) -> str:
 
 
 def _pool(nodes: list[NodeWithScore]) -> list[dict[str, Any]]:
-    return [candidate(position, node.get_content(MetadataMode.EMBED)) for position, node in enumerate(nodes)]
+    return [candidate(position, _read(node.node)) for position, node in enumerate(nodes)]
+
+
+def _read(node: BaseNode) -> str:
+    """What the models read of a node: nothing if it has no text, such as an image, whatever its metadata."""
+    return node.get_content(MetadataMode.EMBED) if node.get_content(MetadataMode.NONE).strip() else ""
 
 
 def _chosen(nodes: list[NodeWithScore], selected: list[SelectedDocument]) -> list[NodeWithScore]:
@@ -170,16 +179,37 @@ def _scored(node: BaseNode, chosen: SelectedDocument) -> NodeWithScore:
     return NodeWithScore(node=copy, score=chosen.relevance)
 
 
-def _filter(filters: MetadataFilters) -> dict[str, Any]:
-    """In the service's own words."""
-    conditions = []
-    for given in filters.filters:
-        if isinstance(given, MetadataFilters):
-            conditions.append(_filter(given))
-        elif given.operator in OPERATORS:
-            conditions.append({given.key: {OPERATORS[given.operator]: given.value}})
-        else:
-            raise ValueError(f"the service has no filter like {given.operator.value!r}; it has {', '.join(OPERATORS)}")
+def _filter(filters: MetadataFilters) -> Filter:
+    """In the service's words, with the meaning of LlamaIndex's own vector store. Raises InvalidArgument."""
+    if not filters.filters:
+        return EVERYTHING
+    conditions = [
+        _filter(given) if isinstance(given, MetadataFilters) else _comparison(given) for given in filters.filters
+    ]
     if filters.condition is FilterCondition.NOT:
         return {"not": {"or": conditions}}
     return {"or" if filters.condition is FilterCondition.OR else "and": conditions}
+
+
+def _comparison(given: MetadataFilter) -> Filter:
+    """A field that is missing or null passes NE and NIN only."""
+    key, value, operator = given.key, given.value, given.operator
+    if operator not in OPERATORS:
+        raise _unusable(given, f"it has {', '.join(each.value for each in OPERATORS)}")
+    if key in COMBINING:
+        raise _unusable(given, f"a field cannot have the name {key!r} there")
+    if isinstance(value, list) != (operator in OF_LISTS):
+        raise _unusable(given, "give it a list" if operator in OF_LISTS else f"{value!r} is a list")
+    if value is None:
+        if operator is FilterOperator.NE:
+            return EVERYTHING
+        if operator is FilterOperator.EQ:
+            return NOTHING
+        raise _unusable(given, "give it a value")
+    if operator is FilterOperator.ALL:
+        return {"and": [{key: {"eq": each}} for each in value]} if value else present(key)
+    return {key: {OPERATORS[operator]: value}}
+
+
+def _unusable(given: MetadataFilter, why: str) -> InvalidArgument:
+    return InvalidArgument(f"the service has no filter {given.key!r} {given.operator.value!r} {given.value!r}: {why}")

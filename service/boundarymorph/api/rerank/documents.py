@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from boundarymorph.api.schemas import Array, Problem, QueryText
 from boundarymorph.errors import InvalidInput
 
 TEXT = "text"  # the field to read by default if a document is an object
+VOYAGE_MODEL = re.compile(r"rerank-(lite-)?\d")  # Cohere's names have a word or a v there
 DOCUMENTS_A_UNIT = 100  # per search unit of Cohere
 
 
@@ -71,8 +73,9 @@ class DocumentsRequest(RerankRequest):
 
     @property
     def _voyage(self) -> bool:
-        """Whether this is from a client of Voyage, as far as its fields tell."""
-        return self.top_k is not None or self.truncation is not None
+        """Whether this is from a client of Voyage, as far as its fields and the name of the model tell."""
+        named = self.model is not None and VOYAGE_MODEL.match(self.model)
+        return bool(named) or self.top_k is not None or self.truncation is not None
 
     def answer(self, ranking: Ranking) -> RerankAnswer:
         results = [self._result(ranked) for ranked in ranking.results]
