@@ -54,6 +54,15 @@ async def url(recorder: Recorder) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+async def embedded_url(settings: Settings) -> AsyncIterator[str]:
+    """A service on a socket, with the embedded models and without indexes."""
+    async with on_socket(create_app(settings)) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            await ready(client)
+        yield url
+
+
+@pytest.fixture
 async def way(url: str) -> AsyncIterator[Way]:
     """A way to the service that can be cut."""
     async with Way.to(url) as way:

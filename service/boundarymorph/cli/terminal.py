@@ -36,6 +36,29 @@ def progress(console: Console) -> Progress:
 
 
 @contextmanager
+def counting(
+    console: Console, what: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows the progress when called with how many more are done: on a terminal as a bar,
+    otherwise as a line every LINE_SECONDS."""
+    if console.is_terminal:
+        with progress(console) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda more: bar.advance(task, more)
+        return
+    done, told = 0, clock()
+
+    def tell(more: int) -> None:
+        nonlocal done, told
+        done += more
+        if clock() - told >= LINE_SECONDS:
+            told = clock()
+            console.print(f"{what}: {done:,} of {total:,}", highlight=False)
+
+    yield tell
+
+
+@contextmanager
 def ingestion(
     console: Console, name: str, total: int | None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[IngestReport], None]]:
