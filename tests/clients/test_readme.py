@@ -20,7 +20,9 @@ README = ROOT / "clients" / "python" / "README.md"
 
 
 @pytest.mark.strangers
-async def test_the_example(embedded_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_example(
+    embedded_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     blocks = re.findall(r"```(python)?\n(.*?)```\n", README.read_text(), re.DOTALL)
     example, printed = next((code, output) for (kind, code), (_, output) in pairwise(blocks) if kind == "python")
     monkeypatch.setenv("BOUNDARYMORPH_URL", embedded_url)

@@ -41,6 +41,7 @@ async def test_against_a_service(url: str) -> None:
     assert counts["fail"] == counts["skipped"] == counts["todo"] == counts["cancelled"] == 0, printed
 
 
+@pytest.mark.servers
 @pytest.mark.strangers
 async def test_the_example(embedded_url: str, tmp_path: Path) -> None:
     """Of the README; it prints what is shown there."""

@@ -35,6 +35,7 @@ def selected(running: Service, index: str, query: str, **options: object) -> lis
     return [document["id"] for document in running.select(query=query, index=index, k=1, **options)["documents"]]
 
 
+@pytest.mark.servers
 def test_it_serves(running: Service) -> None:
     assert running.client.get("/livez").json()["status"] == "ok"
     assert running.client.put("/indexes/few").status_code == 201

@@ -86,6 +86,7 @@ def findings(page: Page) -> list[tuple[str, list[str]]]:
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
 
 
+@pytest.mark.servers
 def test_a_selection(opened: Open, demonstrated: Service) -> None:
     with opened() as page:
         ask(page, budget=20, k=12, batch_size=5)
