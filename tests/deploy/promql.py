@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def _matches(selector: Any, labels: Mapping[str, str]) -> bool:
 
 
 def _increase(values: list[tuple[float, float]], by_second: bool) -> float:
-    pairs = zip(values, values[1:], strict=False)
+    pairs = pairwise(values)
     grown = sum(after - before if after >= before else after for (_, before), (_, after) in pairs)
     return grown / (values[-1][0] - values[0][0]) if by_second else grown
 
