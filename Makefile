@@ -298,7 +298,7 @@ bench-stores: setup  ## the 10,000 nearest of 50,000 from every store, with time
 bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
 	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)
 
-gpu-check: setup  ## right and fast on this GPU, and by what -> build/bench/gpu.md; OPTIONS="--device cpu --models smoke --documents 20000" tries it anywhere
+gpu-check: setup  ## right and fast on this GPU -> build/bench/gpu-*.json; OPTIONS="--device cpu --models smoke --documents 20000" tries it anywhere
 	$(BIN)/python -m load_tests.gpu_check $(OPTIONS)
 
 TABLES ?= tables

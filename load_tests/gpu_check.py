@@ -1,7 +1,7 @@
-"""`make gpu-check`: the correctness and speed of scorer and search on this GPU, and the gain of each technique.
+"""`make gpu-check`: the correctness and speed of scorer and search on this GPU.
 
 Models have real shapes and random weights: 22M (MiniLM-L6), 0.6B and 8B (Qwen3-Reranker). Their scores are meaningless,
-but not their time and rounding. The table of docs/performance.md, filled with the gains, goes to build/bench/gpu.md.
+but not their time and rounding.
 The search finds `--depth` of `--documents` random vectors, on the GPU and on the CPU.
 `--device cpu --models smoke --documents 20000` tests the script itself anywhere.
 """
@@ -22,21 +22,19 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from boundarymorph.inference.batching.model import OutOfMemory
 from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.torch_index import TorchIndex
 from boundarymorph.retrieval.local.vector_index import VectorIndex
 from boundarymorph.scoring.scorer import Pair
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import report
-from load_tests.gpu_techniques import ROUND, TECHNIQUES, Bench, filled
 from tests.scoring.transformer import tiny
 
 QUERY_TOKENS = 80  # what pairs of one query begin with, prompt included
 LENGTHS = (48, 400)  # tokens of a document, drawn evenly
 SEARCHES = 100
+ROUND = 5  # pairs of a call of a session
 ROWS = 50_000  # that are written to an index at a time
-PAGE = Path(__file__).parents[1] / "docs/performance.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000_000, help="to search in; 0 leaves the search out")
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--depth", type=int, default=10_000)
-    parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16", "int8"])
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16"])
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[2_048, 8_192, 16_384, 32_768, 65_536])
     parser.add_argument("--pairs", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=10, help="of what is timed, after two to warm up")
@@ -63,7 +61,6 @@ def main() -> None:
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit("no GPU here; --device cpu --models smoke --documents 20000 tries the script")
     print(_hardware(arguments.device))
-    gains: dict[str, dict[str, float]] = {}
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as directory:
             folder = Path(directory) / SHAPES[name].folder
@@ -72,12 +69,7 @@ def main() -> None:
                 _correctness(name, folder, arguments)
             _latency(name, folder, arguments)
             _throughput(name, folder, arguments)
-            for technique, gain in _techniques(name, folder, arguments).items():
-                gains.setdefault(technique, {})[name] = gain
             shutil.rmtree(folder)
-    table = report.RESULTS / "gpu.md"
-    table.write_text(f"{filled(PAGE.read_text(), gains)}\n{_hardware(arguments.device)}\n")
-    print(f"the table of {PAGE.name} with these gains is in {table}")
     if arguments.documents:
         _search(arguments)
 
@@ -176,8 +168,9 @@ def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     model = _load(folder, device, arguments.precisions[0])
     rows = report.Rows(f"gpu-throughput-{name}")
     for size in arguments.batch_tokens:
-        bench = _bench(folder, arguments, pairs, size)
-        (rate,) = bench.rates(bench.run(model))
+        batches = _batches(pairs, size)
+        times = _times(lambda: [model.run(batch) for batch in batches], device, min(arguments.repeats, 3))  # noqa: B023
+        rate = len(pairs) / statistics.median(times)
         rows.append(
             {
                 "model": name,
@@ -192,30 +185,14 @@ def _throughput(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     report.write(f"gpu-throughput-{name}", rows, {"best_over_smallest": max(rates) / rates[0]})
 
 
-def _techniques(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the gain of each technique that this device has, and memory suffices for."""
-    size = arguments.batch_tokens[len(arguments.batch_tokens) // 2]
-    bench = _bench(folder, arguments, _pairs(arguments.pairs, seed=3, queries=8), size)
-    rows = report.Rows(f"gpu-techniques-{name}")
-    for technique, (measure, anywhere) in TECHNIQUES.items():
-        if not anywhere and not arguments.device.startswith("cuda"):
-            continue
-        try:
-            without, with_it = measure(bench)
-        except OutOfMemory as error:
-            print(f"{technique}: {error}")
-            continue
-        rows.append({"technique": technique, "without": without, "with": with_it, "gain": with_it / without})
-    gains = {row["technique"]: row["gain"] for row in rows}
-    report.write(f"gpu-techniques-{name}", rows, gains)
-    return gains
-
-
-def _bench(folder: Path, arguments: argparse.Namespace, pairs: Sequence[Pair], batch_tokens: int) -> Bench:
-    def load(*, precision: Precision = arguments.precisions[0], **options: Any) -> TransformerCrossEncoder:
-        return _load(folder, arguments.device, precision, **options)
-
-    return Bench(load, pairs, batch_tokens, min(arguments.repeats, 3), arguments.device)
+def _batches(pairs: Sequence[Pair], tokens: int) -> list[list[Pair]]:
+    """Split pairs, sorted by length, into batches of at most so many tokens with their padding."""
+    batches: list[list[Pair]] = [[]]
+    for pair in sorted(pairs, key=len):
+        if batches[-1] and len(pair) * (len(batches[-1]) + 1) > tokens:
+            batches.append([])
+        batches[-1].append(pair)
+    return batches
 
 
 def _unit(rng: np.random.Generator, count: int, dimension: int) -> NDArray[np.float32]:

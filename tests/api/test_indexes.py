@@ -450,7 +450,6 @@ class TestDocuments:
             b"[]",
             b'{"ids": "d0"}',
             b'{"ids": [true]}',
-            b'{"ids": ["\\ud800"]}',
             b'{"filter": []}',
             b'{"ids": [], "filter": {}}',
             b'{"ids": null, "filter": null}',

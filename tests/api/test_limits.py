@@ -59,7 +59,7 @@ async def to_score(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 
 async def to_keep(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    judgments = [{"document": "d1", "grade": 1}] * size
+    judgments = [{"document": "d0", "grade": 1}] * size
     return await client.post("/judgments", json={"query": "q", "index": "texts", "judgments": judgments})
 
 

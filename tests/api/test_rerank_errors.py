@@ -85,7 +85,7 @@ async def test_nothing_to_rank(client: httpx.AsyncClient, field: str, path: str)
         ({"query": ["q"]}, "query"),
         ({"query": ""}, "query"),
         ({"query": " "}, "query"),
-        ({"top_n": "3"}, "top_n"),
+        ({"top_n": "3.5"}, "top_n"),
         ({"top_n": -1}, "top_n"),
         ({"top_n": 1.5}, "top_n"),
         ({"top_n": True}, "top_n"),
@@ -105,7 +105,7 @@ async def test_wrong_types(client: httpx.AsyncClient, field: str, path: str, wro
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
-@pytest.mark.parametrize("documents", ["a text", {"text": "a"}, [1], [None], [["a"]]])
+@pytest.mark.parametrize("documents", ["a text", {"text": "a"}, [["a"]], [{"other": "a"}]])
 async def test_malformed_documents_are_refused(
     client: httpx.AsyncClient, field: str, path: str, documents: object
 ) -> None:
@@ -152,7 +152,8 @@ async def test_limits(client: httpx.AsyncClient, field: str, path: str) -> None:
         message = said(await client.post(path, json=over), field, 422)
         assert "over this service's limit" in message and message.startswith((field, "budget"))
     long = {"text": "q" * 51} if field == "passages" else "q" * 51
-    assert "query" in said(await client.post(path, json=request(field, ["a"]) | {"query": long}), field, 422)
+    response = await client.post(path, json=request(field, ["a"]) | {"query": long})
+    assert response.is_success, response.text  # it is cut, as texts are
     response = await client.post(path, content=b" " * 10_001)
     assert "10,000 bytes" in said(response, ROUTES[path][0].documents, 413)
 

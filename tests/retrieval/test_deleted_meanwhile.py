@@ -37,7 +37,7 @@ async def test_an_upload_that_ends_says_how_far_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, told: str
 ) -> None:
     index = LocalCatalog(tmp_path).create("texts", encoder=None, dimension=0, kind="words")
-    write, written = index.upsert, []
+    write, written = index.upsert, list[object]()
 
     def until_full(*arguments: Any) -> None:
         if len(written) == batches:

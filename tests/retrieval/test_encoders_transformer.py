@@ -75,9 +75,6 @@ def tiny_causal(folder: Path) -> Path:
     return path
 
 
-PACKED = [name for name in MADE if name != "deberta-tiny"]
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     @cache
@@ -123,12 +120,10 @@ def described(folder: Path, target: Path, **options: Any) -> SentenceTransformer
 
 
 class TestVectors:
-    @pytest.mark.parametrize("packed", [True, False])
     @pytest.mark.parametrize("name", MADE)
-    def test_they_are_those_of_transformers(self, folder: Folder, name: str, packed: bool) -> None:
+    def test_they_are_those_of_transformers(self, folder: Folder, name: str) -> None:
         pooling, query, document = ASKED[name]
-        encoder = load(folder(name), packed=packed and name in PACKED, max_length=96)
-        assert encoder.pads == (not packed or name not in PACKED)
+        encoder = load(folder(name), max_length=96)
         asked = [QUERY, "", "what has four strings?"]
         expected = by_hand(folder(name), pooling, *(query + text for text in asked))
         np.testing.assert_allclose(queries(encoder, *asked), expected, rtol=0, atol=1e-5)
@@ -213,15 +208,14 @@ class TestVectors:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("name", MADE)
-    @pytest.mark.parametrize(("precision", "least"), [("bf16", 0.99), ("fp16", 0.9999), ("int8", 0.95)])
+    @pytest.mark.parametrize(("precision", "least"), [("bf16", 0.99), ("fp16", 0.9999)])
     def test_other_precisions_come_near(self, folder: Folder, name: str, precision: str, least: float) -> None:
         exact = documents(load(folder(name)), *TEXTS)
         rounded = documents(load(folder(name), precision=precision), *TEXTS)
         assert (rounded * exact).sum(axis=1).min() > least
         assert np.abs(rounded - exact).max() > 0
 
-    @pytest.mark.parametrize("packed", [True, False])
-    def test_a_causal_architecture_without_its_mask(self, tmp_path: Path, packed: bool) -> None:
+    def test_a_causal_architecture_without_its_mask(self, tmp_path: Path) -> None:
         path = ended(tiny.qwen3(tmp_path / "gte-qwen2-tiny", is_causal=False))
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
         model: Any = AutoModel.from_pretrained(path, attn_implementation="eager")
@@ -232,7 +226,7 @@ class TestVectors:
                 seen = torch.zeros(1, 1, *[features["input_ids"].shape[1]] * 2)
                 states = model(features["input_ids"], attention_mask=seen).last_hidden_state
                 rows.append(torch.nn.functional.normalize(states[0, -1].double(), dim=0).numpy())
-        vectors = documents(load(path, packed=packed), *TEXTS)
+        vectors = documents(load(path), *TEXTS)
         np.testing.assert_allclose(vectors, np.array(rows), rtol=0, atol=1e-5)
         assert np.abs(vectors - by_hand(tiny_causal(path), "last", *TEXTS)).max() > 1e-2
 
@@ -267,15 +261,12 @@ class TestVectors:
             encoder.run(texts)
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-6), ("bf16", 2e-2), ("fp16", 4e-3), ("int8", 2e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-6), ("bf16", 2e-2), ("fp16", 4e-3)])
 @pytest.mark.parametrize("name", MADE)
 def test_a_text_has_one_vector_whatever_it_comes_with(
-    folder: Folder, name: str, precision: str, tolerance: float, packed: bool
+    folder: Folder, name: str, precision: str, tolerance: float
 ) -> None:
-    if packed and name not in PACKED:
-        packed = False
-    encoder = load(folder(name), precision=precision, packed=packed)
+    encoder = load(folder(name), precision=precision)
     texts = encoder.tokenize_documents([*TEXTS, LONG])
     together = encoder.run(texts)
     backwards = encoder.run(texts[::-1])[::-1]
@@ -336,10 +327,10 @@ class TestPadded(Contracted):
 
 class TestName:
     def test_model_revision_precision_length_and_recipe(self, folder: Folder) -> None:
-        encoder = load(folder("bge-small-en-tiny"), precision="int8", max_length=64)
+        encoder = load(folder("bge-small-en-tiny"), precision="bf16", max_length=64)
         model, _, rest = encoder.name.partition("@")
         revision, precision, length, recipe = rest.split("/")
-        assert (model, len(revision), precision, length, len(recipe)) == ("bge-small-en-tiny", 12, "int8", "64", 8)
+        assert (model, len(revision), precision, length, len(recipe)) == ("bge-small-en-tiny", 12, "bf16", "64", 8)
         assert encoder.backend == "torch-cpu"
 
     def test_every_option_that_changes_vectors_changes_the_name(self, folder: Folder) -> None:
@@ -356,7 +347,6 @@ class TestName:
         assert len({load(path, **options).name for options in differing}) == len(differing)
         same: list[dict[str, Any]] = [
             {},
-            {"packed": False},
             {"instruction": WEB_SEARCH},
             {"pooling": "last", "dimension": 32},
             {"batch_tokens": 7},
@@ -385,10 +375,6 @@ class TestSettings:
     def test_what_does_not_fit_is_refused(self, folder: Folder, options: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             load(folder("bge-small-en-tiny"), **options)
-
-    def test_what_cannot_be_packed_is_refused(self, folder: Folder) -> None:
-        with pytest.raises(InvalidConfiguration, match="padding only"):
-            load(folder("deberta-tiny"), packed=True)
 
     def test_files_that_are_missing(self, folder: Folder, tmp_path: Path) -> None:
         with pytest.raises(ModelUnavailable, match="give an existing folder"):

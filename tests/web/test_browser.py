@@ -19,9 +19,9 @@ from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
 from boundarymorph.access import keys
-from boundarymorph.access.calibrations import folder_of
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.cli import demo
+from boundarymorph.cli.learning import keep
 from boundarymorph.settings import Settings
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service
@@ -159,7 +159,7 @@ def test_a_calibrated_index_is_compared_on_one_scale(opened: Open, tmp_path: Pat
         encoder = running.client.get(f"/indexes/{demo.INDEX}").json()["encoder"]
         trust = Trust(0.2, 1.0, {"similarity": 0.5})
         made = Calibration(demo.INDEX, "signals", models, encoder, 1e-6, trust, trust, index=demo.INDEX)
-        folder_of(Settings(data_directory=tmp_path / "data")).keep(made)
+        keep(Settings(data_directory=tmp_path / "data"), made)
         answer = selected(running, budget=20, k=25, explain="pool")
         assert answer["calibration"] == demo.INDEX
         believed = dict(zip(answer["pool"]["ids"], answer["pool"]["relevance"], strict=True))

@@ -352,6 +352,7 @@ export interface paths {
         /**
          * Say how relevant documents were
          * @description Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
+         *     Judgements of documents that it does not have are left out, and their ids are in the answer.
          */
         post: operations["add_judgments_post"];
         /**
@@ -991,6 +992,27 @@ export interface components {
              * @description judgements of the index
              */
             kept: number;
+        };
+        /**
+         * KeptNow
+         * @description What was kept of a request, and what is kept now.
+         */
+        KeptNow: {
+            /**
+             * Kept
+             * @description judgements of the index
+             */
+            kept: number;
+            /**
+             * Added
+             * @description judgements of this request that were kept
+             */
+            added: number;
+            /**
+             * Unknown
+             * @description ids that the index does not have; their judgements were not kept
+             */
+            unknown: string[];
         };
         /**
          * LanguageModelUsage
@@ -3234,11 +3256,11 @@ export interface components {
             truncate?: boolean | null;
             /**
              * Truncation Direction
-             * @description only Right: the end of a text is cut
+             * @description the end of a text is cut; with Left, texts that are too long for the model are an error
              * @default Right
              * @enum {string}
              */
-            truncation_direction?: "Right" | "right";
+            truncation_direction?: "Right" | "right" | "Left" | "left";
             /**
              * Top N
              * @description not in TEI's API: how many results; null and 0: all
@@ -3501,6 +3523,7 @@ export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
 export type IndexStatistics = components['schemas']['IndexStatistics'];
 export type Kept = components['schemas']['Kept'];
+export type KeptNow = components['schemas']['KeptNow'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
 export type Meta = components['schemas']['Meta'];
 export type MixedbreadAnswer = components['schemas']['MixedbreadAnswer'];
@@ -5942,7 +5965,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Kept"];
+                    "application/json": components["schemas"]["KeptNow"];
                 };
             };
             /** @description Problem details */
@@ -6031,6 +6054,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Problem details */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
         };
     };
     delete_judgments_delete: {
@@ -6109,6 +6141,15 @@ export interface operations {
                 headers: {
                     /** @description seconds */
                     "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            507: {
+                headers: {
                     [name: string]: unknown;
                 };
                 content: {

@@ -32,7 +32,7 @@ def methods_at(request: Request) -> list[str]:
 
 def nearest(request: Request) -> str | None:
     """Return the path of the route that is most like the one of a request, if any is."""
-    known = tuple(dict.fromkeys(route.path for route in _described(request.app.router.routes)))
+    known = tuple(dict.fromkeys(route.path_format for route in _described(request.app.router.routes)))
     return _nearest(request.scope["path"][:LONGEST], known)
 
 

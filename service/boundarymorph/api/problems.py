@@ -123,7 +123,7 @@ def _problem(
         title=slug.replace("-", " ").capitalize(),
         status=status,
         detail=_short(detail),
-        instance=quote(request.scope["path"]).replace("%252F", "%2F"),  # in the name of an index it is encoded still
+        instance=quote(request.scope["raw_path"], safe="%/"),
         errors=where,
     )
 

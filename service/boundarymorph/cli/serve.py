@@ -70,7 +70,7 @@ def scorer(
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="fp32, bf16, fp16 or int8.", show_default="bf16 on a GPU, else fp32")
+        str | None, typer.Option(help="fp32, bf16 or fp16.", show_default="bf16 on a GPU, else fp32")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")

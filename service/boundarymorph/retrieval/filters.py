@@ -27,6 +27,7 @@ from boundarymorph.errors import InvalidInput, LimitExceeded
 MAX_DEPTH = 8  # nesting of and, or and not
 MAX_VALUES = 1_000  # in all comparisons and lists together
 MAX_STRING = 1_024
+MOST_SPELLED = 4
 
 Scalar = str | int | float | bool | None
 
@@ -144,14 +145,15 @@ class Compare:
     values: tuple[Scalar, ...]
 
     def sql(self, column: str) -> Sql:
-        found = [self._sql(column, path) for path in spellings(self.path)]
-        if len(found) == 1:
-            return found[0]
-        nested, whole = found
-        return Sql(
-            f"CASE WHEN json_type({column}, ?) IS NOT NULL THEN ({nested.text}) ELSE ({whole.text}) END",
-            (_json_path(self.path), *nested.parameters, *whole.parameters),
-        )
+        *others, last = spellings(self.path)
+        condition = self._sql(column, last)
+        for path in reversed(others):
+            first = self._sql(column, path)
+            condition = Sql(
+                f"CASE WHEN json_type({column}, ?) IS NOT NULL THEN ({first.text}) ELSE ({condition.text}) END",
+                (_json_path(path), *first.parameters, *condition.parameters),
+            )
+        return condition
 
     def _sql(self, column: str, names: tuple[str, ...]) -> Sql:
         path, types, values = _json_path(names), _TYPES[self.type], self.values if self._has_operand else ()
@@ -343,9 +345,13 @@ def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
 
 
 def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the paths that a field may have: through objects or, if that leads nowhere, as one name with dots, as in
-    metadata that were flattened."""
-    return [path] if len(path) == 1 else [path, (".".join(path),)]
+    """Return the paths that a field may have: through objects or, if that leads nowhere, with dots in names, as in
+    metadata that were flattened. Of a path of more than MOST_SPELLED names only the whole as one name."""
+    whole = (".".join(path),)
+    if len(path) > MOST_SPELLED:
+        return [path, whole]
+    split = ((".".join(path[:size]), *rest) for size in range(1, len(path)) for rest in spellings(path[size:]))
+    return [*split, whole]
 
 
 def _json_path(path: tuple[str, ...]) -> str:

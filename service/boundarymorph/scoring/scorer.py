@@ -45,7 +45,7 @@ async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awai
     values = np.zeros(len(texts))
     if not there.any():
         return Scores(values)
-    scores = await score([texts[place] for place in np.flatnonzero(there)])
+    scores = await score([text for text, has in zip(texts, there, strict=True) if has])
     values[there] = scores.values
     return replace(scores, values=values)
 

@@ -361,7 +361,8 @@ class SelectionRun(CallOrder):
         task, blank = self._task, np.setdiff1d(self.blank, self._excluded)
         if not task.ranks_all:
             limited = task.max_tokens is not None or task.distinct is not None or task.negligible > 0
-            blank = blank[: 0 if limited else max(0, task.k - len(selection.documents))]
+            room = 0 if limited or task.k is None else task.k - len(selection.documents)
+            blank = blank[: max(0, room)]
         if task.min_relevance or not blank.size:
             return selection
         nothing = np.zeros(len(blank))

@@ -190,7 +190,7 @@ def _method(scope: Scope) -> str:
 
 
 def _route(scope: Scope) -> str:
-    return getattr(scope.get("route"), "path", "unmatched")
+    return getattr(scope.get("route"), "path_format", "unmatched")
 
 
 def _tell(scope: Scope, status: int, seconds: float) -> None:

@@ -54,6 +54,7 @@ class ProblemProtocol(HttpToolsProtocol):
     head_bytes: int
     event_seconds: float
 
+    parser: RequestParser  # type: ignore[assignment]  # it has what uvicorn uses of httptools'
     _head_timer: asyncio.TimerHandle | None = None
     _reading_timer: asyncio.TimerHandle | None = None
     _in_head = False
@@ -63,7 +64,7 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.parser: RequestParser = RequestParser(self)
+        self.parser = RequestParser(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -113,7 +113,7 @@ class ModelSettings(BaseModel, extra="forbid"):
         pattern=r"^[\w./-]{1,128}$",
         description="commit, branch or tag of a named model; with a url, distinguishes its model from others",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field("auto", description="of a named model")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="of a named model")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a named model runs")
     instruction: str | None = Field(None, description="for models that take their task as an instruction")
     trust_remote_code: bool = Field(False, description="run Python code that comes with the model")

@@ -12,7 +12,7 @@ from boundarymorph.scoring.transformer.model import Precision, TransformerCrossE
 from tests.scoring.transformer.tiny import CLASSIFIERS, GENERATORS
 
 Folder = Callable[[str], Path]
-Opened = Callable[[str, Precision, bool | None], TransformerCrossEncoder]
+Opened = Callable[[str, Precision], TransformerCrossEncoder]
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(scope="session")
 def opened(folder: Folder) -> Opened:
-    """A model by its name, in a precision, packed or not."""
+    """A model by its name, in a precision."""
 
     @cache
-    def loaded(name: str, precision: Precision, packed: bool | None) -> TransformerCrossEncoder:
+    def loaded(name: str, precision: Precision) -> TransformerCrossEncoder:
         path = str(folder(name))
-        return TransformerCrossEncoder.load(path, precision=precision, device="cpu", packed=packed, threads=1)
+        return TransformerCrossEncoder.load(path, precision=precision, device="cpu", threads=1)
 
     return loaded

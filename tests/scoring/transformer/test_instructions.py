@@ -28,12 +28,14 @@ from tests.api.service import on_socket, ready, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.judge.scripted import MODEL, Chat
 from tests.scoring.remote.servers import Ours, Tei, Vllm, running
-from tests.scoring.transformer import reference
+from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder
 from tests.scoring.transformer.test_model import WITH_ROOM, load
-from tests.scoring.transformer.tiny import QUERY, TEXTS
+from tests.scoring.transformer.tiny import QUERY
 
 FIND = "Find timetables"
+TEXTS = [text for text in tiny.TEXTS if text]
+ROOMY = [text for text in WITH_ROOM if text]
 MODELS = "Qwen3-Reranker-tiny"
 
 
@@ -106,7 +108,7 @@ async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -
     async with served(folder("bert")) as scorer, gateway(scorer, tmp_path) as client:
         refused = await client.post("/select", json=selection(instruction=FIND))
         assert refused.status_code == 422 and "takes none" in refused.json()["detail"]
-        body = {"query": QUERY, "documents": WITH_ROOM}
+        body = {"query": QUERY, "documents": ROOMY}
         plain, told = [
             (await client.post("/rerank", json=asked)).raise_for_status().json()
             for asked in (body, body | {"instruction": FIND})
@@ -182,7 +184,7 @@ async def _graded(reply: Any) -> Any:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
 async def test_fields_that_are_not_known(path: str, tmp_path: Path) -> None:
-    body = {"query": QUERY, "documents": WITH_ROOM, "user": "u", "truncate_prompt_tokens": None}
+    body = {"query": QUERY, "documents": ROOMY, "user": "u", "truncate_prompt_tokens": None}
     async with serving(Settings(data_directory=tmp_path)) as client:
         known = (await client.post(path, json=body)).raise_for_status().json()
         assert known["boundarymorph"]["warnings"] == []
@@ -195,8 +197,8 @@ async def test_fields_that_are_not_known(path: str, tmp_path: Path) -> None:
 
 async def test_an_array_has_its_warnings_in_a_header(tmp_path: Path) -> None:
     async with serving(Settings(data_directory=tmp_path)) as client:
-        body = {"query": QUERY, "texts": WITH_ROOM, "truncaté\r\n": True}
+        body = {"query": QUERY, "texts": ROOMY, "truncaté\r\n": True}
         answer = (await client.post("/rerank", json=body)).raise_for_status()
-        assert len(answer.json()) == len(WITH_ROOM)
+        assert len(answer.json()) == len(ROOMY)
         [warning] = httpx.Response(200, content=answer.headers["X-BoundaryMORPH-Warnings"]).json()
         assert "truncaté" in warning

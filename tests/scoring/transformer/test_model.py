@@ -24,7 +24,6 @@ from tests.scoring.transformer.conftest import Folder, Opened
 from tests.scoring.transformer.contract import CrossEncoderContract
 from tests.scoring.transformer.tiny import CLASSIFIERS, GENERATORS, LONG, OTHER_QUERY, QUERY, TEXTS
 
-PACKED = [name for name in [*CLASSIFIERS, *GENERATORS] if name != "deberta"]
 WITH_ROOM = [text for text in TEXTS if len(text) < 120]
 CHAT_TEMPLATE = (
     "<|im_start|>system\n{{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first "
@@ -54,13 +53,12 @@ class TestScores:
     @pytest.mark.parametrize("name", CLASSIFIERS)
     def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, name: str) -> None:
         theirs = SentenceTransformersCrossEncoder(str(folder(name)), device="cpu", local_files_only=True)
-        for packed in {False, name in PACKED}:
-            for query in (QUERY, OTHER_QUERY):
-                expected = theirs.predict(
-                    [(query, text) for text in WITH_ROOM], activation_fn=torch.nn.Sigmoid(), show_progress_bar=False
-                )
-                found = scores(load(folder(name), packed=packed), query, WITH_ROOM)
-                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        for query in (QUERY, OTHER_QUERY):
+            expected = theirs.predict(
+                [(query, text) for text in WITH_ROOM], activation_fn=torch.nn.Sigmoid(), show_progress_bar=False
+            )
+            found = scores(load(folder(name)), query, WITH_ROOM)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("pooling", ["cls", "mean"])
     def test_both_poolings_of_modernbert(self, tmp_path: Path, pooling: str) -> None:
@@ -68,28 +66,23 @@ class TestScores:
         expected = reference.classified(tmp_path, QUERY, WITH_ROOM)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
-    @pytest.mark.parametrize("packed", [False, True])
-    def test_two_labels_are_a_softmax(self, tmp_path: Path, packed: bool) -> None:
-        found = scores(load(tiny.bert(tmp_path, labels=2), packed=packed), QUERY, TEXTS)
+    def test_two_labels_are_a_softmax(self, tmp_path: Path) -> None:
+        found = scores(load(tiny.bert(tmp_path, labels=2)), QUERY, TEXTS)
         expected = reference.classified(tmp_path, QUERY, TEXTS)
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
-    @pytest.mark.parametrize(("packed", "share"), [(False, False), (True, False), (True, True)])
     @pytest.mark.parametrize("name", GENERATORS)
-    def test_a_causal_model_is_the_one_of_transformers(
-        self, folder: Folder, name: str, packed: bool, share: bool
-    ) -> None:
+    def test_a_causal_model_is_the_one_of_transformers(self, folder: Folder, name: str) -> None:
         ask = reference.affirmed if "zerank" in name else reference.judged
-        encoder = load(folder(name), packed=packed, share_prefix=share)
+        encoder = load(folder(name))
         for query in (QUERY, ""):
             expected = ask(folder(name), query, TEXTS)
             assert np.ptp(expected) > 0.02
             np.testing.assert_allclose(scores(encoder, query, TEXTS), expected, rtol=0, atol=1e-5)
 
-    @pytest.mark.parametrize("packed", [False, True])
-    def test_a_classifier_may_be_asked_like_a_causal_model(self, folder: Folder, packed: bool) -> None:
-        encoder = load(folder("qwen3-classifier"), prompt="qwen3", packed=packed)
+    def test_a_classifier_may_be_asked_like_a_causal_model(self, folder: Folder) -> None:
+        encoder = load(folder("qwen3-classifier"), prompt="qwen3")
         expected = reference.classified_as_asked(folder("qwen3-classifier"), QUERY, TEXTS)
         assert np.ptp(expected) > 0.02
         np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)
@@ -103,7 +96,7 @@ class TestScores:
         assert np.abs(found - default).max() > 1e-3
 
     @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
-    @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2), ("int8", 1.5e-1)])
+    @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2)])
     def test_other_precisions_come_near(
         self, folder: Folder, name: str, precision: Precision, tolerance: float
     ) -> None:
@@ -136,28 +129,19 @@ def spoiled(folder: Path, weight: str) -> Path:
 class Contracted(CrossEncoderContract):
     model = "bert"
     precision: Precision = "fp32"
-    packed: bool | None = None
 
     @pytest.fixture
     def encoder(self, opened: Opened) -> CrossEncoder:
-        return opened(self.model, self.precision, self.packed)
+        return opened(self.model, self.precision)
 
 
 class TestBert(Contracted):
     pass
 
 
-class TestPaddedBert(Contracted):
-    packed = False
-
-
 class TestHalfBert(Contracted):
     precision: Precision = "bf16"
     tolerance = 2e-2
-
-
-class TestSmallBert(Contracted):
-    precision: Precision = "int8"
 
 
 class TestXlmRoberta(Contracted):
@@ -168,22 +152,12 @@ class TestDeberta(Contracted):
     model = "deberta"
 
 
-class TestSmallDeberta(Contracted):
-    model = "deberta"
-    precision: Precision = "int8"
-
-
 class TestModernBert(Contracted):
     model = "modernbert"
 
 
 class TestQwen3Reranker(Contracted):
     model = "Qwen3-Reranker-tiny"
-
-
-class TestPaddedQwen3Reranker(Contracted):
-    model = "Qwen3-Reranker-tiny"
-    packed = False
 
 
 class TestHalfQwen3Reranker(Contracted):
@@ -196,11 +170,6 @@ class TestFloat16Qwen3Reranker(Contracted):
     model = "Qwen3-Reranker-tiny"
     precision: Precision = "fp16"
     tolerance = 1e-2
-
-
-class TestSmallQwen3Reranker(Contracted):
-    model = "Qwen3-Reranker-tiny"
-    precision: Precision = "int8"
 
 
 class TestWindowedQwen2(Contracted):
@@ -263,10 +232,10 @@ class TestDescribed:
 
 class TestName:
     def test_model_revision_precision_and_length(self, folder: Folder) -> None:
-        encoder = load(folder("bert"), precision="int8", max_length=64)
+        encoder = load(folder("bert"), precision="bf16", max_length=64)
         model, _, rest = encoder.name.partition("@")
         revision, precision, length = rest.split("/")
-        assert (model, len(revision), precision, length) == ("bert", 12, "int8", "64")
+        assert (model, len(revision), precision, length) == ("bert", 12, "bf16", "64")
         assert encoder.backend == "torch-cpu"
 
     def test_each_thread_is_a_worker(self, folder: Folder) -> None:
@@ -277,7 +246,6 @@ class TestName:
     def test_other_weights_have_another_name(self, tmp_path: Path, folder: Folder) -> None:
         other = spoiled(Path(shutil.copytree(folder("bert"), tmp_path / "bert")), "classifier.weight")
         assert load(folder("bert")).name != load(other).name
-        assert load(folder("bert")).name == load(folder("bert"), packed=False).name
 
     def test_another_prompt_or_instruction_has_another_name(self, folder: Folder) -> None:
         path = folder("Qwen3-Reranker-tiny")
@@ -311,9 +279,7 @@ class TestSettings:
 
     def test_batches_are_as_large_as_asked(self, folder: Folder) -> None:
         assert load(folder("bert"), batch_tokens=77).batch_tokens == 77
-        assert not load(folder("bert")).pads
-        assert load(folder("bert"), packed=False).pads
-        assert load(folder("deberta")).pads
+        assert load(folder("bert")).pads
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -331,10 +297,6 @@ class TestSettings:
     def test_a_device_that_is_not_there_is_refused(self, folder: Folder, device: str) -> None:
         with pytest.raises(InvalidConfiguration, match=device):
             TransformerCrossEncoder.load(str(folder("bert")), device=device)
-
-    def test_what_cannot_be_packed_is_refused(self, folder: Folder) -> None:
-        with pytest.raises(InvalidConfiguration, match="padding only"):
-            load(folder("deberta"), packed=True)
 
     def test_zerank_takes_no_instruction(self, folder: Folder) -> None:
         with pytest.raises(InvalidConfiguration, match="no place for an instruction"):

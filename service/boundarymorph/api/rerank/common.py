@@ -30,8 +30,14 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be an integer")
+    return value
+
+
 LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
-LaxInt = Annotated[int, Field(strict=False)]  # some clients send 2.0 or "2"
+LaxInt = Annotated[int, BeforeValidator(_no_boolean), Field(strict=False)]  # some clients send 2.0 or "2"
 LaxText = Annotated[str, BeforeValidator(_as_text)]  # some clients send null for no text, and numbers
 LaxDocument = Annotated[str | dict[str, Any], BeforeValidator(_as_text)]
 

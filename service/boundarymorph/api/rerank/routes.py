@@ -55,7 +55,7 @@ def speaking(*dialects: RerankFormat) -> Callable[[Request], Awaitable[None]]:
 
 def refusal_at(path: str | None) -> problems.Refusal | None:
     """Return how the route at a path refuses requests, None if it is no rerank route."""
-    return ROUTES[path][0].refusal if path in ROUTES else None
+    return ROUTES[path][0].refusal if path is not None and path in ROUTES else None
 
 
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:

@@ -6,15 +6,9 @@ from torch import nn
 from transformers import AutoModel
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.inference.transformer.architecture import (
-    caches,
-    first_position,
-    make_bidirectional,
-    padding_token,
-    place,
-)
-from boundarymorph.inference.transformer.device import Placement, weight_type
-from boundarymorph.inference.transformer.forward import Headed, PackedBody, PaddedBody, Pooling
+from boundarymorph.inference.transformer.architecture import make_bidirectional, padding_token
+from boundarymorph.inference.transformer.device import Placement
+from boundarymorph.inference.transformer.forward import Headed, PooledBody, Pooling
 from boundarymorph.inference.transformer.repository import Repository
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
@@ -56,26 +50,16 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 
 
 def open_body(
-    repository: Repository,
-    *,
-    pooling: Pooling,
-    dense: tuple[str, ...],
-    placement: Placement,
-    packed: bool | None,
+    repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[Headed, int]:
     """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
 
-    packed: None to pack if possible. Raises what `Repository` raises.
+    Raises what `Repository` raises.
     """
-    model = repository.open(AutoModel, dtype=weight_type(placement.precision, placement.device), spare=("pooler.",))
+    model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
-        # Its output is not used here, and would be that of a whole row.
-        model.register_module("pooler", None)
+        model.register_module("pooler", None)  # its output is not used here
     make_bidirectional(model)
-    body: PackedBody | PaddedBody
-    if place(model, model, placement, packed):
-        body = PackedBody(model, pooling, placement.transfers, first_position(model.config), caches(model))
-    else:
-        body = PaddedBody(model, pooling, placement.transfers, padding_token(repository), caches(model))
+    model.to(device=placement.device)  # type: ignore[call-arg]
     layers, width = open_dense(repository, dense, int(model.config.hidden_size))
-    return Headed(body, layers.to(placement.device)), width
+    return Headed(PooledBody(model, pooling, padding_token(repository)), layers.to(placement.device)), width

@@ -10,10 +10,9 @@ import torch
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.inference.models import available_cores
-from boundarymorph.inference.transformer.transfers import Transfers
 from boundarymorph.settings import ModelSettings
 
-Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
 _WORKERS_OF_A_GPU = 2
@@ -27,17 +26,15 @@ class LoadOptions(TypedDict, total=False):
 
     revision: a commit, branch or tag on the hub, by default its main branch; a folder has none. precision: auto is bf16
     on a GPU and fp32 elsewhere. device: auto is a GPU if there is one. batch_tokens: per batch, by default depending on
-    the device. packed: whether batches are run without padding, by default if possible. trust_remote_code: whether to
-    run code that comes with the repository. threads: how many batches a CPU computes concurrently, one thread each, by
-    default one per core; that is faster than splitting each batch, and does not slow down when the cores are shared;
-    PyTorch is limited to one thread per operation in the whole process.
+    the device. trust_remote_code: whether to run code that comes with the repository. threads: how many batches a CPU
+    computes concurrently, one thread each, by default one per core; that is faster than splitting each batch, and does
+    not slow down when the cores are shared; PyTorch is limited to one thread per operation in the whole process.
     """
 
     revision: str | None
     precision: Precision
     device: str
     batch_tokens: int | None
-    packed: bool | None
     trust_remote_code: bool
     threads: int | None
 
@@ -55,14 +52,17 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. transfers: to the device and back; batch_tokens: per batch; workers: concurrent
-    batches."""
+    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches."""
 
     device: torch.device
-    transfers: Transfers
     precision: Precision
     batch_tokens: int
     workers: int
+
+    @property
+    def weight_type(self) -> torch.dtype:
+        """The type of the weights."""
+        return _TYPES[self.precision]
 
     @classmethod
     def of(cls, options: LoadOptions) -> Placement:
@@ -72,7 +72,7 @@ class Placement(NamedTuple):
         if precision == "auto":
             precision = "bf16" if device.type == "cuda" else "fp32"
         batch_tokens = options.get("batch_tokens") or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
-        return cls(device, Transfers(device), precision, batch_tokens, _workers(options.get("threads"), device))
+        return cls(device, precision, batch_tokens, _workers(options.get("threads"), device))
 
 
 def _chosen_device(device: str) -> torch.device:
@@ -88,15 +88,10 @@ def _chosen_device(device: str) -> torch.device:
     return found
 
 
-def weight_type(precision: Precision, device: torch.device) -> torch.dtype:
-    """Return the type of the weights when loaded; what int8 does not round is in half precision on a GPU."""
-    return _TYPES.get(precision, torch.bfloat16 if device.type == "cuda" else torch.float32)
-
-
 def _workers(threads: int | None, device: torch.device) -> int:
     """Return how many batches are computed at a time: on a CPU one per thread, by default one thread per core.
 
-    On a GPU the second batch is made and launched while the first computes.
+    On a GPU the second batch is made while the first computes.
     """
     if device.type != "cpu":
         return _WORKERS_OF_A_GPU

@@ -16,7 +16,7 @@ from boundarymorph.inference.transformer.forward import Forward
 
 
 class DeviceModel(Generic[Item]):
-    """One model on one device. On a GPU, the next batch is made and launched while one computes.
+    """One model on one device. On a GPU, the next batch is made while one computes.
 
     failed: the error of what is asked of it once it is closed.
     """
@@ -30,7 +30,7 @@ class DeviceModel(Generic[Item]):
         self.workers = placement.workers
         self.backend = f"torch-{placement.device.type}"
         self.parallel = placement.device.type == "cpu"
-        self.pads = forward.pads
+        self.pads = True
         self._forward: Forward[Item] | None = forward
         self._placement = placement
 
@@ -42,7 +42,8 @@ class DeviceModel(Generic[Item]):
     def _compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
         if self._forward is None:
             raise self.failed(f"{self.name} is closed")
-        return self._placement.transfers.run(self._forward.prepare(items))
+        results: NDArray[np.float32] = self._forward(items).cpu().numpy()
+        return results
 
     def close(self) -> None:
         """Release the memory."""

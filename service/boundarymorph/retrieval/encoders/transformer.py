@@ -124,7 +124,6 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
                 pooling="first" if recipe.pooling == "cls" else recipe.pooling,
                 dense=recipe.dense,
                 placement=placement,
-                packed=options.get("packed"),
             )
         )
         if dimension is not None and not 1 <= dimension <= width:

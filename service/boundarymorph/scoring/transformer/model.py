@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -19,20 +18,16 @@ from boundarymorph.calibration.logistic import sigmoid
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed
 from boundarymorph.inference.transformer.architecture import (
     CAUSAL_MAX_LENGTH,
-    caches,
-    causal,
     chosen_length,
-    first_position,
     padding_token,
-    place,
     typed,
 )
-from boundarymorph.inference.transformer.device import LoadOptions, Placement, Precision, on_device, weight_type
-from boundarymorph.inference.transformer.forward import Forward, Headed, PackedBody, PaddedBody
+from boundarymorph.inference.transformer.device import LoadOptions, Placement, Precision, on_device
+from boundarymorph.inference.transformer.forward import Forward, Headed, PooledBody
 from boundarymorph.inference.transformer.model import DeviceModel
 from boundarymorph.inference.transformer.repository import Repository
 from boundarymorph.scoring.scorer import Pair
-from boundarymorph.scoring.transformer.heads import PaddedLabels, answer_head, check_labels, label_head
+from boundarymorph.scoring.transformer.heads import Labels, answer_head, check_labels
 from boundarymorph.scoring.transformer.prompts import (
     TEMPLATES,
     ChatPrompt,
@@ -98,14 +93,12 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         max_length: int | None = None,
         prompt: str | None = None,
         instruction: str | None = None,
-        share_prefix: bool = True,
         **options: Unpack[LoadOptions],
     ) -> TransformerCrossEncoder:
         """Load a model from a folder or from the hub.
 
         max_length: tokens per pair, by default what the model reads, but at most 8192 for a causal one; prompt: qwen3,
-        zerank or chat (the repository's own), by default chosen by the model's name and files; share_prefix: whether
-        pairs of one query share their prefix in a packed batch of a causal model.
+        zerank or chat (the repository's own), by default chosen by the model's name and files.
 
         Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsuitable model or setting,
         OutOfMemory and DeviceLost.
@@ -122,7 +115,7 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        forward = on_device(lambda: _open(repository, placement, options.get("packed"), share_prefix, chat))
+        forward = on_device(lambda: _open(repository, placement, chat))
         return cls(
             _name(repository, placement.precision, length, chat),
             forward,
@@ -149,32 +142,19 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         return sigmoid(logits / self._temperature)
 
 
-def _open(
-    repository: RerankerRepository,
-    placement: Placement,
-    packed: bool | None,
-    share_prefix: bool,
-    chat: ChatPrompt | None,
-) -> Forward[Pair]:
-    model = repository.reranker(weight_type(placement.precision, placement.device))
-    body = cast(PreTrainedModel, model.base_model)
-    packed = place(model, body, placement, packed)
+def _open(repository: RerankerRepository, placement: Placement, chat: ChatPrompt | None) -> Forward[Pair]:
+    model = repository.reranker(placement.weight_type)
+    model.to(device=placement.device)  # type: ignore[call-arg]
     if repository.generates:
         assert chat is not None
         no = chat.template.no
-        pooling, head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
-        if not packed:
-            return Headed(PaddedBody(body, pooling, placement.transfers, padding_token(repository), cached=True), head)
-    else:
-        check_labels(model)
-        if not packed:
-            if model.config.pad_token_id is None:
-                model.config.pad_token_id = padding_token(repository)
-            return PaddedLabels(model, placement.transfers, model.config.pad_token_id)
-        pooling, head = label_head(model)
-    group = attrgetter("query") if share_prefix and causal(model) else None
-    first = first_position(model.config)
-    return Headed(PackedBody(body, pooling, placement.transfers, first, caches(model), group), head)
+        head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
+        body = cast(PreTrainedModel, model.base_model)
+        return Headed(PooledBody(body, "last", padding_token(repository)), head)
+    check_labels(model)
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = padding_token(repository)
+    return Labels(model, model.config.pad_token_id)
 
 
 def _template(repository: RerankerRepository, prompt: str | None, instruction: str | None) -> Template | None:

@@ -1,0 +1,169 @@
+"""Texts and queries without anything to read: they cost no call, and stand behind all others."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from boundarymorph.errors import ScorerFailed
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.app import create_scorer_app
+from boundarymorph.server.composition import AllInOne, Scoring
+from boundarymorph.settings import Settings
+from boundarymorph.text import has_content
+from tests.api.service import answer, client_of, fake_service, problem, ready, serving
+from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
+
+BLANK = ["", " \n\t", "\f", "\u00a0", "\u200b\u200d", "\ufeff", "\0", "\u202e", "\u3164", "\u2800", "\ufffd", "\u0301"]
+READABLE = ["1", "?", "🚋", "漢", "é", "مُ", "—", "_", "x\u200b"]
+
+
+class Refusing(SeededScorer):
+    """A scorer that refuses requests with a blank text, as some servers do."""
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
+        if not query.strip() or not all(map(has_content, texts)):
+            raise ScorerFailed("input cannot contain empty strings")
+        return await super().score(query, texts, deadline=deadline, instruction=instruction)
+
+
+def refusing(settings: Settings, on_lost: Any = None) -> AllInOne:
+    made, scorer = fake_service(settings), Refusing()
+    return AllInOne(made.catalog, made.encoder, made.retriever, scorer, Selector(made.retriever, scorer))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(Settings(data_directory=tmp_path_factory.mktemp("blank")), refusing) as client:
+        yield client
+
+
+@pytest.mark.parametrize("text", BLANK)
+async def test_without_content(text: str) -> None:
+    assert not has_content(text)
+
+
+@pytest.mark.parametrize("text", READABLE)
+async def test_with_content(text: str) -> None:
+    assert has_content(text)
+
+
+@pytest.mark.parametrize("more", [{}, {"budget": 0}, {"budget": 1}, {"method": "boundarymorph"}, {"diversity": 0.5}])
+async def test_they_are_last_in_a_selection_and_cost_nothing(client: httpx.AsyncClient, more: dict[str, Any]) -> None:
+    pool = [{"text": text} for text in [*BLANK, "a", "b", "c"]]
+    body = answer(await client.post("/select", json={"query": "q", "pool": pool, "k": len(pool), "budget": 15, **more}))
+    assert body["status"] == "complete"
+    assert body["usage"]["cross_encoder_calls"] == min(more.get("budget", 15), 3)
+    documents = body["documents"]
+    first, others = documents[:3], documents[3:]
+    assert {int(document["id"]) for document in first} == set(range(len(BLANK), len(pool)))
+    assert all(document["relevance"] > 0 for document in first)
+    assert all(document["relevance"] == 0 for document in others)
+    assert any(f"{len(BLANK)} documents have no text to read" in warning for warning in body["warnings"])
+
+
+async def test_none_takes_a_place_from_a_text(client: httpx.AsyncClient) -> None:
+    pool = [{"text": text} for text in [*BLANK, "a", "b", "c"]]
+    body = answer(await client.post("/select", json={"query": "q", "pool": pool, "k": 3, "budget": 15}))
+    assert {int(document["id"]) for document in body["documents"]} == {12, 13, 14}
+
+
+async def test_several_queries(client: httpx.AsyncClient) -> None:
+    pool = [{"text": text} for text in [*BLANK, "a", "b", "c"]]
+    body = answer(await client.post("/select", json={"queries": ["q", "r"], "pool": pool, "k": 3, "budget": 30}))
+    assert {int(document["id"]) for document in body["documents"]} == {12, 13, 14}
+    assert body["usage"]["cross_encoder_calls"] == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "order"),
+    [
+        ("/v1/rerank", {"query": "q", "documents": ["", "a", " ", "b"]}, lambda body: body["results"]),
+        ("/v2/rerank", {"query": "q", "documents": ["", "a", " ", "b"]}, lambda body: body["results"]),
+        ("/rerank", {"query": "q", "texts": ["", "a", " ", "b"]}, lambda body: body),
+        ("/v1/rerank", {"query": "q", "documents": [None, "a", {"text": None}, "b"]}, lambda body: body["results"]),
+        (
+            "/v1/ranking",
+            {"query": {"text": "q"}, "passages": [{"text": text} for text in ("", "a", " ", "b")]},
+            lambda body: body["rankings"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("budget", [None, 1])
+async def test_they_are_last_in_a_ranking(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], order: Any, budget: int | None
+) -> None:
+    given = body if budget is None else body | {"budget": budget}
+    results = order(answer(await client.post(path, json=given)))
+    assert {result["index"] for result in results[:2]} == {1, 3}
+    assert {result["index"] for result in results[2:]} == {0, 2}
+    scores = [next(value for name, value in result.items() if name != "index") for result in results[2:]]
+    assert path == "/v1/ranking" or scores == [0, 0]
+
+
+async def test_only_blank_texts(client: httpx.AsyncClient) -> None:
+    body = answer(await client.post("/v1/rerank", json={"query": "q", "documents": BLANK}))
+    assert [result["relevance_score"] for result in body["results"]] == [0] * len(BLANK)
+    pool = [{"text": text} for text in BLANK]
+    body = answer(await client.post("/select", json={"query": "q", "pool": pool, "k": 2}))
+    assert (body["status"], body["usage"]["cross_encoder_calls"]) == ("complete", 0)
+
+
+async def test_an_index_takes_none(client: httpx.AsyncClient) -> None:
+    answer(await client.put("/indexes/some"))
+    documents = [{"id": str(place), "text": text} for place, text in enumerate([*BLANK, "a"])]
+    report = answer(await client.post("/indexes/some/documents", json=documents))
+    assert (report["added"], report["skipped"]) == (1, len(BLANK))
+    titled = [{"id": "t", "text": " \n", "title": "a title"}]
+    assert answer(await client.post("/indexes/some/documents", json=titled))["added"] == 1
+    body = answer(await client.post("/select", json={"query": "q", "index": "some", "k": 3}))
+    assert {document["id"] for document in body["documents"]} == {str(len(BLANK)), "t"}
+
+
+@pytest.mark.parametrize("query", ["", " ", "\u200b", "\0", "\ufeff"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/select", {"pool": ["a"]}),
+        ("/v1/rerank", {"documents": ["a"]}),
+        ("/v2/rerank", {"documents": ["a"]}),
+        ("/rerank", {"texts": ["a"]}),
+        ("/v1/ranking", {"passages": [{"text": "a"}]}),
+        ("/tools/select_documents", {"index": "some"}),
+        ("/tools/search", {"index": "some"}),
+        ("/judgments", {"index": "some", "judgments": [{"document": "12", "grade": 1}]}),
+    ],
+)
+async def test_a_query_without_content_is_refused(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], query: str
+) -> None:
+    given = {"query": {"text": query} if path == "/v1/ranking" else query, **body}
+    response = await client.post(path, json=given)
+    assert response.status_code in (400, 422), response.text
+    assert "query" in response.text
+    if path == "/select":
+        problem(response, 422, "invalid-input")
+        response = await client.post(path, json={"queries": ["q", query], **body})
+        problem(response, 422, "invalid-input")
+
+
+async def test_scores_of_the_scorer_s_own_route(tmp_path: Path) -> None:
+    def cross_encoder(*_: Any) -> Scoring:
+        return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
+
+    async with client_of(create_scorer_app(Settings(data_directory=tmp_path), build=cross_encoder)) as client:
+        await ready(client)
+        body = answer(await client.post("/score", json={"query": "q", "texts": ["", "a", "\u200b"]}))
+        scores = np.array(body["scores"])
+        assert scores[0] == scores[2] == 0 < scores[1]
+        problem(await client.post("/score", json={"query": " ", "texts": ["a"]}), 422, "invalid-input")
