@@ -195,8 +195,8 @@ function begin(demo) {
     form.query = query;
     form.ask(ask);
   });
-  if (demo && !find("query").value) form.query = QUERIES[0]; // what somebody has typed in meanwhile stays
   const queried = location.search ? form.restore() : demo;
+  if (demo && !find("query").value) form.query = QUERIES[0]; // what somebody has typed in meanwhile stays
   if (queried && form.usesIndex) ask();
 }
 
