@@ -46,8 +46,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         with suppress(SystemExit):
             cli.main()
         captured = capsys.readouterr()
-        assert not captured.err, captured.err
-        return captured.out
+        assert "error:" not in captured.err, captured.err
+        return captured.out + captured.err
 
     return run
 
@@ -81,6 +81,7 @@ def judged(pairs: Sequence[dict[str, Any]]) -> str:
 def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     said = run("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
+    assert "of 8 queries, each with 20 calls" in said
     pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]
     assert {pair["query"] for pair in pairs} == set(QUERIES)
     assert all(pair["grade"] is None and pair["text"] for pair in pairs)
@@ -141,6 +142,105 @@ def test_a_ceiling_of_cost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
             run(*wanted, "--max-cost", "1")
         assert len(server.asked) < 8 * 30
     assert belongings(Settings(data_directory=tmp_path), "texts").calibration("dear") is None
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("out", [None, "grades.ndjson"])
+def test_what_was_paid_for_is_kept(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str | None) -> None:
+    """A run that ends at its ceiling keeps its grades; the next asks for what is missing, and a third for nothing."""
+    monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")
+    with stand_in.running(Chat(lambda query, text: float(near(query, text) > 0.3))) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        given = () if out is None else ("--out", out)
+        wanted = ("texts", "--queries", "queries.txt", "--judge", url, "--name", "dear", *given)
+        with pytest.raises(AssertionError, match="the same command continues from there"):
+            run(*wanted, "--max-cost", "10")
+        file = tmp_path / (out or "judged/dear.ndjson")
+        rows = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+        first = {(row["query"], row["document"]) for row in rows}
+        assert len(first) == len(rows) >= 3
+        assert all(row["grade"] in (0, 3) and "scripted" in row["model"] for row in rows)
+        paid = len(server.asked)
+        assert paid <= len(rows) + 10  # what was under way at the end
+        with file.open("ab") as cut:
+            cut.write(b'{"query": "question 7", "docu')
+        run(*wanted, "--max-cost", "1000")
+        rows = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+        pairs = {(row["query"], row["document"]) for row in rows}
+        assert first < pairs and len(pairs) == len(rows)
+        assert len(server.asked) - paid == len(rows) - len(first) + 1  # a run begins with a check
+        paid = len(server.asked)
+        said = run(*wanted, "--max-cost", "1000", "--json")
+        assert len(server.asked) == paid
+    made = kept(tmp_path, "dear")
+    assert (made.queries, made.judgments) == (8, len(rows))
+    assert str(file.relative_to(tmp_path)) in said
+    run("texts", "--judgments", str(file), "--name", "again")
+    assert kept(tmp_path, "again").judgments == made.judgments
+
+
+@pytest.mark.strangers
+def test_grades_from_which_nothing_can_be_learned_are_kept(run: Run, tmp_path: Path) -> None:
+    with stand_in.running(Chat(lambda query, text: 1.0)) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        with pytest.raises(AssertionError, match="relevant"):
+            run("texts", "--queries", "queries.txt", "--judge", url, "--yes")
+        paid = len(server.asked)
+        rows = len((tmp_path / "judged/texts.ndjson").read_bytes().splitlines())
+        assert rows == paid - 1 > 0  # one request was its check
+        with pytest.raises(AssertionError, match="relevant"):
+            run("texts", "--queries", "queries.txt", "--judge", url, "--yes")
+        assert len(server.asked) == paid
+
+
+@pytest.mark.strangers
+def test_a_ceiling_without_prices_is_refused(run: Run) -> None:
+    with stand_in.running(Chat(lambda query, text: 1.0)) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        with pytest.raises(AssertionError, match="input_price"):
+            run("texts", "--queries", "queries.txt", "--judge", url, "--max-cost", "2")
+        assert not server.asked
+
+
+@pytest.mark.strangers
+def test_a_file_of_something_else_is_not_written_to(run: Run, tmp_path: Path) -> None:
+    with stand_in.running(Chat(lambda query, text: 1.0)) as server:
+        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
+        with pytest.raises(AssertionError, match="no grade of a language model"):
+            run("texts", "--queries", "queries.txt", "--judge", url, "--yes", "--out", "queries.txt")
+        assert not server.asked
+    assert (tmp_path / "queries.txt").read_text() == "\n".join(QUERIES)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'\xef\xbb\xbf{"query": "one"}\r\n{"query": "two"}\r\n',
+        b'\xef\xbb\xbf["one", "two"]',
+        b'[\n  {"_id": "1", "text": "one"},\n  {"_id": "2", "text": "two"}\n]\n',
+        b"\xef\xbb\xbfone\r\n\r\ntwo",
+        b"1\tone\n2\ttwo\n",
+    ],
+)
+def test_files_of_queries_as_people_have_them(content: bytes) -> None:
+    assert list(queries_of(content.splitlines(keepends=True), "queries").values()) == ["one", "two"]
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\ufeffone".encode("utf-16-le"), "UTF-16"),
+        ("Übung".encode("latin-1"), "line 1: not UTF-8"),
+        (b'{\n  "query": "one"\n}', "one object a line"),
+        (b'[{"query": "one"},', "is none"),
+        (b"[1, 2]".replace(b"1", b"{}"), "element 1"),
+    ],
+)
+def test_files_that_cannot_be_read(content: bytes, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        queries_of(content.splitlines(keepends=True), "queries")
 
 
 def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:

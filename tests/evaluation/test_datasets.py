@@ -81,7 +81,7 @@ def test_mistakes_are_named(tmp_path: Path, name: str, content: str, complaint: 
 
 def test_qrels_in_another_encoding(tmp_path: Path) -> None:
     (beir(tmp_path) / "qrels.tsv").write_bytes(QRELS.encode("utf-16"))
-    with pytest.raises(InvalidInput, match=r"qrels\.tsv, line 1: not UTF-8"):
+    with pytest.raises(InvalidInput, match=r"qrels\.tsv is in UTF-16"):
         load(str(tmp_path))
 
 

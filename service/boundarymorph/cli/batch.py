@@ -25,7 +25,7 @@ from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput,
 from boundarymorph.retrieval.learned import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings, mistakes
-from boundarymorph.text import has_content, lines_of
+from boundarymorph.text import has_content, records_of
 
 CONCURRENT = 4  # selections at a time, so that a model always has a batch while others think
 ID_NAMES, QUERY_NAMES = ("id", "_id"), ("query", "text")  # as in BEIR
@@ -43,27 +43,18 @@ def count(path: Path) -> int:
 
 
 def queries(path: Path) -> Iterator[Asked]:
-    """Yield id and fields of each query of a file: lines of JSON, or of plain text, whose ids are their numbers.
+    """Yield id and fields of each query of a file: lines of JSON or one array, or lines of plain text, whose ids are
+    their numbers.
 
     Raises InvalidInput for a line without a query.
     """
     with source.opened(path) as (file, _):
-        for number, line in lines_of(file, source.named(path)):
-            if line == "[" or line.startswith(('["', "[{")):
-                raise InvalidInput(f"{path}: line {number} begins a JSON list; write one query a line: jq -c '.[]'")
-            if not line.startswith("{"):
-                if not has_content(line):
-                    raise InvalidInput(f"{path}: line {number} has nothing to read")
-                yield str(number), {"query": line}
-                continue
-            try:
-                fields: dict[str, Any] = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InvalidInput(f"{path}: line {number} is not JSON: {error}") from error
+        for place, number, record in records_of(file, source.named(path)):
+            fields = dict(record) if isinstance(record, dict) else {"query": record}
             query = next((fields.pop(name) for name in QUERY_NAMES if name in fields), None)
             id = next((fields.pop(name) for name in ID_NAMES if name in fields), number)
             if query is None or (isinstance(query, str) and not has_content(query)):
-                raise InvalidInput(f"{path}: line {number} has no 'query' and no 'text' to read")
+                raise InvalidInput(f"{place}: there is no 'query' and no 'text' to read")
             fields.pop("metadata", None)  # of BEIR's
             yield str(id), {"query": query, **fields}
 

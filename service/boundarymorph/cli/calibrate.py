@@ -23,14 +23,17 @@ from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
 from boundarymorph.calibration.judgments import PAIRS
 from boundarymorph.cli import learning
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, allow_cost, console, parts
-from boundarymorph.errors import InvalidInput
+from boundarymorph.cli.common import DataDirectory, allow_cost, check_ceiling, console, new_console, parts
+from boundarymorph.cli.graded import GradedPairs
+from boundarymorph.cli.terminal import steps
+from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.settings import Settings
-from boundarymorph.text import lines_of
+from boundarymorph.text import records_of
 
 if TYPE_CHECKING:
     from boundarymorph.selector.judging import Judged
 
+notes = new_console(stderr=True)  # what is not the result
 GRADES = 3  # the best grade that a language model gives
 TOGETHER = 8  # texts in one call of it
 
@@ -80,7 +83,14 @@ def calibrate(
     judge: JudgeUrl = None,
     suggest: Suggest = None,
     update: Update = False,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="Suggested pairs.", show_default="stdout")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Suggested pairs, or the grades of --judge, which a repetition of the command continues.",
+            show_default="stdout, or judged/NAME.ndjson in the data directory",
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Of the calibration.", show_default="that of the index")] = None,
     gain: Gain = "relevant",
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
@@ -116,7 +126,7 @@ def calibrate(
         _write(asyncio.run(_pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
         return
     if judge is not None:
-        given = asyncio.run(_judge(plan, settings, judge, max_cost, yes))
+        given = asyncio.run(_judge(plan, settings, judge, max_cost, yes, out))
     made, missing = asyncio.run(_learn(plan, settings, given, events))
     place = learning.keep(settings, made)
     if as_json:
@@ -144,12 +154,10 @@ def _requests(
             raise InvalidInput("name the queries with --queries FILE")
         return {query: {"query": query, "index": index, "depth": depth} for query in queries}
     found = {}
-    for number, line in lines_of(_lines(pools), sources.named(pools)):
-        try:
-            record = orjson.loads(line)
-            found[record["query"]] = {"query": record["query"], "pool": {"documents": record["documents"]}}
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{sources.named(pools)}, line {number}: not JSON with query and documents") from error
+    for place, _, record in records_of(_lines(pools), sources.named(pools)):
+        if not isinstance(record, dict) or not isinstance(record.get("query"), str) or "documents" not in record:
+            raise InvalidInput(f"{place}: not JSON with query and documents")
+        found[record["query"]] = {"query": record["query"], "pool": {"documents": record["documents"]}}
     return {query: request for query, request in found.items() if not queries or query in queries}
 
 
@@ -171,51 +179,68 @@ async def _pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, s
     from boundarymorph.selector.judging import Judging
 
     found: list[dict[str, str | None]] = []
+    label = f"queries, each with {plan.budget:,} calls, to find what is worth judging"
     async with parts(settings) as built:
         judging = Judging(built.selector, built.retriever, built.scorer)
-        for number, (query, request) in enumerate(plan.requests.items()):
-            wanted = SelectRequest.model_validate({**request, "budget": plan.budget})
-            task = task_of(wanted, settings, time.monotonic())
-            for document in await judging.suggest(task, count, seed=number):
-                pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
-                found.append(pair)
+        with steps(notes, label, len(plan.requests)) as advance:
+            for number, (query, request) in enumerate(plan.requests.items()):
+                wanted = SelectRequest.model_validate({**request, "budget": plan.budget})
+                task = task_of(wanted, settings, time.monotonic())
+                for document in await judging.suggest(task, count, seed=number):
+                    pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
+                    found.append(pair)
+                advance(1)
     return found
 
 
-async def _judge(plan: Plan, settings: Settings, url: str, max_cost: float | None, yes: bool) -> Judgments:
-    """Have a language model grade what is worth it. Raises InvalidInput if the user declines the cost."""
+async def _judge(
+    plan: Plan, settings: Settings, url: str, max_cost: float | None, yes: bool, out: Path | None
+) -> Judgments:
+    """Have a language model grade what is worth it, but for what it has graded. Raises InvalidInput if the user
+    declines the cost."""
     from boundarymorph.scoring.bill import Amount, OpenLedger
     from boundarymorph.scoring.build import build_scorer
     from boundarymorph.scoring.scorer import PricedScorer
 
     if not url.startswith(("openai://", "openai+")):
         raise InvalidInput("--judge takes a URL of openai://, as scorer.url does")
+    check_ceiling(settings, max_cost)
     judge = build_scorer(
         settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=settings.scorer.judge)}),
         ledger=lambda: OpenLedger(max_cost),
     )
+    kept = GradedPairs(out or settings.data_directory / "judged" / f"{plan.name}.ndjson", judge.name)
     try:
         texts: dict[str, dict[str, str]] = {}
         for pair in await _pairs(plan, settings, PAIRS):
-            content = "\n".join(filter(None, (pair["title"], pair["text"])))
-            texts.setdefault(str(pair["query"]), {})[str(pair["document"])] = content
-        if isinstance(judge, PricedScorer):
+            if not kept.has(str(pair["query"]), str(pair["document"])):
+                content = "\n".join(filter(None, (pair["title"], pair["text"])))
+                texts.setdefault(str(pair["query"]), {})[str(pair["document"])] = content
+        count = sum(map(len, texts.values()))
+        if isinstance(judge, PricedScorer) and count:
             pairs = [(query, text) for query, of_query in texts.items() for text in of_query.values()]
             most = reduce(Amount.plus, (judge.most(*pair) for pair in pairs), Amount())
-            allow_cost(console, "graded", len(pairs), most, asked=yes or max_cost is not None)
-        grades: dict[str, dict[str, float]] = {}
-        for query, of_query in texts.items():
-            for start in range(0, len(of_query), TOGETHER):
-                ids = list(of_query)[start : start + TOGETHER]
-                scored = await judge.score(query, [of_query[id] for id in ids])
-                if scored.failure is not None:
-                    raise scored.failure
-                given = zip(ids, scored.values.tolist(), strict=True)
-                found = {id: float(round(GRADES * value)) for id, value in given if not math.isnan(value)}
-                grades.setdefault(query, {}).update(found)
-        return grades
+            allow_cost(notes, "graded", count, most, asked=yes or max_cost is not None)
+        with steps(notes, "pairs graded", count) as advance:
+            for query, of_query in texts.items():
+                for start in range(0, len(of_query), TOGETHER):
+                    ids = list(of_query)[start : start + TOGETHER]
+                    scored = await judge.score(query, [of_query[id] for id in ids])
+                    values = zip(ids, scored.values.tolist(), strict=True)
+                    given = {id: float(round(GRADES * value)) for id, value in values if not math.isnan(value)}
+                    kept.keep(query, given)
+                    if scored.failure is not None:
+                        raise scored.failure
+                    kept.keep(query, {id: None for id in ids if id not in given})
+                    advance(len(ids))
+    except BoundaryMorphError as error:
+        error.add(f"{len(kept):,} pairs are kept in {kept.path}; the same command continues from there")
+        raise
     finally:
+        kept.close()
         await judge.close()
+    notes.print(f"{len(kept):,} graded pairs are in {kept.path}", markup=False)
+    return kept.grades
 
 
 async def _learn(

@@ -27,6 +27,7 @@ def new_console(**options: Any) -> Console:
 
 
 console = new_console()
+PRICES = "scorer.judge.input_price and scorer.judge.output_price, of a million tokens"
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
@@ -80,12 +81,18 @@ def allow_cost(console: Console, done: str, pairs: int, most: Amount, *, asked: 
 
     asked: whether it was allowed beforehand.
     """
+    priced = f"which cost {most.cost:,.2f}" if most.nanos else f"at a cost that is unknown without {PRICES}"
     console.print(
-        f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, which cost {most.cost:,.2f}, and likely a "
-        "quarter of that"
+        f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, {priced}, and likely a quarter of that"
     )
     if not asked and not (console.is_terminal and typer.confirm("Go on?")):
         raise InvalidInput(f"nothing was {done.split()[0]}: allow it with --yes, or set a ceiling with --max-cost")
+
+
+def check_ceiling(settings: Settings, most_cost: float | None) -> None:
+    """Raise InvalidInput for a ceiling of cost without prices, below which anything would stay."""
+    if most_cost is not None and not (settings.scorer.judge.input_price or settings.scorer.judge.output_price):
+        raise InvalidInput(f"--max-cost needs prices, or nothing would ever count against it: set {PRICES}")
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:

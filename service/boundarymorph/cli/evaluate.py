@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table as Grid
 
 from boundarymorph.cli import terminal
-from boundarymorph.cli.common import allow_cost
+from boundarymorph.cli.common import allow_cost, check_ceiling
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
 from boundarymorph.evaluation.builder import Approve, TableBuilder
@@ -129,6 +129,7 @@ def _scorer(evaluation: Evaluation) -> Scorer:
     if not evaluation.scorer:
         return build_local_scorer(Settings.load())
     settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
+    check_ceiling(settings, evaluation.max_cost)
     return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
 
 

@@ -90,6 +90,30 @@ def ingestion(
     yield write
 
 
+@contextmanager
+def steps(
+    console: Console, label: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows the progress of counted work when called with how much more is done: on a terminal as
+    a bar, otherwise as a line at the beginning and every LINE_SECONDS."""
+    if console.is_terminal:
+        with progress(console) as bar:
+            task = bar.add_task(label, total=total)
+            yield lambda more: bar.advance(task, more)
+        return
+    done, last = 0, clock()
+    console.print(f"0 of {total:,} {label}")
+
+    def write(more: int) -> None:
+        nonlocal done, last
+        done += more
+        if clock() - last >= LINE_SECONDS:
+            last = clock()
+            console.print(f"{done:,} of {total:,} {label}")
+
+    yield write
+
+
 def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float) -> None:
     """Print the result of an upload, the lines that were skipped, and the fields that were not kept."""
     console.print(

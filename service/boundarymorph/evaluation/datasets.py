@@ -6,15 +6,14 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import IO, Any, cast
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.text import lines_of
+from boundarymorph.text import lines_of, records_of
 
 IR_DATASETS = "ir_datasets:"
 MAX_GRADE = 65_535
@@ -84,45 +83,46 @@ def _there(directory: Path, name: str) -> Path | None:
     return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from lines_of(file, str(path))
+            yield cast(IO[bytes], file)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
 
 def _records(path: Path) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
-    for number, line in _lines(path):
-        try:
-            record = orjson.loads(line)
+    with _opened(path) as file:
+        for place, _, record in records_of(file, str(path)):
+            if not isinstance(record, dict) or "text" not in record or not {"_id", "id"} & record.keys():
+                raise InvalidInput(f"{place}: not a JSON object with _id (or id) and text")
             identifier, text = record["_id"] if "_id" in record else record["id"], record["text"]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{path}, line {number}: not a JSON object with _id (or id) and text") from error
-        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
-            raise InvalidInput(f"{path}, line {number}: _id must be a string or an integer")
-        identifier, text = str(identifier), "" if text is None else str(text)
-        if identifier in seen:
-            raise InvalidInput(f"{path}, line {number}: the id {identifier!r} occurs twice")
-        seen.add(identifier)
-        title = record.get("title")
-        yield identifier, f"{title}\n{text}" if title else text
+            if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+                raise InvalidInput(f"{place}: _id must be a string or an integer")
+            identifier, text = str(identifier), "" if text is None else str(text)
+            if identifier in seen:
+                raise InvalidInput(f"{place}: the id {identifier!r} occurs twice")
+            seen.add(identifier)
+            title = record.get("title")
+            yield identifier, f"{title}\n{text}" if title else text
 
 
 def _judgments(path: Path) -> dict[str, dict[str, int]]:
     """query-id, corpus-id, score, tab-separated, below a header or not; also TREC's four columns."""
     grades: dict[str, dict[str, int]] = {}
-    for number, line in _lines(path):
-        fields = line.split()
-        try:
-            query, document, grade = fields[0], fields[-2], int(fields[-1])
-        except (IndexError, ValueError) as error:
-            if number == 1:
-                continue
-            raise InvalidInput(f"{path}, line {number}: not query-id, corpus-id and a whole grade") from error
-        if grade > 0:
-            grades.setdefault(query, {})[document] = grade
+    with _opened(path) as file:
+        for number, line in lines_of(file, str(path)):
+            fields = line.split()
+            try:
+                query, document, grade = fields[0], fields[-2], int(fields[-1])
+            except (IndexError, ValueError) as error:
+                if number == 1:
+                    continue
+                raise InvalidInput(f"{path}, line {number}: not query-id, corpus-id and a whole grade") from error
+            if grade > 0:
+                grades.setdefault(query, {})[document] = grade
     return grades
 
 
