@@ -56,7 +56,7 @@ class Scrapes:
 
     def scrape(self, now: float) -> None:
         found: dict[str, dict[Labels, float]] = defaultdict(dict)
-        exposed = generate_latest(REGISTRY.restricted_registry(NAMED))  # type: ignore[arg-type]
+        exposed = generate_latest(REGISTRY.restricted_registry(NAMED))
         for family in text_string_to_metric_families(exposed.decode()):
             for sample in family.samples:
                 found[sample.name][frozenset({**sample.labels, "instance": "a"}.items())] = sample.value
@@ -135,7 +135,7 @@ class Scrapes:
 
 
 def _seconds(offset: Any) -> float:
-    return 0.0 if offset is None else offset.total_seconds()  # type: ignore[no-any-return]
+    return 0.0 if offset is None else offset.total_seconds()
 
 
 def _matches(selector: Any, labels: Mapping[str, str]) -> bool:
