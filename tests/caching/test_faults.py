@@ -74,6 +74,7 @@ async def bench(own_server: RedisServer) -> AsyncIterator[Bench]:
         yield bench
 
 
+@pytest.mark.servers
 async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     await bench.everything_works()
     own_server.kill()

@@ -31,6 +31,7 @@ def test_the_corpus() -> None:
     assert not any(id.startswith(("test.", "idlelib.", "site-packages", "lib2to3.", "__")) for id in by_id)
 
 
+@pytest.mark.servers
 def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def few() -> Iterator[Document]:
         for number in range(40):

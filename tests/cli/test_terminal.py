@@ -112,3 +112,18 @@ class TestPace:
         clock.now += 1
         pace.observe(1, 150)
         assert pace.seconds_left == 0
+
+
+@pytest.mark.strangers
+def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO, clock: Clock) -> None:
+    with terminal.steps(new_console(file=screen), "embedding", 3_500, clock) as advance:
+        for _ in range(35):
+            clock.now += 1
+            advance(100)
+    assert screen.getvalue().splitlines() == [
+        "embedding: 3,500",
+        *(f"embedding: {n},000 of 3,500" for n in (1, 2, 3)),
+    ]
+    with terminal.steps(new_console(file=screen, force_terminal=True, width=120), "embedding", 10, clock) as advance:
+        advance(10)
+    assert "10/10" in screen.getvalue()

@@ -1,6 +1,7 @@
 """The gateway is killed or told to stop, its callers leave, its clock jumps."""
 
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -189,8 +190,9 @@ def _with_a_clock_of_its_own(folder: Path, *options: str) -> Iterator[tuple[Serv
     offset = folder / "offset"
     offset.write_text("+0\n")
     library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
+    preloaded = shutil.copy(library, folder)  # as the loader takes a space for the end of a path
     environment = {
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": str(preloaded),
         "FAKETIME_TIMESTAMP_FILE": str(offset),
         "FAKETIME_CACHE_DURATION": "1",
         "DONT_FAKE_MONOTONIC": "1",

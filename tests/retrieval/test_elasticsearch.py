@@ -149,6 +149,7 @@ def test_a_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> 
     assert all("script_score" in body["query"] for body in server.bodies)
 
 
+@pytest.mark.servers
 def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> None:
     catalog = AttachedCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")

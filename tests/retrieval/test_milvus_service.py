@@ -114,6 +114,7 @@ def test_a_service_over_milvus(tmp_path: Path, vectors: str) -> None:
     assert not (tmp_path / "data" / "indexes").exists()
 
 
+@pytest.mark.servers
 def test_a_service_waits_for_milvus(tmp_path: Path) -> None:
     port = free_port()
     options = ("--milvus-url", f"http://127.0.0.1:{port}")

@@ -207,6 +207,7 @@ def test_a_large_table_is_searched_by_its_index(port: int, connection: psycopg.C
     assert (len(filtered.pool), list(filtered.warnings)) == (COUNT // 5, [])
 
 
+@pytest.mark.servers
 def test_what_is_wrong_with_a_table_is_said(port: int, connection: psycopg.Connection[Any]) -> None:
     fill(connection, "flawed", f"vector({DIMENSION})", DOCUMENTS[:5])
     connection.execute("UPDATE flawed SET text = NULL, title = NULL WHERE id = 'plain'")

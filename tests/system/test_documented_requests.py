@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from boundarymorph.cli import demo
 from tests.api.service import texts
+from tests.documented import TOLERANCE
 from tests.system.service import Service, service
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +23,7 @@ COMMANDS = [(page.name, found[1]) for page in PAGES for found in COMMAND.findite
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("documented") / "data") as running:
+    with service(tmp_path_factory.mktemp("documented") / "data", embedded=True) as running:
         assert running.client.put(f"/indexes/{demo.INDEX}").is_success
         assert running.client.post(f"/indexes/{demo.INDEX}/documents", json=texts(30)).is_success
         yield running
@@ -34,5 +36,23 @@ def test_a_request(demonstrated: Service, command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+# The requests of pools, whose answer is shown: what is left out there is a row of dots.
+ANSWERED = re.compile(r"(?ms)^\$ (curl [^`]*?\"pool\"[^`]*?)\n(\{\n.*?)```")
+SHOWN = [(page.name, *found.groups()) for page in PAGES for found in ANSWERED.finditer(page.read_text())]
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(("page", "command", "shown"), SHOWN, ids=lambda text: text[:12])
+def test_what_is_answered(demonstrated: Service, page: str, command: str, shown: str) -> None:
+    here = command.replace("localhost:8080", demonstrated.url)
+    answer = json.loads(subprocess.run(["bash", "-c", here], capture_output=True, check=True).stdout)
+    documents = [json.loads(found.replace(", ...", "")) for found in re.findall(r"\{\"id\"[^{}]*\}", shown)]
+    assert documents and len(documents) == len(answer["documents"])
+    for document, got in zip(documents, answer["documents"], strict=True):
+        for name, value in document.items():
+            assert got[name] == (pytest.approx(value, abs=TOLERANCE) if isinstance(value, float) else value)
+
+
 def test_there_are_some() -> None:
     assert {page for page, _ in COMMANDS} == {page.name for page in PAGES}
+    assert {"README.md", "index.md"} <= {page for page, *_ in SHOWN}

@@ -1,6 +1,7 @@
 """Long uploads to a real process, and snapshots of its indexes: memory, progress, full disks."""
 
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -104,10 +105,13 @@ def test_a_build_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     records = ({"id": n, "text": f"number {n}", "metadata": {"more": f"{n} " * 8_000}} for n in range(count))
     source.write_bytes(b"\n".join(map(orjson.dumps, records)))
     (tmp_path / "disk").mkdir()
-    build = f"{sys.executable} -m tests.weights index build a --from {source} --data-directory {tmp_path}/disk"
+    disk = shlex.quote(f"{tmp_path}/disk")
+    build = (
+        f"{shlex.quote(sys.executable)} -m tests.weights index build a --from documents.jsonl --data-directory {disk}"
+    )
     script = (
-        f"mount -t tmpfs -o size=6m tmpfs {tmp_path}/disk && {build}; echo code $?; "
-        f"mount -t tmpfs -o remount,size=100m tmpfs {tmp_path}/disk && {build}"
+        f"mount -t tmpfs -o size=6m tmpfs {disk} && {build}; echo code $?; "
+        f"mount -t tmpfs -o remount,size=100m tmpfs {disk} && {build}"
     )
     environment = {**environment_with(embedded=False), "PYTHONPATH": str(REPOSITORY)}
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]

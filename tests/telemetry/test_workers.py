@@ -96,6 +96,7 @@ def scraped(running: Service) -> str:
     return running.client.get("/metrics", headers={"connection": "close"}).text
 
 
+@pytest.mark.servers
 def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> None:
     asked = 0
     while len(served(gateway)) < 2:

@@ -86,6 +86,7 @@ def findings(page: Page) -> list[tuple[str, list[str]]]:
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
 
 
+@pytest.mark.servers
 def test_a_selection(opened: Open, demonstrated: Service) -> None:
     with opened() as page:
         ask(page, budget=20, k=12, batch_size=5)
@@ -739,7 +740,7 @@ def test_many_documents(opened: Open) -> None:
     """Are listed when somebody wants them."""
     with opened() as page:
         ask(page, budget=5, k=130)
-        assert page.locator("#set > li").count() == 100
+        assert page.locator("#set > li").count() == 12
         page.click("#rest")
         assert page.locator("#set > li").count() == 130
 
@@ -818,3 +819,24 @@ def test_the_description_of_the_api(opened: Open) -> None:
         page.get_by_role("button", name="Try it out").click()
         page.get_by_role("button", name="Execute").click()
         expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+
+
+@pytest.mark.strangers
+def test_of_another_index_nothing_is_asked_at_first_sight(opened: Open, tmp_path: Path) -> None:
+    """The query is empty, and Enter in the field of the key leaves the page where it is."""
+    with service(tmp_path / "data") as running:
+        assert running.client.put("/indexes/own").is_success
+        with opened(url=running.url) as page:
+            expect(page.locator("#index option")).to_have_count(1)
+            assert page.input_value("#query") == ""
+            page.fill("#key", "any")
+            page.press("#key", "Enter")
+            assert page.url.endswith("/playground") and page.input_value("#key") == "any"
+
+
+@pytest.mark.strangers
+def test_the_set_comes_before_what_explains_it(opened: Open) -> None:
+    with opened() as page:
+        compared(page)
+        places = [page.locator(name).bounding_box() for name in ("#headline", "#set", "#ranking", "#map")]
+        assert [box["y"] for box in places if box] == sorted(box["y"] for box in places if box) and all(places)

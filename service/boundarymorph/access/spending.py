@@ -18,6 +18,9 @@ DAY = 86_400
 KEPT = 2 * DAY  # seconds for which a day's sum stays in Redis
 
 
+CEILINGS = ("request_tokens", "request_cost", "key_day_tokens", "key_day_cost", "day_tokens", "day_cost")
+
+
 @dataclass(frozen=True, slots=True)
 class _Ceiling:
     """name: of the setting; key: of the sum that it limits; most, added: in tokens, or billionths of the currency."""
@@ -50,6 +53,9 @@ class Spending:
         Raises InvalidConfiguration for a malformed url.
         """
         self._chosen, self._clock = chosen, clock
+        for name in CEILINGS:
+            if getattr(chosen, name) is not None:
+                metrics.cost_refused.labels(name)  # from 0 on: what a series begins with is no increase
         self._own: Counter[str] = Counter()
         self._today = ""
         self._counters: SharedCounters | None = None

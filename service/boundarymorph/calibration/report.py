@@ -93,12 +93,26 @@ def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) ->
 
 
 def _standing(ncg: Sequence[Mapping[str, float]]) -> str:
+    """Say how the three orders compare, from the figures as the table shows them."""
     if not ncg:
         return "calibrated probabilities are better than the scorer's"
-    scorer, retriever, calibrated = (
-        100 * float(np.mean([row[name] for row in ncg])) for name in ("scorer", "retriever", "calibrated")
-    )
-    compared = "worse" if scorer < retriever else "better"
-    gain = calibrated - max(scorer, retriever)
-    together = f"they beat both by {gain:.1f} points" if gain > 0.05 else "they are as good as the better of the two"
-    return f"the scorer is {compared} than your retriever here; calibrated together {together}"
+    shown = [{name: round(100 * row[name], 1) for name in ("scorer", "retriever", "calibrated")} for row in ncg]
+    ahead = [row["scorer"] - row["retriever"] for row in shown]
+    gains = [row["calibrated"] - max(row["scorer"], row["retriever"]) for row in shown]
+    places = [int(row["k"]) for row in ncg]
+    better, worse = _at(places, [each > 0 for each in ahead]), _at(places, [each < 0 for each in ahead])
+    sides = [f"{word} than your retriever{at}" for word, at in (("better", better), ("worse", worse)) if at is not None]
+    scorer = "the scorer is " + (" and ".join(sides) or "as good as your retriever")
+    beaten = _at(places, [gain > 0 for gain in gains])
+    if beaten is None:
+        return f"{scorer}; calibrated together they do not beat the better of the two"
+    low, high = (f"{bound([gain for gain in gains if gain > 0]):.1f}" for bound in (min, max))
+    points = high if low == high else f"{low} to {high}"
+    return f"{scorer}; calibrated together they beat both{beaten} by {points} points"
+
+
+def _at(places: Sequence[int], holds: Sequence[bool]) -> str | None:
+    """Name the places where something holds: nothing to name if everywhere, None if nowhere."""
+    if not any(holds):
+        return None
+    return "" if all(holds) else " at k = " + ", ".join(str(k) for k, here in zip(places, holds, strict=True) if here)

@@ -59,7 +59,7 @@ class DemoFailed(BoundaryMorphError):
 def run(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
     """Start the service, index the corpus, select, and print. Raises DemoFailed."""
     data_directory = settings.data_directory
-    console.print("[dim]starting the service[/dim]")
+    console.print("[dim]starting the service, with an encoder and a cross-encoder on the CPU[/dim]")
     with service(data_directory) as client:
         encoding = _upload(console, client)
         console.print(f"[dim]{encoding}[/dim]")
@@ -200,11 +200,12 @@ def _await_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None
 def _upload(console: Console, client: httpx.Client) -> str:
     """Send every document; the service does not embed unchanged ones again."""
     start = time.monotonic()
+    console.print("[dim]reading the docstrings of Python's standard library[/dim]")
     corpus = list(docstrings())
+    console.print(f"[dim]indexing {len(corpus):,} documents; those that are new are embedded[/dim]")
     _answered(client.put(f"/indexes/{INDEX}"))
     counts = {"added": 0, "updated": 0, "unchanged": 0}
-    with terminal.progress(console) as progress:
-        bar = progress.add_task(f"indexing {INDEX}", total=len(corpus))
+    with terminal.steps(console, f"indexing {INDEX}", len(corpus)) as advance:
         for first in range(0, len(corpus), UPLOAD):
             batch = corpus[first : first + UPLOAD]
             lines = b"\n".join(map(orjson.dumps, batch))
@@ -212,7 +213,7 @@ def _upload(console: Console, client: httpx.Client) -> str:
             report = _answered(client.post(f"/indexes/{INDEX}/documents", content=lines, headers=headers)).json()
             for outcome in counts:
                 counts[outcome] += report[outcome]
-            progress.advance(bar, len(batch))
+            advance(len(batch))
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count)
     return f"{len(corpus):,} documents: {outcomes} in {time.monotonic() - start:.1f} s"
 

@@ -104,7 +104,7 @@ async def pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, st
                 for document in await judging.suggest(task, count, seed=number):
                     pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
                     found.append(pair)
-                advance()
+                advance(1)
     return found
 
 
@@ -159,7 +159,7 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
     waiting, done = iter(missing), 0
     errors, refused = list[BaseException](), 0
 
-    async def several(advance: Callable[[], None]) -> None:
+    async def several(advance: Callable[[int], None]) -> None:
         nonlocal done, refused
         for pair in _until(waiting, errors):
             try:
@@ -179,7 +179,7 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
                 continue
             refused = 0
             done += 1
-            advance()
+            advance(1)
 
     try:
         with terminal.steps(new_console(stderr=True), "grading pairs", len(missing)) as advance:

@@ -38,25 +38,25 @@ def progress(console: Console) -> Progress:
 @contextmanager
 def steps(
     console: Console, doing: str, total: int, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[], None]]:
-    """Yield a function that is called after each of so many steps: on a terminal it moves a bar, otherwise it writes a
-    line every LINE_SECONDS. The first line says at once what begins."""
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is called with how many more steps are done: on a terminal it moves a bar, otherwise it
+    writes a line every LINE_SECONDS. The first line says at once what begins."""
     if console.is_terminal:
         with progress(console) as bar:
             task = bar.add_task(doing, total=total)
-            yield lambda: bar.advance(task)
+            yield lambda more: bar.advance(task, more)
         return
-    console.print(f"{doing}: {total:,}", markup=False)
-    done, last = 0, clock()
+    console.print(f"{doing}: {total:,}", markup=False, highlight=False)
+    done, told = 0, clock()
 
-    def write() -> None:
-        nonlocal done, last
-        done += 1
-        if clock() - last >= LINE_SECONDS:
-            last = clock()
-            console.print(f"{doing}: {done:,} of {total:,}", markup=False)
+    def tell(more: int) -> None:
+        nonlocal done, told
+        done += more
+        if clock() - told >= LINE_SECONDS:
+            told = clock()
+            console.print(f"{doing}: {done:,} of {total:,}", markup=False, highlight=False)
 
-    yield write
+    yield tell
 
 
 @contextmanager

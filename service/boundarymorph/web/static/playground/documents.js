@@ -2,7 +2,7 @@
 
 import { decimal, element, find, number } from "./dom.js";
 
-const FIRST = 100; // documents of the set that are listed at first
+const FIRST = 12; // documents of the set that are listed at first
 const PASSAGE = 300; // characters of a passage that are quoted
 
 // The set, and why each document is in it. queries: of the request, if there are several.

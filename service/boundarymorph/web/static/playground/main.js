@@ -4,7 +4,7 @@ import { Comparison, documentsOf, offerComparison, rerankPlainly, showComparison
 import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
-import { DEMO, offerQueries } from "./examples.js";
+import { DEMO, QUERIES, offerQueries } from "./examples.js";
 import { Judging } from "./judging.js";
 import { MapChart } from "./map.js";
 import { drawLegend } from "./marks.js";
@@ -195,12 +195,14 @@ function begin(demo) {
     form.query = query;
     form.ask(ask);
   });
-  const queried = location.search ? form.restore() : demo; // without one, what somebody has typed in meanwhile stays
+  const queried = location.search ? form.restore() : demo;
+  if (demo && !find("query").value) form.query = QUERIES[0]; // what somebody has typed in meanwhile stays
   if (queried && form.usesIndex) ask();
 }
 
 addEventListener("popstate", () => form.restore() && ask());
 find("cancel").addEventListener("click", cancel);
+find("key").form.addEventListener("submit", (event) => event.preventDefault()); // Enter is a change, too
 find("key").addEventListener("change", () => {
   service.key = find("key").value.trim();
   listIndexes();

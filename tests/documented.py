@@ -1,0 +1,15 @@
+"""What the documentation shows as printed, beside what is."""
+
+import re
+
+import pytest
+
+NUMBER = re.compile(r"\d+\.\d+")
+TOLERANCE = 0.05  # of what models compute, which differs a little between processors
+
+
+def check_printed(printed: str, shown: str) -> None:
+    """Assert that every word is the same, and every number nearly."""
+    assert NUMBER.sub("0.0", printed).split() == NUMBER.sub("0.0", shown).split()
+    numbers = [list(map(float, NUMBER.findall(text))) for text in (printed, shown)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=TOLERANCE)
