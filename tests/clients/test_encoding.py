@@ -13,7 +13,7 @@ from uuid import UUID
 
 import httpx
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from boundarymorph_client import AsyncClient, Client, ConnectionFailed, InvalidArgument
@@ -53,7 +53,7 @@ def test_what_has_a_form_in_json(value: object, expected: object) -> None:
         float("nan"), float("-inf"), np.float64("nan"), np.array([1.0, np.nan]), Decimal("NaN"), Decimal("1e999"),
         {1}, b"a", object(), pd.NaT, np.datetime64("NaT"), timedelta(1), np.timedelta64(1, "s"), {(1, 2): 3},
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_has_none_is_named(value: object) -> None:
     with pytest.raises(InvalidArgument, match=r"pool\.documents\[1\] \(id 'b'\)\.metadata\.x"):

@@ -95,7 +95,8 @@ def test_haystack(given: dict[str, Any]) -> None:
 
 
 def test_haystack_none_in_a_list_is_no_none() -> None:
-    for metadata in ({"x": ["Ann", None]}, {"x": [None, 1]}, {"x": [True, None]}, {"x": []}):
+    odd: list[dict[str, Any]] = [{"x": ["Ann", None]}, {"x": [None, 1]}, {"x": [True, None]}, {"x": []}]
+    for metadata in odd:
         document = Document(content="c", meta=metadata)
         for operator in ("==", "!="):
             given = of(operator, None)

@@ -176,8 +176,8 @@ async def cache_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> A
     link = RedisLink(nowhere(), timeout=5, clock=clock)
     cache = RedisScoreCache(link)
     for _ in range(5):
-        await cache.read("model", "q", ["text"])
-    yield lambda: cache.read("model", "q", ["text"])
+        await cache.read("model", "q", [b"text"])
+    yield lambda: cache.read("model", "q", [b"text"])
     await link.close()
 
 

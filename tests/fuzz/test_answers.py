@@ -98,7 +98,7 @@ async def test_pages_end_where_they_would_be_large(tmp_path: Path) -> None:
     async with serving(Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_500))) as client:
         answer(await client.put("/indexes/i", json={"encoder": "none"}))
         answer(await client.post("/indexes/i/documents", json=documents))
-        found, after = [], ""
+        found, after = list[dict[str, object]](), ""
         while after is not None:
             page = answer(await client.get("/indexes/i/documents", params={"limit": 100, "after": after}))
             assert len(page["documents"]) <= 3

@@ -89,6 +89,8 @@ def _ordered(field: str, value: Any, operator: str) -> Filter:
 
 def _ordered_times(field: str, moment: datetime, operator: str) -> Filter:
     """Compare by code points. A date comes before its times, a space before T, and a fraction before a zone."""
+    from_it: Filter
+    before: Filter
     day, (spaced, joined) = f"{moment.date()}", (_shortest(moment, between) for between in " T")
     equal = {field: {"in": _spelled(moment)}}
     if moment.time() == time_of_day.min:

@@ -198,7 +198,7 @@ def _comparison(given: MetadataFilter) -> Filter:
         raise _unusable(given, f"it has {', '.join(each.value for each in OPERATORS)}")
     if key in COMBINING:
         raise _unusable(given, f"a field cannot have the name {key!r} there")
-    if isinstance(value, list) != (operator in OF_LISTS):
+    if isinstance(value, list) is not (operator in OF_LISTS):
         raise _unusable(given, "give it a list" if operator in OF_LISTS else f"{value!r} is a list")
     if value is None:
         if operator is FilterOperator.NE:
@@ -206,7 +206,7 @@ def _comparison(given: MetadataFilter) -> Filter:
         if operator is FilterOperator.EQ:
             return NOTHING
         raise _unusable(given, "give it a value")
-    if operator is FilterOperator.ALL:
+    if operator is FilterOperator.ALL and isinstance(value, list):
         return {"and": [{key: {"eq": each}} for each in value]} if value else present(key)
     return {key: {OPERATORS[operator]: value}}
 
