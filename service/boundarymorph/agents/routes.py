@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import httpx
+import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from pydantic import BaseModel
 
 from boundarymorph import parsing
 from boundarymorph.access import bodies
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.keys import Caller, Scope
+from boundarymorph.access.rates import RateLimited
 from boundarymorph.agents import tools
 from boundarymorph.agents.endpoint import McpEndpoint
 from boundarymorph.agents.loopback import Loopback
@@ -26,9 +29,16 @@ from boundarymorph.telemetry import logs, tracing
 FOR_MODELS = "Pass the answer, or the detail of a problem, to the language model that gave the arguments."
 
 
-async def _identified(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> str:
+async def _permitted(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Caller:
+    """Return a caller with scope `select`."""
+    return identify(request, access).within(Scope.SELECT)
+
+
+PermittedOf = Annotated[Caller, Depends(_permitted)]
+
+
+async def _identified(request: Request, access: AccessOf, permitted: PermittedOf) -> str:
     """Return the name of a caller with scope `select`, whose request is counted before its body is read."""
-    permitted = identify(request, access).within(Scope.SELECT)
     await count(request, access, permitted)
     return permitted.name
 
@@ -50,13 +60,36 @@ router = APIRouter(tags=["agents"], lifespan=_running)
 
 
 @router.api_route("/mcp", methods=["POST", "DELETE"], include_in_schema=False)
-async def _mcp(request: Request, access: AccessOf, caller: CallerOf) -> Response:
+async def _mcp(request: Request, access: AccessOf, permitted: PermittedOf) -> Response:
     """Answer a request of the Model Context Protocol."""
+    limited = None
+    try:
+        await count(request, access, permitted)
+    except RateLimited as error:
+        limited = error
     body = await bodies.read(request, access, access.settings.agents.body_bytes)
+    if limited is not None:
+        return _over_limit(body, limited)
     await bodies.off_loop(access, body, lambda: parsing.check(body))
     request.state.rest = _rest(request)
     endpoint: McpEndpoint = request.app.state.endpoint
-    return await endpoint.exchange(body, caller)
+    return await endpoint.exchange(body, permitted.name)
+
+
+def _over_limit(body: bytes, limited: RateLimited) -> Response:
+    """Return the answer to a call of a tool over the rate limit, which the client then shows to its language model.
+    Raises RateLimited for any other request."""
+    try:
+        message = orjson.loads(body)
+        id = message["id"] if message["method"] == "tools/call" else None
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        id = None
+    if id is None:
+        raise limited
+    text = f"{limited}. Wait {math.ceil(limited.retry_after)} seconds and call again."
+    result = {"content": [{"type": "text", "text": text}], "isError": True, "resultType": "complete"}
+    content = orjson.dumps({"jsonrpc": "2.0", "id": id, "result": result})
+    return Response(content, media_type="application/json")
 
 
 @router.get("/tools/openai.json", summary="The tools as functions for chat completions")
