@@ -270,7 +270,8 @@ export interface paths {
         };
         /**
          * List documents
-         * @description Return a page of documents in the order of their ids. Between two pages others may write.
+         * @description Return a page of documents in the order of their ids, with fewer than `limit` if they are large. Between two
+         *     pages others may write.
          */
         get: operations["list_documents_indexes__name__documents_get"];
         put?: never;
@@ -301,7 +302,8 @@ export interface paths {
         };
         /**
          * Describe an index and a sample of it
-         * @description Return its description, with the lengths and the metadata of a sample of its documents.
+         * @description Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
+         *     large.
          */
         get: operations["statistics_indexes__name__stats_get"];
         put?: never;
@@ -503,7 +505,7 @@ export interface paths {
         put?: never;
         /**
          * List the indexes
-         * @description The indexes that you may search, and how many documents each has. Call it once, before select_documents.
+         * @description The indexes that you may search: how many documents each has, and the fields of their metadata with some values, for filter and distinct. Call it once, before select_documents.
          *
          *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
          */
@@ -525,7 +527,7 @@ export interface paths {
         put?: never;
         /**
          * Search
-         * @description The 10 documents that are most relevant to a query, by title. fetch has their texts; select_documents does both at once.
+         * @description The titles of the 10 documents that are most relevant to a query. fetch has their texts; select_documents does both at once.
          *
          *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
          */
@@ -6283,8 +6285,8 @@ export interface operations {
                     query: string;
                     /** @description Other questions that the documents may answer instead, for one set with one budget. Not together with max_tokens, min_relevance, distinct, diversity or an automatic budget. */
                     further_queries?: string[];
-                    /** @description The index to search; list_indexes returns their names. */
-                    index: string;
+                    /** @description The index to search; needed if there are several. list_indexes names them. */
+                    index?: string;
                     /** @description How many documents you want; 10 by default. */
                     k?: number;
                     /** @description Instead of k: as many documents as fit into this many tokens, the limit of the answer. */
@@ -6336,8 +6338,8 @@ export interface operations {
                             relevance: number;
                             /** @description Where a person can read it. Detailed answers only. */
                             url?: string;
-                            /** @description Judged by the accurate model, or inferred from others. Detailed answers only. */
-                            judged?: boolean;
+                            /** @description Whether the relevance is the accurate model's judgement, or inferred from others. */
+                            judged: boolean;
                             /** @description Standard deviation of an inferred relevance. Detailed answers only. */
                             uncertainty?: number;
                             /** @description Its rank in plain retrieval. Detailed answers only. */
@@ -6504,6 +6506,15 @@ export interface operations {
                             name: string;
                             /** @description Number of documents. */
                             documents: number;
+                            /** @description Fields of the metadata in a sample, for filter and distinct. Not there: not looked at. */
+                            fields?: {
+                                [key: string]: {
+                                    /** @description Of its values: string, number, boolean, array, object, null. */
+                                    type: string;
+                                    /** @description Some of its values. */
+                                    examples: unknown[];
+                                };
+                            };
                         }[];
                         /** @description What to know about this answer. */
                         notes: string[];
