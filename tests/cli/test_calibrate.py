@@ -92,7 +92,7 @@ def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     (tmp_path / "judged.ndjson").write_text(judged(pairs))
     said = run("texts", "--judgments", "judged.ndjson")
     assert "160 judgements of 8 queries" in said
-    assert "the scorer is worse than your retriever here" in said
+    assert "the scorer is worse than your retriever" in said
     assert "the default of the index 'texts'" in said
     made = kept(tmp_path)
     assert made.form == "signals"

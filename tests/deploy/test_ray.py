@@ -87,7 +87,8 @@ def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "milvus" not in applications["gateway"]
 
 
-def test_the_manifest_has_what_is_printed() -> None:
+def test_the_manifest_has_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOUNDARYMORPH_METRICS_SECONDS")  # of all tests
     spec = yaml.safe_load(SERVICE.read_text())["spec"]
     config = yaml.safe_load(spec["serveConfigV2"])
     ServeDeploySchema.model_validate(config)

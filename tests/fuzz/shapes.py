@@ -69,6 +69,9 @@ ROUTES: dict[App, list[Route]] = {
         ("POST", "/characters", JSON, {"index": "own", "ids": ["e0"]}),
         ("POST", "/embed/query", JSON, {"query": "q"}),
         ("POST", "/embed/documents", JSON, {"texts": ["t"]}),
+        ("POST", "/calibrations", JSON, {"name": "a", "index": "own"}),
+        ("POST", "/calibrations/keep", JSON, {"calibration": {"name": "a", "index": "own"}}),
+        ("POST", "/judgments/events", JSON, {"index": "own", "after": 0}),
     ],
     "scorer": [("POST", "/score", JSON, {"query": "q", "texts": ["t"]})],
 }

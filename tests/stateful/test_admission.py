@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from boundarymorph.access.admission import Admission
-from boundarymorph.errors import Overloaded
+from boundarymorph.errors import LimitExceeded, Overloaded
 from boundarymorph.inference.shares import Shares
 from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
@@ -198,7 +198,7 @@ class SharesMachine(RuleBasedStateMachine):
         fits = allowed(self.taken, MOST, caller, amount)
         try:
             self.open[name][1](amount)
-        except Overloaded:
+        except (Overloaded, LimitExceeded):
             assert not fits
         else:
             assert fits

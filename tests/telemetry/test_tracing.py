@@ -54,7 +54,9 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
             answer = front.client.post("/select", json=REQUEST, headers=headers)
             assert answer.json()["status"] == "complete"
             refused = front.client.post(
-                "/select", json=REQUEST | {"index": "nowhere", "pool": None, "vectors": None}, headers=headers
+                "/select",
+                json=REQUEST | {"index": "nowhere", "pool": None, "vectors": None, "calibration": False},
+                headers=headers,
             )
             assert refused.status_code == 404
             assert [running.stop() for running in (front, scores, pools)] == [0, 0, 0]

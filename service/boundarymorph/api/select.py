@@ -83,8 +83,11 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
 async def calibrated(
     request: Request, access: Access, task: SelectionTask, wanted: Wanted, source: CalibrationSource, index: str | None
 ) -> SelectionTask:
-    """Return the task with the calibration that its caller wants, or has by default. index: whose, if any."""
-    return replace(task, calibration=await access.calibrations.of(wanted, permitted(request), source, index))
+    """Return the task with the calibration that its caller wants, or has by default. index: whose, if any. Raises
+    DeadlineExceeded, and as `Calibrations.of` does."""
+    async with task.deadline.enforced():
+        chosen = await access.calibrations.of(wanted, permitted(request), source, index)
+    return replace(task, calibration=chosen)
 
 
 async def selected(

@@ -96,7 +96,7 @@ class Shares:
 
         def take(amount: int) -> None:
             nonlocal taken
-            if amount > room(taken, taken, self.most, self._share):
+            if amount and amount > room(taken, taken, self.most, self._share):
                 raise LimitExceeded(
                     f"this request takes more than it can ever get of the {self.most:,} {self._what}; ask for less"
                 )

@@ -357,13 +357,13 @@ def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
 def by_spelling(leaf: Exists | Compare) -> Condition:
     """Return the condition of a field whose name has dots as one of leaves that name a single path each, which must not
     be split again; any other as it is."""
-    paths = spellings(leaf.path)
-    if len(paths) == 1:
-        return leaf
-    nested, whole = (replace(leaf, path=path) for path in paths)
-    if isinstance(leaf, Exists):
-        return AnyOf(frozenset({nested, whole}))
-    return AnyOf(frozenset({nested, AllOf(frozenset({Not(Exists(paths[0])), whole}))}))
+    *others, last = spellings(leaf.path)
+    condition: Condition = replace(leaf, path=last)
+    for path in reversed(others):
+        if isinstance(leaf, Compare):  # the first path that leads somewhere counts
+            condition = AllOf(frozenset({Not(Exists(path)), condition}))
+        condition = AnyOf(frozenset({replace(leaf, path=path), condition}))
+    return condition
 
 
 def _json_path(path: tuple[str, ...]) -> str:

@@ -88,7 +88,8 @@ class Documents:
         self._first: dict[str | bytes, int] = {}
         self._seen = np.zeros(len(pool), dtype=np.bool_)
         self._there = np.zeros(len(pool), dtype=np.bool_)
-        self._blank = np.zeros(len(pool), dtype=np.bool_)
+        given = [self.by_id.get(id) for id in pool.ids]
+        self._blank = np.array([each is not None and not has_content(each.content) for each in given], dtype=np.bool_)
         self._alike: _Groups | None = None
 
     async def read(
@@ -112,7 +113,7 @@ class Documents:
             wanted = np.concatenate([wanted, np.setdiff1d(likely(), wanted)])
         await self._look(wanted, keep=True, answer=answer)
         await self._look(suspects, keep=False)
-        return np.concatenate([positions, suspects])
+        return np.concatenate([wanted, suspects])
 
     async def _look(self, positions: NDArray[np.intp], *, keep: bool, answer: bool = False) -> None:
         """Read the documents at these positions, a piece at a time, and note what their texts are. keep: whether they

@@ -78,7 +78,7 @@ def refusals(path: str, servers: Servers) -> None:
 
     raised(cohere.BadRequestError, call(documents=[]), "is empty")
     raised(cohere.BadRequestError, call(query=5), "query", "string")
-    raised(cohere.BadRequestError, call(documents=[5]), "documents.0")
+    raised(cohere.BadRequestError, call(documents=[["a"]]), "documents.0")
     raised(cohere.BadRequestError, call(top_n="three"), "top_n")
     raised(cohere.BadRequestError, call(documents=TOO_MANY), "50 documents: 51")
     raised(cohere.UnauthorizedError, call(key="wrong"), "key")
