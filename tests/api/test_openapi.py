@@ -68,3 +68,12 @@ async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> No
     body = answer(await client.post("/select", json=request))
     assert body["status"] == "complete"
     assert 0 < len(body["documents"]) <= request.get("k", 30)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("url", "server"), [(None, "."), ("https://search.example.com/bm/", "https://search.example.com/bm")]
+)
+def test_paths_go_from_where_the_service_is(tmp_path: Path, url: str | None, server: str) -> None:
+    described = create_app(Settings(data_directory=tmp_path, public_url=url)).openapi()
+    assert described["servers"] == [{"url": server}]

@@ -99,7 +99,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def install(app: FastAPI, public_url: str | None) -> None:
     """Make the application describe itself, with these models among its components, at /openapi.json.
 
-    public_url: of the service, if it is known.
+    public_url: of the service; if it is not known, paths go from where the description is, behind any prefix.
     """
 
     def describe() -> dict[str, Any]:
@@ -109,7 +109,7 @@ def install(app: FastAPI, public_url: str | None) -> None:
                 version=app.version,
                 description=app.description,
                 routes=app.routes,
-                servers=[{"url": public_url.rstrip("/")}] if public_url else None,
+                servers=[{"url": (public_url or ".").rstrip("/")}],
             )
             _, definitions = models_json_schema(
                 [
