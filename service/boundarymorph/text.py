@@ -10,7 +10,6 @@ _WORDS = re.compile(r"[^\W_]")
 # Letters and symbols that are drawn as nothing, and the replacement of what could not be decoded.
 _INVISIBLE = frozenset("\u115f\u1160\u2800\u3164\uffa0\ufffd")
 _VISIBLE_CATEGORIES = "LNPS"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def has_content(text: str) -> bool:
@@ -34,8 +33,3 @@ def blank(texts: Sequence[str]) -> list[int]:
 def counted(count: int, one: str, many: str) -> str:
     """Return a number with the words for one or for many."""
     return f"{count:,} {one if count == 1 else many}"
-
-
-def without_surrogates(text: str) -> str:
-    """Return a text with U+FFFD for each half of a surrogate pair, which is no character."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

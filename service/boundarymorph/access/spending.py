@@ -16,8 +16,6 @@ from boundarymorph.telemetry import metrics
 
 DAY = 86_400
 KEPT = 2 * DAY  # seconds for which a day's sum stays in Redis
-
-
 CEILINGS = ("request_tokens", "request_cost", "key_day_tokens", "key_day_cost", "day_tokens", "day_cost")
 
 

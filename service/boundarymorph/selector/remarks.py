@@ -97,21 +97,21 @@ def remarks(deleted: int, scores: Collection[float], ungraded: int, truncated: i
     content."""
     found = []
     if blank:
-        found.append(_documents(blank, "have no text to read, so no call was spent on them and their score is 0"))
+        one = "has no text to read, so no call was spent on it and its score is 0"
+        found.append(_documents(blank, one, "have no text to read, so no call was spent on them and their score is 0"))
     if deleted:
-        found.append(_documents(deleted, "were deleted from the index meanwhile and left out"))
+        did = "deleted from the index meanwhile and left out"
+        found.append(_documents(deleted, f"was {did}", f"were {did}"))
     if (said := nothing_found(scores)) is not None:
         found.append(said)
     if ungraded:
-        found.append(_documents(ungraded, "got no score of the language model, only an expected one"))
+        got = "got no score of the language model, only an expected one"
+        found.append(_documents(ungraded, got, got))
     if truncated:
-        found.append(_documents(truncated, "were cut to the cross-encoder's maximum length to be scored"))
+        cut = "cut to the cross-encoder's maximum length to be scored"
+        found.append(_documents(truncated, f"was {cut}", f"were {cut}"))
     return found
 
 
-def _documents(count: int, did: str) -> str:
-    if count != 1:
-        return f"{count} documents {did}"
-    for plural, singular in (("were", "was"), ("have", "has"), ("on them and their", "on it and its")):
-        did = did.replace(plural, singular, 1)
-    return f"1 document {did}"
+def _documents(count: int, one: str, many: str) -> str:
+    return f"1 document {one}" if count == 1 else f"{count} documents {many}"

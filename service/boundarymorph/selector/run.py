@@ -278,7 +278,8 @@ class SelectionRun(CallOrder):
         self.warnings += told.warnings
         self.blank = self.documents.without_content(np.arange(len(self.pool)))
         scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
-        scores = {place: score for place, score in scores.items() if place not in set(self.blank.tolist())}
+        blank = set(self.blank.tolist())
+        scores = {place: score for place, score in scores.items() if place not in blank}
         replacing = len((reused.keys() & scores.keys()) - set(self._excluded.tolist()))
         session = session_of(task, self.pool, told, scores, replacing, lengths, distinct)
         if self.documents.copies:

@@ -229,7 +229,7 @@ def wanted_of(
     documents: Sequence[str | Mapping[str, Any]],
     place: str,
     rank_fields: Sequence[str] | None,
-    top_n: LaxInt | None,
+    top_n: int | None,
 ) -> Wanted:
     """Return what is asked of documents that are texts or objects. place: the name of their field. Raises
     InvalidInput."""
