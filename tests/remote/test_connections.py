@@ -1,0 +1,42 @@
+"""Connections to a server: what arrives on one that nobody waits at."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from boundarymorph.remote.connections import ConnectionPool
+from tests.patience import PATIENCE
+
+
+@pytest.mark.strangers
+async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
+    got, sent, asked = asyncio.Event(), asyncio.Event(), 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                asked += 1
+                _write(writer, b"answer %d" % asked)
+                if asked == 1:
+                    await got.wait()
+                    _write(writer, b"another one")
+                    sent.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
+        pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+        assert await (await pool.request("GET", "/", None, {})).read() == b"answer 1"
+        got.set()
+        await sent.wait()
+        await asyncio.sleep(0.1)  # until it has arrived
+        assert await (await pool.request("GET", "/", None, {})).read() == b"answer 2"
+        assert pool.opened == 2
+        await pool.close()
+
+
+def _write(writer: asyncio.StreamWriter, body: bytes) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
