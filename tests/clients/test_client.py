@@ -350,12 +350,13 @@ class TestKeys:
         assert SECRET not in repr(vars(client))
 
     async def test_retries_after_what_is_asked_for(self, connect: Connect, url: str, recorder: Recorder) -> None:
-        """The second request is refused, waits as long as it is told, and has less time left then."""
+        """A request that is refused waits as long as it is told, and has less time left then."""
         client = connect(url, api_key=SECRET)
         await client.list_indexes()
-        await client.select(QUERY, pool=["a", "b"], budget=1, k=1, deadline_ms=20_000)
-        assert [seen.status for seen in recorder.seen] == [200, 429, 200]
-        _, refused, answered = recorder.seen
+        while 429 not in [seen.status for seen in recorder.seen]:
+            await client.select(QUERY, pool=["a", "b"], budget=1, k=1, deadline_ms=20_000)
+        refused, answered = recorder.seen[-2:]
+        assert (refused.status, answered.status) == (429, 200)
         assert answered.seconds - refused.answered >= 1
         assert answered.body["deadline_ms"] <= 19_000
 
