@@ -39,6 +39,7 @@ SECRETS = {
     "writer": keys.make("writer", [Scope.WRITE]),
 }
 LONG = " ".join(f"word{number}" for number in range(3_000))
+ABOUT = "Papers, each with its year. " + "Said at length. " * 40
 
 
 class GatedScorer(SeededScorer):
@@ -148,6 +149,7 @@ async def service(serve: Serve) -> AsyncIterator[Running]:
 
 async def _fill(api: httpx.AsyncClient) -> None:
     answer(await api.put("/indexes/papers"))
+    assert (await api.put("/indexes/papers/description", json={"description": ABOUT})).is_success
     answer(await api.put("/indexes/empty"))
     papers = [
         {"id": f"p{n}", "title": f"Paper {n}", "text": f"text {n}", "metadata": {"year": 2000 + n}} for n in range(40)

@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 from boundarymorph.agents import tokens
 from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
-from tests.agents.conftest import LONG, SECRETS, GatedScorer, Running, Serve, Transport
+from tests.agents.conftest import ABOUT, LONG, SECRETS, GatedScorer, Running, Serve, Transport
 from tests.api.service import problem
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -73,6 +73,7 @@ async def answers(client: Client, url: str) -> None:
     empty, papers = listed["indexes"]
     assert empty == {"name": "empty", "documents": 0, "fields": {}}
     assert (papers["name"], papers["documents"]) == ("papers", 40)
+    assert papers["description"] == tokens.cut(ABOUT, 100) != ABOUT
     assert papers["fields"]["url"] == {"type": "string", "examples": ["https://example.org/seven"]}
     assert papers["fields"]["year"]["type"] == "number" and len(papers["fields"]["year"]["examples"]) == 3
 

@@ -50,6 +50,9 @@ async def test_both_names_are_one_index(attached: httpx.AsyncClient) -> None:
     problem(await attached.delete("/indexes/notes"), 422, "invalid-input")
     problem(await attached.delete("/indexes/store%2Fnotes"), 422, "invalid-input")
     assert answer(await attached.get("/judgments", params={"index": "notes"})) == {"kept": 2}
+    for name, said in (("notes", "Apples."), ("store%2Fnotes", "Apples and no pears.")):
+        assert (await attached.put(f"/indexes/{name}/description", json={"description": said})).status_code == 204
+        assert [index["description"] for index in answer(await attached.get("/indexes"))["indexes"]] == [said]
 
 
 async def test_tools_take_the_ids_that_they_give(attached: httpx.AsyncClient) -> None:

@@ -37,7 +37,7 @@ class TestIndexes:
         assert first.status_code == 201
         assert answer(first) | {"created": "", "bytes": 0} == {
             "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0, "kind": "flat",
-            "metric": "cosine", "structure": None,
+            "metric": "cosine", "structure": None, "description": None,
         }  # fmt: skip
         for body in (b"", b" \n", b"{}", b'{"encoder": "seeded"}'):
             again = await client.put("/indexes/new", content=body)
@@ -48,6 +48,25 @@ class TestIndexes:
         for name in ("one", "two", "three"):
             answers = await asyncio.gather(*(client.put(f"/indexes/{name}") for _ in range(6)))
             assert sorted(each.status_code for each in answers) == [200] * 5 + [201]
+
+    async def test_what_an_index_holds(self, client: httpx.AsyncClient) -> None:
+        await client.put("/indexes/new")
+        path = "/indexes/new/description"
+        for said, kept in ((" Papers of 2025. \n", "Papers of 2025."), ("x" * 2_000, "x" * 2_000), ("", None)):
+            assert (await client.put(path, json={"description": said})).status_code == 204
+            assert answer(await client.get("/indexes/new"))["description"] == kept
+            assert answer(await client.get("/indexes/new/stats"))["description"] == kept
+            listed = answer(await client.get("/indexes"))["indexes"]
+            assert {index["name"]: index["description"] for index in listed}["new"] == kept
+        problem(await client.put(path, json={"description": "x" * 2_001}), 422, "invalid-input")
+        problem(await client.put("/indexes/gone/description", json={"description": "x"}), 404, "unknown-index")
+
+    async def test_what_a_deleted_index_held_is_not_inherited(self, client: httpx.AsyncClient) -> None:
+        await client.put("/indexes/new")
+        await client.put("/indexes/new/description", json={"description": "old"})
+        await client.delete("/indexes/new")
+        await client.put("/indexes/new")
+        assert answer(await client.get("/indexes/new"))["description"] is None
 
     async def test_kinds(self, client: httpx.AsyncClient) -> None:
         for kind in ("flat", "ivf"):

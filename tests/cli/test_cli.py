@@ -441,7 +441,9 @@ class TestWithoutAnEncoder:
         monkeypatch.setattr(build, "build_encoder", None)
         outcome = run("index", "build", "words", "--from", str(source), "--encoder", "none")
         assert (outcome.code, outcome.err) == (0, "")
+        run("index", "describe", "words", "What is said.")
         told = dict(line.split(maxsplit=1) for line in run("index", "info", "words").out.splitlines())
+        assert told["description"] == "What is said."
         assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
         assert run("index", "compact", "words").code == 0
 
@@ -577,7 +579,8 @@ class TestWhereTheIndexesAre:
 
     @pytest.mark.parametrize(
         "command",
-        [["list"], ["info", "a"], ["delete", "a"], ["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"],
+        [["list"], ["info", "a"], ["describe", "a", "b"],
+         ["delete", "a"], ["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"],
          ["restore", "a", "--from", "."], ["build", "a", "--from", "docs.jsonl"]],
     )  # fmt: skip
     @pytest.mark.usefixtures("source")

@@ -226,6 +226,8 @@ class TestIndexes:
         with pytest.raises(bm.InvalidInput, match="array"):
             await client.delete_documents("own", "e")
         assert (await client.describe_index("own")).count == 1
+        await client.set_description("own", "One text.")
+        assert (await client.describe_index("own")).description == "One text."
         assert (await client.delete_documents("own", filter={"n": {"lt": 2}})).deleted == 0
         assert (await client.delete_documents("own", filter={"n": 2})).deleted == 1
         await client.delete_index("own")

@@ -90,6 +90,12 @@ export class Client {
     return this.#json({ method: "GET", path: path(name), ...options });
   }
 
+  /** Say what its documents are, for people and language models who choose among indexes; empty for no description.
+   * Throws UnknownIndex. */
+  async setDescription(name: string, description: string, options: CallOptions = {}): Promise<void> {
+    await this.#send({ method: "PUT", path: path(name, "description"), ...json({ description }), ...options });
+  }
+
   /** With all its documents. Throws UnknownIndex. */
   async deleteIndex(name: string, options: CallOptions = {}): Promise<void> {
     await this.#send({ method: "DELETE", path: path(name), idempotent: false, ...options });

@@ -261,6 +261,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/indexes/{name}/description": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Say what an index holds
+         * @description Keep a description of its documents, for people and language models who choose among indexes.
+         */
+        put: operations["describe_documents_indexes__name__description_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/indexes/{name}/documents": {
         parameters: {
             query?: never;
@@ -856,6 +876,11 @@ export interface components {
              */
             name: string;
             /**
+             * Description
+             * @description what its documents are, if somebody has said it
+             */
+            description?: string | null;
+            /**
              * Count
              * @description documents
              */
@@ -922,6 +947,11 @@ export interface components {
              * @description as in the URLs of its routes
              */
             name: string;
+            /**
+             * Description
+             * @description what its documents are, if somebody has said it
+             */
+            description?: string | null;
             /**
              * Count
              * @description documents
@@ -2140,6 +2170,17 @@ export interface components {
             filter: Record<string, unknown>;
             ids?: null;
         });
+        /**
+         * Describe
+         * @description What the documents of an index are, for people and language models who choose among indexes.
+         */
+        Describe: {
+            /**
+             * Description
+             * @description in place of an earlier one; empty for none
+             */
+            description: string;
+        };
         /**
          * Distinct
          * @description At most so many documents that have something in common.
@@ -3559,6 +3600,7 @@ export type AskedQuery = components['schemas']['AskedQuery'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
 export type DeleteDocuments = components['schemas']['DeleteDocuments'];
+export type Describe = components['schemas']['Describe'];
 export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
@@ -5289,6 +5331,126 @@ export interface operations {
             };
         };
     };
+    describe_documents_indexes__name__description_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Describe"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_documents_indexes__name__documents_get: {
         parameters: {
             query?: {
@@ -6504,6 +6666,8 @@ export interface operations {
                         indexes: {
                             /** @description Value for the argument index. */
                             name: string;
+                            /** @description What its documents are. Not there: nobody has said it. */
+                            description?: string;
                             /** @description Number of documents. */
                             documents: number;
                             /** @description Fields of the metadata in a sample, for filter and distinct. Not there: not looked at. */

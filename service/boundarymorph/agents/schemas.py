@@ -123,6 +123,7 @@ class ListedField(BaseModel):
 
 class ListedIndex(BaseModel):
     name: str = Field(description="Value for the argument index.")
+    description: str | None = Field(None, description="What its documents are. Not there: nobody has said it.")
     documents: int = Field(description="Number of documents.")
     fields: dict[str, ListedField] | None = Field(
         None, description="Fields of the metadata in a sample, for filter and distinct. Not there: not looked at."

@@ -20,6 +20,7 @@ from boundarymorph.settings import AgentSettings
 
 NO_MATCH, NO_FIELD = "no document passes the filter", "in its metadata"  # in warnings of the service
 EXAMPLES = 3  # values of a field
+DESCRIPTION = 100  # tokens of the description of an index
 LONGEST_URL = 500  # characters of one among a document's metadata
 Progress = Callable[[float, float, str], Awaitable[None]]  # amount done, total, message
 
@@ -162,8 +163,14 @@ async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
 async def _indexes(call: Call) -> tuple[list[schemas.ListedIndex], list[str]]:
     """Return the indexes, and the names of those that cannot be read."""
     found = await call.rest.get("/indexes")
-    indexes = [schemas.ListedIndex(name=index["name"], documents=index["count"]) for index in found["indexes"]]
+    indexes = [_listed(index) for index in found["indexes"]]
     return indexes, [index["name"] for index in found["unreadable"]]
+
+
+def _listed(index: Mapping[str, Any]) -> schemas.ListedIndex:
+    said = index.get("description")
+    description = None if said is None else tokens.cut(said, DESCRIPTION)
+    return schemas.ListedIndex(name=index["name"], description=description, documents=index["count"])
 
 
 async def _fields(call: Call, index: str) -> dict[str, schemas.ListedField]:

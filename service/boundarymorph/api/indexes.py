@@ -29,6 +29,7 @@ from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
     DeleteReport,
+    Describe,
     DocumentPage,
     FieldStatistics,
     IndexList,
@@ -39,10 +40,19 @@ from boundarymorph.api.schemas import (
 )
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
-from boundarymorph.retrieval.catalog import WORDS, Catalog, IndexDescription, Paged, UnreadableIndex
+from boundarymorph.retrieval.catalog import (
+    WORDS,
+    Catalog,
+    IndexDescription,
+    Paged,
+    UnreadableIndex,
+    all_described,
+    described,
+)
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
 from boundarymorph.retrieval.pieces import STOP, size_of_all
+from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.upload_speed import UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from boundarymorph.telemetry import metrics
@@ -58,7 +68,11 @@ PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
 async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -> IndexList:
     """List the indexes that the key may use, by name, and those of them that cannot be read."""
-    found = [index for index in await access.work.read.run(indexes.catalog.list) if permitted(request).sees(index.name)]
+    found = [
+        index
+        for index in await access.work.read.run(all_described, indexes.catalog)
+        if permitted(request).sees(index.name)
+    ]
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
         unreadable=[_unreadable(index) for index in found if isinstance(index, UnreadableIndex)],
@@ -91,13 +105,32 @@ async def create_index(
     )
     with access.work.write.place() as run:
         response.status_code = 201 if await run(ensure) else 200
-        return await run(indexes.catalog.describe, name)
+        return await run(described, indexes.catalog, name)
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
 async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
-    return await access.work.read.run(indexes.catalog.describe, name)
+    return await access.work.read.run(described, indexes.catalog, name)
+
+
+@router.put(
+    "/{name:index}/description",
+    dependencies=WRITE,
+    status_code=204,
+    summary="Say what an index holds",
+    openapi_extra=openapi.body(Describe),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def describe_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> None:
+    """Keep a description of its documents, for people and language models who choose among indexes."""
+    given = await bodies.parsed(request, access, Describe)
+
+    def keep() -> None:
+        with storage_errors("the description cannot be written"):
+            indexes.catalog.belongings(name).describe(given.description.strip())
+
+    await access.work.write.run(keep)
 
 
 @router.delete(
@@ -248,7 +281,7 @@ def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
     most = sorted(values, key=lambda field: (-len(values[field]), field))[:FIELDS]
     lengths = [characters for characters, _ in sample]
     return IndexStatistics(
-        **catalog.describe(name).model_dump(),
+        **described(catalog, name).model_dump(),
         sampled=len(sample),
         characters_mean=sum(lengths) / max(1, len(lengths)),
         characters_most=max(lengths, default=0),

@@ -19,6 +19,7 @@ from boundarymorph.api.rerank.tei import TeiRequest
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
+    Describe,
     Judgments,
     Problem,
     ScoreRequest,
@@ -53,6 +54,7 @@ PARSED_BY_ROUTES = (
     ScoreRequest,
     CreateIndex,
     DeleteDocuments,
+    Describe,
     UploadedDocument,
     Judgments,
     *RERANKING,
@@ -124,8 +126,8 @@ def install(app: FastAPI, public_url: str | None) -> None:
             for path in schema["paths"].values():
                 for operation in path.values():
                     _complete(operation, with_keys)
-                if "put" in path:  # it creates an index that does not exist
-                    answers = path["put"]["responses"]
+                answers = path.get("put", {}).get("responses", {})
+                if "200" in answers:  # it creates an index that does not exist
                     answers.setdefault("201", answers["200"] | {"description": "Created"})
             if not with_keys:
                 components.pop("securitySchemes", None)

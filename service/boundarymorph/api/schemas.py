@@ -114,6 +114,12 @@ class CreateIndex(Message):
         return self
 
 
+class Describe(Message):
+    """What the documents of an index are, for people and language models who choose among indexes."""
+
+    description: str = Field(max_length=2_000, description="in place of an earlier one; empty for none")
+
+
 class UnreadableIndex(BaseModel):
     """An index that exists and cannot be read."""
 

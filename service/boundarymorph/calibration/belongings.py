@@ -1,4 +1,5 @@
-"""What belongs to an index besides its documents: the judgements of them, and the calibrations learned from these."""
+"""What belongs to an index besides its documents: its description, the judgements, and the calibrations learned from
+these."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.feedback import Feedback
-from boundarymorph.calibration.folder import NAME, CalibrationFolder, read, write
+from boundarymorph.calibration.folder import NAME, CalibrationFolder, read, serialized, write
 from boundarymorph.errors import UnknownIndex
 
 FOLDER = "belongings"  # in the folder of an index
-JUDGMENTS, DEFAULT, NAMED = "judgments.sqlite3", "calibration.json", "calibrations"  # files and folder in it
-_FILE = re.compile(rf"{FOLDER}/({re.escape(JUDGMENTS)}|{re.escape(DEFAULT)}|{NAMED}/{NAME.pattern}\.json)")
+JUDGMENTS, DEFAULT, DESCRIPTION, NAMED = "judgments.sqlite3", "calibration.json", "description.txt", "calibrations"
+_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, DEFAULT, DESCRIPTION))
+_FILE = re.compile(rf"{FOLDER}/({_FILES}|{NAMED}/{NAME.pattern}\.json)")
 
 
 def is_one_of_them(path: str) -> bool:
@@ -25,7 +27,7 @@ def is_one_of_them(path: str) -> bool:
 
 
 class Belongings:
-    """The judgements and calibrations of one index, in one folder, whatever the index is called.
+    """The description, judgements and calibrations of one index, in one folder, whatever the index is called.
 
     The default of the index has the name of the index; others have names of their own. Methods block and raise OSError.
     """
@@ -35,6 +37,21 @@ class Belongings:
         self.index, self._folder, self._within = index, folder, within_index
         self.judgments = Feedback(folder / JUDGMENTS, index, self._make)
         self._named = CalibrationFolder(folder / NAMED)
+
+    def description(self) -> str | None:
+        """Return what the documents are, in somebody's words; None if nobody has said it."""
+        try:
+            return (self._folder / DESCRIPTION).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def describe(self, text: str) -> None:
+        """Keep a description in place of an earlier one; empty for none. Raises UnknownIndex if the index is gone."""
+        self._make()
+        if text:
+            write(self._folder / DESCRIPTION, text.encode())
+        else:
+            (self._folder / DESCRIPTION).unlink(missing_ok=True)
 
     def calibration(self, name: str | None = None) -> Calibration | None:
         """Return the calibration of this name, or the default of the index; None if there is none.
@@ -49,7 +66,7 @@ class Belongings:
         """Write a calibration in place of an earlier one of its name. Raises UnknownIndex if the index is gone."""
         self._make()
         if made.name == self.index:
-            write(self._folder / DEFAULT, made)
+            write(self._folder / DEFAULT, serialized(made))
         else:
             self._named.keep(made)
 
@@ -63,7 +80,7 @@ class Belongings:
             return
         (target / NAMED).mkdir(parents=True)
         self.judgments.copy_to(target / JUDGMENTS)
-        for file in (DEFAULT, *(f"{NAMED}/{name}.json" for name in self._named.names())):
+        for file in (DEFAULT, DESCRIPTION, *(f"{NAMED}/{name}.json" for name in self._named.names())):
             with suppress(FileNotFoundError):
                 shutil.copyfile(self._folder / file, target / file)
 

@@ -29,11 +29,16 @@ def read(file: Path) -> Calibration | None:
         raise InvalidInput(f"the calibration {file.stem!r} cannot be used: {error}") from None
 
 
-def write(file: Path, calibration: Calibration) -> None:
-    """Write a calibration, whole or not at all, in place of an earlier one. Raises OSError."""
+def serialized(calibration: Calibration) -> bytes:
+    """Return the content of the file of a calibration."""
+    return orjson.dumps(calibration.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def write(file: Path, content: bytes) -> None:
+    """Write a file, whole or not at all, in place of an earlier one. Raises OSError."""
     scratch = file.with_name(f".{file.name}.{uuid4().hex}")
     try:
-        scratch.write_bytes(orjson.dumps(calibration.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        scratch.write_bytes(content)
         os.replace(scratch, file)
     finally:
         scratch.unlink(missing_ok=True)
@@ -57,7 +62,7 @@ class CalibrationFolder:
         """Write it in place of an earlier one of the same name."""
         file = self._file(calibration.name)
         self._path.mkdir(parents=True, exist_ok=True)
-        write(file, calibration)
+        write(file, serialized(calibration))
 
     def names(self) -> Sequence[str]:
         return sorted(file.stem for file in self._path.glob("*.json") if NAME.fullmatch(file.stem))

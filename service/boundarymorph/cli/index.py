@@ -96,10 +96,10 @@ def build_index(
 @app.command("list")
 def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """List the indexes by name. Exits with 1 if one cannot be read."""
-    from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex
+    from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex, all_described
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
-        listed = catalog.list()
+        listed = all_described(catalog)
     described = [index for index in listed if isinstance(index, IndexDescription)]
     unreadable = [index for index in listed if isinstance(index, UnreadableIndex)]
     if as_json:
@@ -129,12 +129,15 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 @app.command("info")
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
+    from boundarymorph.retrieval.catalog import described
+
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
-        info = catalog.describe(name)
+        info = described(catalog, name)
     if as_json:
         _print_json(info.model_dump(mode="json"))
         return
-    rows = [
+    rows = [("description", info.description)] if info.description else []
+    rows += [
         ("documents", f"{info.count:,}"),
         ("dimension", str(info.dimension)),
         ("kind", info.kind),
@@ -148,6 +151,20 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
         rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.structure.recall.items()]
     for label, value in rows:
         typer.echo(f"{label:<14} {value}")
+
+
+@app.command("describe")
+def say_what_it_holds(
+    name: Name,
+    description: Annotated[str, typer.Argument(help="What its documents are; empty for no description.")],
+    data_directory: DataDirectory = None,
+) -> None:
+    """Describe the documents of an index, for people and language models who choose among indexes."""
+    from boundarymorph.retrieval.storage import storage_errors
+
+    writing = storage_errors("the description cannot be written")
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog, writing:
+        catalog.belongings(name).describe(description.strip())
 
 
 @app.command("compact")

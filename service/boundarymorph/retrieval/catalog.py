@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -18,6 +19,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.storage import storage_errors
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class IndexDescription(BaseModel):
     """The description of an index."""
 
     name: str = Field(description="as in the URLs of its routes")
+    description: str | None = Field(None, description="what its documents are, if somebody has said it")
     count: int = Field(description="documents")
     dimension: int = Field(description="of its vectors; 0 if it has none")
     encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
@@ -98,6 +101,25 @@ class IndexDescription(BaseModel):
     kind: str = Field(description="how it is searched: flat, ivf, words; in Milvus flat or hnsw")
     metric: Literal["cosine"] = Field("cosine", description="vectors are normalised to unit length")
     structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
+
+
+def described(catalog: Catalog, name: str) -> IndexDescription:
+    """Return the description of an index, with what somebody has said about its documents.
+
+    Raises what `Catalog.describe` and `Catalog.belongings` raise.
+    """
+    return _with_words(catalog, catalog.describe(name))
+
+
+def all_described(catalog: Catalog) -> Sequence[IndexDescription | UnreadableIndex]:
+    """Return what `Catalog.list` returns, with what somebody has said about the documents."""
+    return [index if isinstance(index, UnreadableIndex) else _with_words(catalog, index) for index in catalog.list()]
+
+
+def _with_words(catalog: Catalog, index: IndexDescription) -> IndexDescription:
+    with storage_errors("the description cannot be read"), suppress(UnknownIndex):
+        index.description = catalog.belongings(index.name).description()
+    return index
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,11 @@ class AsyncClient:
         """Raises UnknownIndex."""
         return await self._result(calls.describe_index(name))
 
+    async def set_description(self, name: str, description: str) -> None:
+        """Say what its documents are, for people and language models who choose among indexes; empty for no
+        description. Raises UnknownIndex."""
+        await self._result(calls.set_description(name, description))
+
     async def delete_index(self, name: str) -> None:
         """With all its documents. Raises UnknownIndex."""
         await self._result(calls.delete_index(name))

@@ -96,6 +96,10 @@ def describe_index(name: str) -> Call[IndexDescription]:
     return Call(method="GET", path=_path(name), read=_reading(IndexDescription))
 
 
+def set_description(name: str, description: str) -> Call[None]:
+    return Call(method="PUT", path=_path(name, "description"), read=lambda _: None, body={"description": description})
+
+
 def delete_index(name: str) -> Call[None]:
     return Call(method="DELETE", path=_path(name), read=lambda _: None, idempotent=False)
 

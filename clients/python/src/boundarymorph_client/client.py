@@ -109,6 +109,11 @@ class Client:
         """Raises UnknownIndex."""
         return self._result(calls.describe_index(name))
 
+    def set_description(self, name: str, description: str) -> None:
+        """Say what its documents are, for people and language models who choose among indexes; empty for no
+        description. Raises UnknownIndex."""
+        self._result(calls.set_description(name, description))
+
     def delete_index(self, name: str) -> None:
         """With all its documents. Raises UnknownIndex."""
         self._result(calls.delete_index(name))

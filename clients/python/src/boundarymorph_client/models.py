@@ -282,6 +282,7 @@ class IndexDescription(Answer):
     kind: str
     metric: str = "cosine"
     structure: StructureDescription | None = None
+    description: str | None = None
 
 
 class UnreadableIndex(Answer):
