@@ -117,6 +117,23 @@ class TestSelect:
         expected = {"clicks": [3, None], "age": [0.5, None], "size": [1, 2]}
         assert recorder.seen[0].body["pool"]["features"] == expected
 
+    async def test_scores_speak_for_documents_that_nobody_read(self, connect: Connect, url: str) -> None:
+        """Half the documents lie in each of two directions, and only those of one are relevant."""
+        texts = [f"text {number}" for number in range(40)]
+        vectors = np.random.default_rng(1).standard_normal((40, 8)) / 4 + np.eye(8)[np.arange(40) % 2]
+        even = [0.9 if number % 2 == 0 else 0.1 for number in range(40)]
+        for scores in (even[:12], {number: even[number] for number in range(12)}):
+            found = await connect(url).extend(
+                QUERY, texts, scores, k=12, embeddings=vectors, query_embedding=np.eye(8)[2], reuse=False
+            )
+            assert found.usage.cross_encoder_calls == 0
+            sources = {document.id: document.source for document in found.documents}
+            assert sum(int(id) % 2 == 0 for id in sources) >= 11
+            known = {id for id, source in sources.items() if source == "cross_encoder"}
+            assert {str(number) for number in range(0, 12, 2)} <= known <= {str(number) for number in range(12)}
+        with pytest.raises(ValueError, match="position 40, and 40 documents"):
+            await connect(url).extend(QUERY, texts, [*even, 0.5])
+
     async def test_a_wrong_number_of_embeddings(self, connect: Connect, url: str, recorder: Recorder) -> None:
         with pytest.raises(ValueError, match="3 embeddings for 2 documents"):
             await connect(url).select(QUERY, pool=["a", "b"], embeddings=np.ones((3, 4)))

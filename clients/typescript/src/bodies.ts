@@ -57,6 +57,17 @@ export function selection(query: Query, options: SelectOptions): Record<string, 
   return body;
 }
 
+/** Documents for a pool with the scores that are known of the first of them. Throws a RangeError for more scores. */
+export function scored(documents: readonly (string | Candidate)[], scores: ArrayLike<number>): Candidate[] {
+  if (scores.length > documents.length) {
+    throw new RangeError(`there are ${scores.length} scores for ${documents.length} documents`);
+  }
+  return documents.map((given, position) => ({
+    ...(typeof given === "string" ? { text: given } : given),
+    ...(position < scores.length ? { cross_encoder_score: scores[position] } : {}),
+  }));
+}
+
 /** NaN is no signal, as null. */
 function signals(features: NonNullable<PoolBody["features"]>): PoolBody["features"] {
   const known = (value: number | null) => (value === null || Number.isNaN(value) ? null : value);

@@ -1,5 +1,7 @@
 import { type Answer, answered, type Call, type Connection } from "./attempts.ts";
-import { encoded, formed, line, lines, type Query, selection, type SelectOptions, type Uploaded } from "./bodies.ts";
+import {
+  type Candidate, encoded, formed, line, lines, type Query, scored, selection, type SelectOptions, type Uploaded,
+} from "./bodies.ts";
 import { ofResponse } from "./errors.ts";
 import { events, parsed } from "./events.ts";
 import type {
@@ -60,6 +62,20 @@ export class Client {
   /** The best documents of an `index` or a `pool`. */
   async select(query: Query, options: SelectOptions, { signal }: CallOptions = {}): Promise<SelectResponse> {
     return parsed((await this.#send(selected(query, options, signal))).text) as SelectResponse;
+  }
+
+  /** The best `k` of all documents, by scores in [0, 1] that you have of the first of them: no call of a cross-encoder is
+   * made. Embeddings make it better. The `source` of a document in the answer says whether its relevance is a score of
+   * yours or inferred from them. */
+  async extend(
+    query: string,
+    documents: readonly (string | Candidate)[],
+    scores: ArrayLike<number>,
+    options: Omit<SelectOptions, "index" | "pool" | "budget"> = {},
+    { signal }: CallOptions = {},
+  ): Promise<SelectResponse> {
+    const pool = { ...options, pool: scored(documents, scores), budget: 0 } as SelectOptions;
+    return this.select(query, pool, { signal });
   }
 
   /** As `select`, but a round before each round, and the selection, which has `documents`, last. Leaving the loop ends the

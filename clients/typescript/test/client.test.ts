@@ -53,6 +53,16 @@ suite("select", () => {
     for (const document of selection.documents) assert.equal(document.text, pool[Number(document.id)]);
   });
 
+  test("scores speak for documents that nobody read", async () => {
+    const texts = Array.from({ length: 20 }, (_, n) => `text ${n}`);
+    const found = await client.extend(QUERY, texts, [0.9, 0.1, 0.8], { k: 5, reuse: false });
+    assert.equal(found.usage.cross_encoder_calls, 0);
+    const own = found.documents.filter(({ source }) => source === "cross_encoder");
+    assert.deepEqual(own.slice(0, 2).map(({ id, relevance }) => [id, relevance]), [["0", 0.9], ["2", 0.8]]);
+    assert(found.documents.length === 5 && own.length < 5);
+    await assert.rejects(client.extend(QUERY, ["a"], [0.9, 0.1]), RangeError);
+  });
+
   test("typed arrays are what lists are", async () => {
     const vectors = Array.from({ length: 20 }, (_, row) =>
       Float32Array.from({ length: 8 }, (_, column) => Math.sin(1 + row * 8 + column)),

@@ -18,6 +18,7 @@ from boundarymorph_client.models import (
     DocumentPage,
     IndexDescription,
     IndexStatistics,
+    PoolDocument,
     Query,
     Ready,
     Round,
@@ -71,6 +72,23 @@ class AsyncClient:
         A sequence of queries has one budget and one set, of what answers any of them best.
         """
         return await self._result(calls.select(query, options))
+
+    async def extend(
+        self,
+        query: str,
+        documents: Sequence[str | PoolDocument | Mapping[str, object]],
+        scores: Sequence[float] | Mapping[int, float],
+        **options: Unpack[SelectOptions],
+    ) -> Selection:
+        """The best `k` of all documents, by scores that you have of some of them: no call of a cross-encoder is made.
+
+        documents: the candidates, best first by your retriever. scores: in [0, 1], of the first documents, or by
+        position. options: as for `select`, without `index`, `pool` and `budget`; embeddings make it better. The
+        `source` of a document in the answer says whether its relevance is a score of yours or inferred from them.
+
+        Raises ValueError for a score of no document.
+        """
+        return await self._result(calls.extend(query, documents, scores, options))
 
     async def stream(self, query: Query, **options: Unpack[SelectOptions]) -> AsyncGenerator[Round | Selection, None]:
         """As `select`, but a Round before each round, and the Selection last.

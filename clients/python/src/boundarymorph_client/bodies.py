@@ -9,7 +9,7 @@ from typing import Any
 
 from boundarymorph_client.encoding import encoded, named
 from boundarymorph_client.errors import InvalidArgument
-from boundarymorph_client.models import Array, Query, SelectOptions, UploadedDocument, Vector
+from boundarymorph_client.models import Array, PoolDocument, Query, SelectOptions, UploadedDocument, Vector
 
 Uploaded = UploadedDocument | Mapping[str, object]
 PIECE_BYTES = 2**16
@@ -27,6 +27,23 @@ def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
         if "features" in body:
             body["pool"]["features"] = {name: _signal(values) for name, values in body.pop("features").items()}
     return body
+
+
+def scored(
+    documents: Sequence[str | PoolDocument | Mapping[str, object]], scores: Sequence[float] | Mapping[int, float]
+) -> list[Mapping[str, object]]:
+    """Return documents for a pool with the scores that are known of the first of them, or of those at these positions.
+
+    Raises ValueError for a score of no document.
+    """
+    known = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
+    if outside := [position for position in known if not 0 <= position < len(documents)]:
+        raise ValueError(f"there is a score for position {outside[0]}, and {len(documents)} documents")
+    pool: list[Mapping[str, object]] = []
+    for position, given in enumerate(documents):
+        document: Mapping[str, object] = {"text": given} if isinstance(given, str) else {**given}
+        pool.append({**document, "cross_encoder_score": known[position]} if position in known else document)
+    return pool
 
 
 def _pool(documents: list[Any], embeddings: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from boundarymorph_client.models import (
     IndexDescription,
     IndexList,
     IndexStatistics,
+    PoolDocument,
     Query,
     Ready,
     Selection,
@@ -71,6 +72,15 @@ def select(query: Query, options: SelectOptions, *, accept: str = "application/j
         seconds=None if milliseconds is None else milliseconds / 1e3,
         timed=True,
     )
+
+
+def extend(
+    query: str,
+    documents: Sequence[str | PoolDocument | Mapping[str, object]],
+    scores: Sequence[float] | Mapping[int, float],
+    options: SelectOptions,
+) -> Call[Selection]:
+    return select(query, {**options, "pool": bodies.scored(documents, scores), "budget": 0})
 
 
 def list_indexes() -> Call[list[IndexDescription]]:
