@@ -21,6 +21,7 @@ from boundarymorph.scoring.batching import BatchingScorer, LoadingScorer
 from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
 from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.retriever import Retriever
 
 Model = TypeVar("Model")
-PROBE = "probe"
 LOCAL_THREADS = 16  # that search local indexes: searches that wait at the same time run together
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
@@ -86,11 +86,12 @@ class Scoring:
     """A cross-encoder alone."""
 
     scorer: BatchingScorer
+    tested: bool = True
 
     @property
     def probes(self) -> Mapping[str, Probe]:
         """The probe of the cross-encoder."""
-        return {"scorer": probe_of_scorer(self.scorer)}
+        return {"scorer": ScorerProbe(self.scorer, tests=self.tested)}
 
     async def check(self) -> None:
         """Warm up the cross-encoder. Raises what it raises."""
@@ -126,7 +127,7 @@ class Gateway:
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
     """Build the parts of a scorer. Raises as `build_local_scorer` does."""
-    return Scoring(build_local_scorer(settings, on_lost))
+    return Scoring(build_local_scorer(settings, on_lost), settings.scorer.self_test)
 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False) -> AllInOne:
@@ -228,11 +229,6 @@ def ledger(settings: Settings) -> Ledger:
     return Spending(settings.scorer.judge, url=url, timeout=settings.rate_limits.timeout_seconds)
 
 
-def probe_of_scorer(scorer: Scorer) -> Probe:
-    """Return a probe that scores one short pair. scorer: without a cache, which would answer instead."""
-    return lambda deadline: scorer.score(PROBE, [PROBE], deadline=deadline)
-
-
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
     """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it.
 
@@ -285,4 +281,4 @@ def _selector(
 
 
 def _probes_of(settings: Settings, scorer: Scorer) -> dict[str, Probe]:
-    return {} if scorer_is_paid(settings.scorer) else {"scorer": probe_of_scorer(scorer)}
+    return {} if scorer_is_paid(settings.scorer) else {"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)}

@@ -74,6 +74,6 @@ class Readiness:
         self.parts[name] = PartHealth(status=status, since=self._now() if changed else before.since, detail=detail)
         metrics.part_up.labels(name).set(status == "ok")
         if changed and status == "ok":
-            log.info("%s: answers again", name)
+            log.info("%s: ready again", name)
         elif changed:
-            log.warning("%s: does not answer: %s", name, detail)
+            log.warning("%s: not ready: %s", name, detail)

@@ -191,6 +191,7 @@ class ScorerSettings(ModelSettings):
     model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
     max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
     prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")
+    self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")
     queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; beyond that, calls are rejected")
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
 

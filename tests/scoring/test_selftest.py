@@ -1,0 +1,150 @@
+"""The test of a scorer: it passes what works, and names what is set up wrongly, behind a server on a real socket."""
+
+import asyncio
+import math
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boundarymorph.scoring.build import build_scorer
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
+from boundarymorph.server.composition import build_gateway
+from boundarymorph.server.readiness import Readiness
+from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
+from tests.patience import PATIENCE
+from tests.scoring.remote.servers import Ours, running
+
+Score = Callable[[str, list[str]], list[Any]]
+
+
+def overlap(query: str, text: str) -> float:
+    """A scorer by words in common, which works."""
+    words = set(re.findall(r"\w{4,}", query.lower()))
+    shared = sum(any(word[:5] in other for other in text.lower().split()) for word in words)
+    return 1 / (1 + math.exp(4 - 8 * shared / max(1, len(words))))
+
+
+def works(query: str, texts: list[str]) -> list[Any]:
+    return [overlap(query, text) for text in texts]
+
+
+def each(change: Callable[[float], Any]) -> Score:
+    return lambda query, texts: [change(score) for score in works(query, texts)]
+
+
+BROKEN: dict[str, tuple[Score, str]] = {
+    "swapped labels": (each(lambda score: 1 - score), "labels swapped"),
+    "distances": (each(lambda score: 0.4 - score / 4), "lowest is best"),
+    "no activation": (each(lambda score: 8 * score - 4), "raw logit"),
+    "constant": (each(lambda score: 0.5), "every pair the same score, 0.5"),
+    "another template": (lambda query, texts: [len(text) % 17 / 17 for text in texts], "do not depend on the query"),
+    "a template for other models": (
+        lambda query, texts: [random.Random(query + text).random() for text in texts],
+        "template that it was trained with",
+    ),
+    "truncated to nothing": (lambda query, texts: [len(query) / 99] * len(texts), "do not depend on the text"),
+    "random": (lambda query, texts: [random.random() for _ in texts], "other scores each time"),
+    "NaN on long texts": (
+        lambda query, texts: [None if len(text) > 4_000 else overlap(query, text) for text in texts],
+        "it fails on a text of 20,",
+    ),
+    "sorted answers": (lambda query, texts: sorted(works(query, texts), reverse=True), "another order than the texts"),
+    "off by one": (lambda query, texts: works(query, [*texts[1:], texts[0]]), "shifted by one"),
+    "normalised in a batch": (
+        lambda query, texts: [score / sum(works(query, texts)) for score in works(query, texts)],
+        "depends on the other pairs",
+    ),
+}
+
+
+class Scoring(Ours):
+    """A server that scores as it is told to."""
+
+    def __init__(self, score: Score, model: str = "stand-in") -> None:
+        super().__init__(model)
+        self.score = score
+
+    def reply(self, body: dict[str, Any]) -> Any:
+        reply = super().reply(body)
+        reply.body["scores"] = self.score(body["query"], body["texts"])
+        return reply
+
+
+async def found(score: Score) -> str | None:
+    async with running(Scoring(score)) as servers:
+        scorer = RemoteScorer([server.endpoint() for server in servers])
+        try:
+            return await trouble_of(scorer)
+        finally:
+            await scorer.close()
+
+
+async def test_one_that_works() -> None:
+    assert await found(works) is None
+    noisy = random.Random(1)
+    assert await found(each(lambda score: min(1, score + noisy.uniform(0, 0.009)))) is None, "half precision"
+    assert await found(each(lambda score: score**8)) is None, "saturated"
+
+
+async def test_the_embedded_one() -> None:
+    scorer = build_scorer(Settings())
+    try:
+        assert await trouble_of(scorer) is None
+    finally:
+        await scorer.close()
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_what_is_wrong(what: str) -> None:
+    score, said = BROKEN[what]
+    trouble = await found(score)
+    assert trouble is not None and said in trouble
+
+
+async def test_a_probe_tests_each_model_once() -> None:
+    wire = Scoring(works, "first")
+    async with running(wire) as servers:
+        scorer = RemoteScorer([server.endpoint() for server in servers])
+        try:
+            probe = ScorerProbe(scorer)
+            await until_tested(probe)
+            asked = len(servers[0].asked)
+            await probe(time.monotonic() + PATIENCE)
+            assert len(servers[0].asked) == asked + 1
+
+            wire.score, wire.model = BROKEN["swapped labels"][0], "second"
+            wire.description = {"model": "second", "max_texts": 512}
+            with pytest.raises(Unfit, match=r"second: .*labels swapped.*scorer.self_test"):
+                await until_tested(probe)
+            await ScorerProbe(scorer, tests=False)(time.monotonic() + PATIENCE)
+        finally:
+            await scorer.close()
+
+
+async def test_readiness_names_it(tmp_path: Path) -> None:
+    async with running(Scoring(BROKEN["swapped labels"][0])) as servers:
+        url = (f"http://127.0.0.1:{servers[0].port}",)
+        settings = Settings(
+            data_directory=tmp_path, scorer=ScorerSettings(url=url), retriever=RetrieverSettings(url=url)
+        )
+        gateway = build_gateway(settings)
+        try:
+            readiness = Readiness(gateway.probes, interval=PATIENCE, timeout=PATIENCE)
+            await readiness.ask()
+            detail = readiness.parts["scorer"].detail
+            assert detail is not None and "stand-in: it gives answers lower scores than other texts" in detail
+        finally:
+            await gateway.close()
+
+
+async def until_tested(probe: ScorerProbe) -> None:
+    deadline = time.monotonic() + PATIENCE
+    for _ in range(2):  # the first may find that the model has changed
+        await probe(deadline)
+        await asyncio.sleep(0)
