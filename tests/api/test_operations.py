@@ -303,6 +303,7 @@ class TestOpenAPI:
             "/select",
             "/indexes",
             "/indexes/{name}",
+            "/indexes/{name}/description",
             "/indexes/{name}/documents",
             "/indexes/{name}/stats",
             "/indexes/{name}/documents/{id}",
