@@ -30,6 +30,7 @@ ROUTES = [
     ("GET", "/indexes/x", Scope.SELECT),
     ("GET", "/indexes/x/documents/y", Scope.SELECT),
     ("PUT", "/indexes/x", Scope.WRITE),
+    ("PUT", "/indexes/x/description", Scope.WRITE),
     ("POST", "/indexes/x/documents", Scope.WRITE),
     ("DELETE", "/indexes/x/documents", Scope.WRITE),
     ("DELETE", "/indexes/x/documents/y", Scope.WRITE),
