@@ -47,7 +47,10 @@ async def measured(show_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(Settings(data_directory=Path(folder)))
         transport = httpx.ASGITransport(app)
-        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://x") as client,
+        ):
             while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
                 await asyncio.sleep(0.05)
             (await client.put("/indexes/texts")).raise_for_status()

@@ -12,8 +12,7 @@ from boundarymorph.selection import (
     StopReason,
     TrendConfig,
 )
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.copies import alike, first_of_each, shared
+from boundarymorph.selection.belief import Belief, alike, first_of_each, shared
 from tests.selection.pools import clustered
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())

@@ -19,7 +19,7 @@ from boundarymorph.selection import (
     TokenCapacity,
     TrendConfig,
 )
-from boundarymorph.selection.distinct import GroupedCapacity
+from boundarymorph.selection.capacity import GroupedCapacity
 from tests.selection.pools import clustered, play
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Distinct, SelectionSession, TrendConfig
-from boundarymorph.selection.diversity import diverse
+from boundarymorph.selection.capacity import diverse
 from boundarymorph.selection.geometry import median_distance
 from tests.selection.pools import clustered
 

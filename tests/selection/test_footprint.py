@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.selection import Pool, SelectionSession
-from boundarymorph.selection.footprint import footprint
 from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.pool import footprint
 
 pytestmark = pytest.mark.strangers
 

@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
 
-from boundarymorph.selection.geometry import CosineDistances
-from boundarymorph.selection.kernels import KERNELS, Kernel, Matern52, SquaredExponential, VonMisesFisher
+from boundarymorph.selection.geometry import (
+    KERNELS,
+    CosineDistances,
+    Kernel,
+    Matern52,
+    SquaredExponential,
+    VonMisesFisher,
+)
 from tests.selection.pools import clustered
 
 

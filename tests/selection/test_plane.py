@@ -3,7 +3,7 @@
 import numpy as np
 
 from boundarymorph.selection import Pool
-from boundarymorph.selection.plane import plane
+from boundarymorph.selection.pool import plane
 
 
 def test_components_of_greatest_variance() -> None:

@@ -14,10 +14,8 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig, trend
-from boundarymorph.selection.covariance import SharedRows
 from boundarymorph.selection.features import standardised
-from boundarymorph.selection.geometry import median_distance
-from boundarymorph.selection.kernels import VonMisesFisher
+from boundarymorph.selection.geometry import SharedRows, VonMisesFisher, median_distance
 from boundarymorph.selection.scale import Scale
 from boundarymorph.selection.trend import (
     FIRST_APART,

@@ -10,9 +10,8 @@ import pytest
 from boundarymorph.caching.interfaces import CachedScore
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from boundarymorph.selector.pace import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
+from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS
 OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that they count for

@@ -12,7 +12,6 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.bodies import bound
-from boundarymorph.api.passages import OF, cut
 from boundarymorph.api.select_schemas import PoolBody, SelectRequest, VectorBlock
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
@@ -80,19 +79,14 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
     bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
     scores = _complete([given.score for given in pool.documents], "score")
     features = _features(pool, limits) | ({} if bm25 is None else {"bm25": np.array(bm25)})
-    of = list(range(len(documents)))
-    if request.long_texts == "best_of":
-        documents = cut(documents, settings.passage_characters)
-        of = [int(passage.metadata[OF]) for passage in documents]
-        bound("pool", len(documents), limits.pool, "passages")
     return partial(
         GivenCandidates,
         query=query,
         given=documents,
         embeddings=_embeddings(pool, limits),
         query_embedding=vector,
-        scores=None if scores is None else [scores[place] for place in of],
-        features={name: values[of] for name, values in features.items()},
+        scores=scores,
+        features=features,
         tokens=[given.tokens for given in pool.documents],
         known=known,
         words=(request.method or settings.method) in methods.BY_WORDS,

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.access.bodies import bound
 from boundarymorph.access.policies import DEFAULT
-from boundarymorph.api.candidates import budget_of, candidates_of, documents_of
-from boundarymorph.api.passages import OF, cut
+from boundarymorph.api.candidates import budget_of, candidates_of
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
@@ -27,13 +26,11 @@ from boundarymorph.api.select_answers import (
 )
 from boundarymorph.api.select_schemas import AskedQuery, SelectRequest
 from boundarymorph.inference.deadline import Deadline
-from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.selection import Observation, Outlook, Pool, Selection
-from boundarymorph.selection.plane import Places
+from boundarymorph.selection.pool import Places
 from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.result import Progress, SelectionResult
-from boundarymorph.selector.task import Accepted, SelectionTask, WeightedQuery
+from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
 from boundarymorph.settings import Settings
 
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
@@ -50,7 +47,6 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     seconds = settings.seconds_of(request.deadline_ms)
     queries = request.queries or [AskedQuery(query=request.query or "")]
     bound("queries", len(queries), limits.queries, "queries")
-    whole, excluded = _whole(request, settings), set(request.exclude_ids or ())
     task = SelectionTask(
         query="\n".join(query.query for query in queries),
         candidates=candidates_of(request, queries[0].query, settings),
@@ -58,11 +54,10 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         k=None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
         min_relevance=request.min_relevance,
-        distinct=_grouping(request, settings),
+        distinct=grouping_of(request.distinct, request.k or settings.k, settings),
         diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
-        settle=settings.auto_settle if request.budget == "auto" and request.call_cost is None else None,
-        call_cost=request.call_cost,
+        settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
         growing=batch_size == "auto",
@@ -73,8 +68,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         reuse=request.reuse,
         explain_pool=request.explain == "pool",
         instruction=request.instruction,
-        excluded=frozenset([*excluded, *(id for id, document in whole.items() if document.id in excluded)]),
-        whole=whole,
+        excluded=frozenset(request.exclude_ids or ()),
         queries=[
             WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings))
             for one in request.queries or ()
@@ -156,19 +150,6 @@ def _recall(outlook: Outlook) -> ExpectedRecall | None:
     return None if recall is None else ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high)
 
 
-def _whole(request: SelectRequest, settings: Settings) -> dict[str, Document]:
-    if request.long_texts != "best_of" or request.pool is None:
-        return {}
-    documents = documents_of(request.pool, settings.limits)
-    return {part.id: documents[part.metadata[OF]] for part in cut(documents, settings.passage_characters)}
-
-
-def _grouping(request: SelectRequest, settings: Settings) -> Grouping | None:
-    if request.long_texts == "best_of":
-        return Grouping((OF,))
-    return grouping_of(request.distinct, request.k or settings.k, settings)
-
-
 def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
     """Return how documents are grouped. k: documents or groups to return. Raises LimitExceeded or InvalidInput."""
     if distinct is None:
@@ -187,12 +168,11 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored = bool(selection.scored[rank - 1])
         read = result.documents.get(pool.ids[position])
-        whole = task.whole.get(pool.ids[position])
-        document = (whole or read) if with_text else None
-        value = [] if task.distinct is None or read is None or whole else task.distinct.value(read)
+        document = read if with_text else None
+        value = [] if task.distinct is None or read is None else task.distinct.value(read)
         chosen.append(
             SelectedDocument(
-                id=whole.id if whole else pool.ids[position],
+                id=pool.ids[position],
                 rank=rank,
                 relevance=float(selection.relevance[rank - 1]),
                 std=float(selection.std[rank - 1]),
@@ -203,7 +183,6 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 query=None if answered is None else int(answered.leading[rank - 1]),
                 relevances=None if answered is None else _nullable(answered.relevance[:, rank - 1]),
                 group=value[0] if value else None,
-                passage=read.text if whole and read else None,
                 text=document.text if document else None,
                 title=document.title if document else None,
                 metadata=dict(document.metadata) if document else None,

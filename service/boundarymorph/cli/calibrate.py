@@ -149,7 +149,7 @@ async def _learn(
     from boundarymorph.api.translate import task_of
     from boundarymorph.calibration.learning import debiased, learn
     from boundarymorph.selector.judging import Judging
-    from boundarymorph.selector.telling import WORDS
+    from boundarymorph.selector.scores import WORDS
 
     judged: dict[str, Judged] = {}
     async with parts(settings) as built:

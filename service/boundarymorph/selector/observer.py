@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from boundarymorph.selector.result import SelectionResult
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.telemetry import metrics, timing, tracing
 
 SHOWN = 20  # documents in a span
@@ -15,10 +14,11 @@ CHARACTERS = 1_000  # of a text in a span
 
 
 class Observer:
-    """Observes one selection: each stage is a span and is timed by the watch, which may already be running."""
+    """Observes one selection: each stage is a span and is timed by the watch, which may already be running. counts:
+    whether its result goes into the metrics, or is counted with that of a whole."""
 
-    def __init__(self, watch: timing.Stopwatch) -> None:
-        self._watch = watch
+    def __init__(self, watch: timing.Stopwatch, *, counts: bool = True) -> None:
+        self._watch, self._counts = watch, counts
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -34,6 +34,8 @@ class Observer:
 
     def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
         """Record a result in the metrics and in the span of its request. model: the scorer's."""
+        if not self._counts:
+            return
         tracing.describe(lambda texts: attributes(result, task, model, texts=texts))
         for stage, seconds in result.seconds.items():
             metrics.select_stage_seconds.labels(stage).observe(seconds)
@@ -46,13 +48,6 @@ class Observer:
         metrics.truncated_pairs.inc(result.truncated)
         if task.budget:
             metrics.budget_used.observe(result.calls / task.budget)
-
-
-class Quiet(Observer):
-    """An observer of a part of a selection, which is counted with the whole."""
-
-    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
-        pass
 
 
 def attributes(result: SelectionResult, task: SelectionTask, model: str | None, *, texts: bool) -> dict[str, Any]:
