@@ -1,4 +1,4 @@
-"""What people said of answers, grades and clicks with their rank, in one SQLite file an index, for many processes."""
+"""What people said of answers, in one SQLite file an index, for many processes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ SCHEMA = (
     """
 create table if not exists judgments (
     number integer primary key, at real not null, query text not null, document text not null,
-    grade real, rank integer, clicked integer, caller text not null
+    grade real, caller text not null
 )
 """,
     "create index if not exists by_query on judgments (query)",
 )
-INSERT = "insert into judgments (at, query, document, grade, rank, clicked, caller) values (?, ?, ?, ?, ?, ?, ?)"
-SELECT = "select number, query, document, grade, rank, clicked from judgments where number > ? order by number limit ?"
+INSERT = "insert into judgments (at, query, document, grade, caller) values (?, ?, ?, ?, ?)"
+SELECT = """select number, query, document, grade from judgments where number > ? and grade is not null
+order by number limit ?"""
 BUSY_SECONDS = 10.0
 ALL = -1  # as a limit of SQLite
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A grade of 0 or more; or, with grade None, whether the document was clicked at the rank, from 1, where it was
-    shown."""
+    """What somebody said of a document: a grade of 0 or more."""
 
     query: str
     document: str
-    grade: float | None = None
-    rank: int | None = None
-    clicked: bool = False
+    grade: float
 
 
 class Feedback:
@@ -61,10 +59,7 @@ class Feedback:
                         f"the index {self._index!r} has {before:,} judgements of at most {most:,} "
                         "(calibration.judgments); calibrate with them and delete them"
                     )
-                rows = [
-                    (at, event.query, event.document, event.grade, event.rank, event.clicked, caller)
-                    for event in events
-                ]
+                rows = [(at, event.query, event.document, event.grade, caller) for event in events]
                 database.executemany(INSERT, rows)
                 database.execute("commit")  # closing it rolls back what was not committed
         return before + len(events)
@@ -80,9 +75,7 @@ class Feedback:
         """Return the first events, at most so many, whose numbers come after this one, with their numbers."""
         with self._opened() as database:
             found = [] if database is None else database.execute(SELECT, (after, most)).fetchall()
-        return [
-            (number, Event(query, id, grade, rank, bool(clicked))) for number, query, id, grade, rank, clicked in found
-        ]
+        return [(number, Event(query, id, grade)) for number, query, id, grade in found]
 
     def delete(self, query: str | None = None) -> int:
         """Delete the events, or those of a query, and return how many there were. All of them on a full disk, too."""
@@ -132,40 +125,16 @@ def _count(database: sqlite3.Connection) -> int:
     return found
 
 
-def examined(rank: int) -> float:
-    """How likely people look at a rank: 1 over it."""
-    return 1.0 / rank
-
-
-def grades_of(events: Sequence[Event], believed: Mapping[tuple[str, str], float]) -> dict[str, dict[str, float]]:
-    """Grades by query and document; the last explicit one of a pair counts.
-
-    Without one, clicks count as far as they say something: a document that was clicked is relevant; one that was not
-    was seen and is not relevant, or was not seen, and then is as likely relevant as before. The mean over the times
-    that it was shown is its grade, from 0 to 1 (the expectation step of Wang et al. 2018 for a position-based model).
-    believed: how likely each is relevant, 1/2 where that is not known.
-    """
-    explicit: dict[tuple[str, str], float] = {}
-    shown: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for event in events:
-        pair = event.query, event.document
-        if event.grade is not None:
-            explicit[pair] = event.grade
-        elif event.clicked:
-            shown[pair].append(1.0)
-        elif event.rank is not None:
-            before, seen = believed.get(pair, 0.5), examined(event.rank)
-            shown[pair].append(before * (1.0 - seen) / (1.0 - before * seen) if before * seen < 1.0 else 0.0)
+def grades_of(events: Sequence[Event]) -> dict[str, dict[str, float]]:
+    """Return grades by query and document; the last one of a pair counts."""
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for query, document in {**shown, **explicit}:
-        pair = query, document
-        mean = sum(shown[pair]) / len(shown[pair]) if shown[pair] else 0.0
-        found[query][document] = explicit.get(pair, mean)
+    for event in events:
+        found[event.query][event.document] = event.grade
     return dict(found)
 
 
 def merged(
     events: Mapping[str, Mapping[str, float]], given: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Grades by query and document from both; those given go before those of events."""
+    """Return grades by query and document from both; those given go before those of events."""
     return {query: {**events.get(query, {}), **given.get(query, {})} for query in {**given, **events}}
