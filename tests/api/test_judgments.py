@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from boundarymorph.access import keys
-from boundarymorph.calibration.feedback import Event
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.settings import Settings
 from tests.api.service import answer, belongings, filled, problem
 from tests.api.test_calibration import SCALE

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from boundarymorph.calibration.belongings import JUDGMENTS, Belongings
-from boundarymorph.calibration.feedback import Event, grades_of, merged
+from boundarymorph.calibration.belongings import JUDGMENTS, Belongings, Event, grades_of, merged
 from boundarymorph.errors import LimitExceeded, StorageUnavailable, UnknownIndex
 
 

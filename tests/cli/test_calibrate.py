@@ -15,7 +15,7 @@ import pytest
 
 from boundarymorph import reading
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.files import judgments_of, queries_of
+from boundarymorph.calibration.judgments import judgments_of, queries_of
 from boundarymorph.cli import common
 from boundarymorph.cli import main as cli
 from boundarymorph.cli import source as sources

@@ -17,7 +17,7 @@ from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import Deleted, Judgments, Kept, KeptNow
-from boundarymorph.calibration.feedback import Event
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.telemetry import metrics

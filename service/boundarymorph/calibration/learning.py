@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Calibration, Gain, Trust
 from boundarymorph.calibration.judgments import JudgedQuery
 from boundarymorph.calibration.logistic import clip_of, fit, log_odds
-from boundarymorph.calibration.report import report_of
-from boundarymorph.calibration.validation import Predictions, gate
+from boundarymorph.calibration.validation import Predictions, gate, report_of
 from boundarymorph.errors import InvalidInput
 
 SCORER_RIDGE, SIGNAL_RIDGE, SCALE_RIDGE = 0.1, 10.0, 0.1

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from boundarymorph.calibration.belongings import grades_of, merged
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.feedback import grades_of, merged
-from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
+from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
 from boundarymorph.cli import judging, learning
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, console, parts

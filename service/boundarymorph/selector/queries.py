@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.inference.executors import Run
 from boundarymorph.remote.together import together
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.scoring.bill import Bill
@@ -40,9 +41,9 @@ class QueriesRun:
 
     pool: Pool
 
-    def __init__(self, task: SelectionTask, runs: Sequence[SelectionRun], observer: Observer) -> None:
+    def __init__(self, task: SelectionTask, runs: Sequence[SelectionRun], observer: Observer, in_thread: Run) -> None:
         """runs: of `parts_of(task)`."""
-        self._task, self._runs, self._observer = task, runs, observer
+        self._task, self._runs, self._observer, self._in_thread = task, runs, observer, in_thread
         self._weights = np.array([query.weight for query in task.queries])
         self._places: list[NDArray[np.intp]] = []  # of each query's candidates in the pool
 
@@ -79,29 +80,31 @@ class QueriesRun:
         asked, history = self._history()
         rounds = max((seen.round for seen in history), default=0)
         last = [place for place, seen in enumerate(history) if seen.round == rounds]
+        scores = [run.scores for run in self._runs]
+        chosen, outlook = await self._in_thread(lambda: (self._best()[0], self._outlook()))
         return Progress(
             rounds=rounds,
-            calls=sum(run.scores.calls for run in self._runs),
-            cached=sum(run.scores.cached for run in self._runs),
+            calls=sum(of.calls for of in scores),
+            cached=sum(of.cached for of in scores),
             budget=self._task.budget,
-            reused=sum(len(run.scores.reused) for run in self._runs),
-            outlook=self._outlook(),
+            reused=sum(len(of.reused) for of in scores),
+            outlook=outlook,
             pool=self.pool,
-            selected=self._best()[0].documents,
+            selected=chosen.documents,
             history=[history[place] for place in last],
-            bill=self._bill([run.scores.bill for run in self._runs]),
+            bill=self._bill([of.bill for of in scores]),
             asked=[asked[place] for place in last],
         )
 
     async def result(self) -> SelectionResult:
         """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
-        selection, leading, relevance = await self._selection()
-        outlook = self._outlook()
+        selection, answered = await self._selection()
+        outlook = await self._in_thread(self._outlook)
         parts = [await run.result() for run in self._runs]
-        asked, history = self._history()
         ended = [part for part in parts if part.status != Status.COMPLETE]
         only_retrieved = all(part.status == Status.RETRIEVAL_ONLY for part in parts)
         reasons = [part.stop_reason for part in ended or parts]
+        asked, history = self._history()
         result = SelectionResult(
             pool=self.pool,
             selection=selection,
@@ -120,45 +123,41 @@ class QueriesRun:
             vectors=parts[0].vectors,
             bill=self._bill([part.bill for part in parts]),
             calibration=parts[0].calibration,
-            scores=self._scores_of(selection, leading, parts),
-            answered=Answered(leading, relevance, asked),
+            scores=self._scores_of(selection, answered, parts),
+            answered=replace(answered, asked=asked),
         )
         self._observer.finished(result, self._task, self._runs[0].scores.model)
         return result
 
-    def _best(self) -> tuple[Selection, NDArray[np.intp], NDArray[np.float64]]:
-        """Return the k best documents as believed now, (k,) the query that each answers best, and (Q, k) its relevance
-        to each query, NaN where the query did not find it. Queries of which nothing is believed count in their order.
-        """
+    def _best(self) -> tuple[Selection, Answered]:
+        """Return the k best documents as believed now. If nothing is believed of any, their order decides."""
         shape = len(self._runs), len(self.pool)
-        relevance, deviations = np.full(shape, np.nan), np.zeros(shape)
-        scored, left = np.zeros(shape, dtype=np.bool_), np.ones(len(self.pool), dtype=np.bool_)
-        if self._task.excluded:
-            left = np.array([id not in self._task.excluded for id in self.pool.ids], dtype=np.bool_)
+        relevance, deviations, scored = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
+        left = np.array([id not in self._task.excluded for id in self.pool.ids], dtype=np.bool_)
         for row, (run, places) in enumerate(zip(self._runs, self._places, strict=True)):
-            if run.session is None:
-                continue
-            ranking = run.session.ranking()
-            at = places[ranking.documents]
-            relevance[row, at], deviations[row, at], scored[row, at] = ranking.relevance, ranking.std, ranking.scored
-            left[np.setdiff1d(places, at)] = False
-        worth = np.where(np.isnan(relevance), 0.0, relevance) * self._weights[:, None]
-        known = not np.isnan(relevance).all()
+            if run.session is not None:
+                ranking = run.session.ranking()
+                at = places[ranking.documents]
+                relevance[row, at], deviations[row, at] = ranking.relevance, ranking.std
+                scored[row, at] = ranking.scored
+                left[np.setdiff1d(places, at)] = False
+        worth = np.nan_to_num(relevance) * self._weights[:, None]
         there = np.flatnonzero(left)
         chosen = there[np.argsort(-worth.max(axis=0)[there], kind="stable")[: self._task.k]]
         leading = worth[:, chosen].argmax(axis=0)
-        best = worth[leading, chosen] if known else np.full(len(chosen), 0.5)
-        spread = deviations[leading, chosen] * self._weights[leading] if known else best
-        return Selection(chosen, best, spread, scored[leading, chosen]), leading, relevance[:, chosen]
+        best, spread = worth[leading, chosen], deviations[leading, chosen] * self._weights[leading]
+        if np.isnan(relevance).all():
+            best = spread = np.full(len(chosen), 0.5)
+        return Selection(chosen, best, spread, scored[leading, chosen]), Answered(leading, relevance[:, chosen], ())
 
-    async def _selection(self) -> tuple[Selection, NDArray[np.intp], NDArray[np.float64]]:
+    async def _selection(self) -> tuple[Selection, Answered]:
         """Return what `_best` does, having read the texts. Documents that turn out to be deleted make room."""
         changed = True
         while changed:
-            selection, leading, relevance = self._best()
+            selection, answered = await self._in_thread(self._best)
             changed = False
             for number, run in enumerate(self._runs if self._task.return_documents else ()):
-                ids = {self.pool.ids[place] for place in selection.documents[leading == number]}
+                ids = {self.pool.ids[place] for place in selection.documents[answered.leading == number]}
                 wanted = np.flatnonzero([id in ids for id in run.pool.ids])
                 try:
                     async with self._task.deadline.of_texts.enforced():
@@ -168,40 +167,38 @@ class QueriesRun:
                             changed |= await run.read_for(run.session, wanted, answer=True)
                 except INTERRUPTING as error:
                     run.interrupt("not all texts could be read", error)
-                    changed = False
-                    break
-        return selection, leading, relevance
+                    return selection, answered
+        return selection, answered
 
     def _outlook(self) -> Outlook:
         """Return the mean of the queries' expected losses, by their weights."""
-        losses = [1.0 if run.session is None else run.session.outlook().loss for run in self._runs if len(run.pool)]
-        weights = [weight for weight, run in zip(self._weights, self._runs, strict=True) if len(run.pool)]
-        return Outlook(float(np.average(losses, weights=weights)) if losses else 0.0, {})
+        found = [
+            (1.0 if run.session is None else run.session.outlook().loss, weight)
+            for run, weight in zip(self._runs, self._weights, strict=True)
+            if len(run.pool)
+        ]
+        losses, weights = zip(*found, strict=True) if found else ((0.0,), (1.0,))
+        return Outlook(float(np.average(losses, weights=weights)), {})
 
     def _history(self) -> tuple[list[int], list[Observation]]:
-        """Return the calls of all queries, round by round, and of which query each was."""
-        found = [
-            (number, replace(seen, document=int(places[seen.document]), rival=rival))
-            for number, (run, places) in enumerate(zip(self._runs, self._places, strict=True))
-            if run.session is not None
-            for seen in run.calibrated.history(run.session.history)
-            for rival in [None if seen.rival is None else int(places[seen.rival])]
-        ]
+        """Return of which query each call was, round by round, and the calls."""
+        found = []
+        for number, (run, places) in enumerate(zip(self._runs, self._places, strict=True)):
+            for seen in run.calibrated.history(run.session.history) if run.session is not None else ():
+                rival = None if seen.rival is None else int(places[seen.rival])
+                found.append((number, replace(seen, document=int(places[seen.document]), rival=rival)))
         found.sort(key=lambda one: one[1].round)
         return [number for number, _ in found], [seen for _, seen in found]
 
     def _scores_of(
-        self, selection: Selection, leading: NDArray[np.intp], parts: Sequence[SelectionResult]
+        self, selection: Selection, answered: Answered, parts: Sequence[SelectionResult]
     ) -> dict[int, float]:
         """Return the scorer's own scores of the set's scored documents, each for the query that it answers best."""
         found = {}
-        for place, number, scored in zip(selection.documents.tolist(), leading.tolist(), selection.scored, strict=True):
-            position = int(np.flatnonzero(self._places[number] == place)[0]) if scored else -1
-            if scored:
-                session = self._runs[number].session
-                assert session is not None
-                own = float(session.belief.mean[position])
-                found[place] = parts[number].scores.get(position, own)
+        for column in np.flatnonzero(selection.scored).tolist():
+            place, number = int(selection.documents[column]), int(answered.leading[column])
+            position = int(np.flatnonzero(self._places[number] == place)[0])
+            found[place] = parts[number].scores.get(position, float(answered.relevance[number, column]))
         return found
 
     def _bill(self, bills: Sequence[Bill | None]) -> Bill | None:

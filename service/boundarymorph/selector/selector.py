@@ -62,7 +62,7 @@ class Selector:
         run: SelectionRun | QueriesRun
         if task.queries:
             quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.queries]
-            run = QueriesRun(task, [*map(self._run, parts_of(task), quiet)], observer)
+            run = QueriesRun(task, [*map(self._run, parts_of(task), quiet)], observer, self._shared.executor.run)
         else:
             run = self._run(task, observer)
         self._shared.running += 1
