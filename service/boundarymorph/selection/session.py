@@ -73,7 +73,7 @@ class SelectionSession(Session):
         min_relevance: return at most k documents, those with a probability above one half of scoring at least this, and
         ask about those in doubt.
         distinct: a limit on the documents of each group. Documents beyond it are not asked about.
-        diversity: from 0 to 1, the weight of having little in common against relevance (`diversity.diverse`).
+        diversity: from 0 to 1, the weight of having little in common against relevance (`capacity.diverse`).
         negligible: leave out documents with less than this share of the best document's expected relevance.
         reading: an increasing function from [0, 1] to [0, 1] that turns scores into relevance; None for the identity.
         Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
