@@ -89,7 +89,7 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
     if count < 2:
         return 0.0
     if pairs is None or pairs >= count * (count - 1) // 2:
-        return 1.0 - _exact_median_cosine(embeddings)
+        return 1.0 - float(np.median(np.concatenate(list(_upper_cosines(embeddings))).astype(np.float64)))
     rng = np.random.default_rng(seed)
     block = max(NUMBERS // max(embeddings.shape[1], 1), 1)
     cosines: list[NDArray[np.floating]] = []
@@ -101,29 +101,6 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
             cosines.append(np.einsum("nd,nd->n", one, other))
         pairs -= count // 2
     return 1.0 - float(np.median(np.concatenate(cosines)))
-
-
-def _exact_median_cosine(embeddings: NDArray[np.floating], bins: int = 1 << 16) -> float:
-    """The median in limited memory: the first pass finds its histogram bin, the second collects that bin."""
-    histogram = np.zeros(bins, dtype=np.int64)
-    for cosines in _upper_cosines(embeddings):
-        histogram += np.bincount(_bins(cosines, bins), minlength=bins)
-    total = int(histogram.sum())
-    lower, upper = (total - 1) // 2, total // 2
-    ends = np.cumsum(histogram)
-    first, last = (int(np.searchsorted(ends, rank, side="right")) for rank in (lower, upper))
-    kept = []
-    for cosines in _upper_cosines(embeddings):
-        where = _bins(cosines, bins)
-        kept.append(cosines[(where >= first) & (where <= last)])
-    inside = np.sort(np.concatenate(kept))
-    before = int(ends[first - 1]) if first else 0
-    return (float(inside[lower - before]) + float(inside[upper - before])) / 2
-
-
-def _bins(cosines: NDArray[np.floating], bins: int) -> NDArray[np.intp]:
-    numbers: NDArray[np.intp] = np.clip((cosines + 1.0) * (bins / 2), 0, bins - 1).astype(np.intp)
-    return numbers
 
 
 def _upper_cosines(embeddings: NDArray[np.floating], block: int = 256) -> Iterator[NDArray[np.floating]]:

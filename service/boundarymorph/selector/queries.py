@@ -13,9 +13,16 @@ from boundarymorph.remote.together import together
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
-from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.run import SelectionRun
-from boundarymorph.selector.task import INTERRUPTING, Answered, Progress, SelectionResult, SelectionTask, Status
+from boundarymorph.selector.task import (
+    INTERRUPTING,
+    Answered,
+    Observer,
+    Progress,
+    SelectionResult,
+    SelectionTask,
+    Status,
+)
 
 
 def parts_of(task: SelectionTask) -> list[SelectionTask]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
-from unicodedata import name
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,18 +31,28 @@ from boundarymorph.selection.methods import METHODS, PAPER
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
-from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.scores import CalibratedScores, Pace
-from boundarymorph.selector.task import INTERRUPTING, Interruption, Progress, SelectionResult, SelectionTask, Status
-from boundarymorph.text import counted
+from boundarymorph.selector.task import (
+    INTERRUPTING,
+    Interruption,
+    Observer,
+    Progress,
+    SelectionResult,
+    SelectionTask,
+    Status,
+    departure,
+    no_call,
+    none_reached,
+    nothing_found,
+    of_documents,
+    unfamiliar,
+)
 
 log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
-ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
-ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en")  # what the names of the embedded models begin with
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 Session: TypeAlias = SelectionSession | ExhaustiveSession
@@ -521,77 +529,3 @@ class SelectionRun:
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:
     return session.ranking() if rank_all else session.selection(), session.outlook()
-
-
-def unfamiliar(query: str, *models: str | None) -> list[str]:
-    """Describe a query most of whose letters are in a script that the embedded models were not trained on; nothing if
-    it is Latin or a model is another. models: of the scorer and the encoder, None if unknown or not in use."""
-    letters = [name(letter, "").partition(" ")[0] for letter in query if letter.isalpha()]
-    english = [model.partition("@")[0] for model in models if model is not None and model.startswith(ENGLISH)]
-    if sum(script != "LATIN" for script in letters) * 2 <= len(letters) or not english:
-        return []
-    script = Counter(letters).most_common(1)[0][0].capitalize()
-    return [
-        f"the query is in another script ({script}) than {' and '.join(english)} were trained on, so the answer says "
-        "little; use models for its language (scorer.model, encoder.model)"
-    ]
-
-
-def departure(session: SelectionSession, reused: int, *, limited: bool) -> list[str]:
-    """Describe what made the calls differ from the paper's, and which options avoid it. reused: the number of scores
-    known from earlier tasks; limited: whether there is a minimum relevance."""
-    brought = session.given - reused
-    largest = max(Counter(observation.round for observation in session.history).values(), default=0)
-    found = []
-    if largest > 1:
-        found.append(f'calls went out in rounds of up to {largest} ("batch_size": 1 makes them one by one)')
-    if reused:
-        known = counted(reused, "score was", "scores were")
-        found.append(f'{known} known from earlier requests ("reuse": false starts from none)')
-    if brought:
-        found.append(counted(brought, "score came with the pool", "scores came with the pool"))
-    if limited:
-        found.append('calls went to where "min_relevance" is in doubt')
-    if session.spends_on_order and session.history:
-        found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
-    return [f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}"] if found else []
-
-
-def no_call(stop_reason: StopReason | None, returned: int) -> str:
-    """Describe why no call was made although some were allowed and no score was known from earlier requests. returned:
-    the number of documents in the answer."""
-    match stop_reason:
-        case StopReason.POOL_EXHAUSTED:
-            why = "all scores were known already"
-        case StopReason.SETTLED:
-            why = "by the scores known already, little is expected to be lost"
-        case _ if returned:
-            why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
-        case _:
-            why = "no document is left that fits"
-    return f"no call was made: {why}"
-
-
-def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[str]:
-    """Say why the answer is empty, if no document reaches the minimum relevance. relevance: of the candidates."""
-    if least is None or not relevance.size:
-        return []
-    seen = "the best was" if scored else "the best was expected to have"
-    return [f"no document reached {least:g}; {seen} {math.floor(1000 * relevance.max()) / 1000:g}; lower min_relevance"]
-
-
-def nothing_found(scores: Collection[float]) -> list[str]:
-    """Say that enough documents were scored and all scores are low, if it is so."""
-    if len(scores) < ENOUGH or max(scores) >= LOW:
-        return []
-    return [
-        f"the best of {len(scores)} scores is {max(scores):.2g}: either no document is relevant, or the cross-encoder "
-        "does not understand this domain"
-    ]
-
-
-def of_documents(count: int, one: str, many: str, what: str = "") -> list[str]:
-    """Say something of so many documents, if there are any. what: inserted into `one` or `many`."""
-    if not count:
-        return []
-    return [f"1 document {one.format(what)}" if count == 1 else f"{count} documents {many.format(what)}"]

@@ -10,10 +10,9 @@ from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
-from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
 from boundarymorph.telemetry.timing import Stopwatch
 
 

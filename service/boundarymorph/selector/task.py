@@ -1,11 +1,16 @@
-"""A selection from outside: its task, its progress before each round, and its result."""
+"""A selection from outside: its task, its progress before each round, its result in numbers and words, and
+what is observed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +34,17 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring.bill import Bill
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
-from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason
+from boundarymorph.selection.methods import DEFAULT, PAPER
 from boundarymorph.selection.pool import Places
 from boundarymorph.selector.documents import FREE, Grouping, Room
+from boundarymorph.telemetry import metrics, timing, tracing
+from boundarymorph.text import counted
 
+ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
+ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en")  # what the names of the embedded models begin with
+SHOWN = 20  # documents in a span
+CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 
@@ -211,3 +222,163 @@ class SelectionResult:
     calibration: str | None = None
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
+
+
+def unfamiliar(query: str, *models: str | None) -> list[str]:
+    """Describe a query most of whose letters are in a script that the embedded models were not trained on; nothing if
+    it is Latin or a model is another. models: of the scorer and the encoder, None if unknown or not in use."""
+    letters = [unicodedata.name(letter, "").partition(" ")[0] for letter in query if letter.isalpha()]
+    english = [model.partition("@")[0] for model in models if model is not None and model.startswith(ENGLISH)]
+    if sum(script != "LATIN" for script in letters) * 2 <= len(letters) or not english:
+        return []
+    script = Counter(letters).most_common(1)[0][0].capitalize()
+    return [
+        f"the query is in another script ({script}) than {' and '.join(english)} were trained on, so the answer says "
+        "little; use models for its language (scorer.model, encoder.model)"
+    ]
+
+
+def departure(session: SelectionSession, reused: int, *, limited: bool) -> list[str]:
+    """Describe what made the calls differ from the paper's, and which options avoid it. reused: the number of scores
+    known from earlier tasks; limited: whether there is a minimum relevance."""
+    brought = session.given - reused
+    largest = max(Counter(observation.round for observation in session.history).values(), default=0)
+    found = []
+    if largest > 1:
+        found.append(f'calls went out in rounds of up to {largest} ("batch_size": 1 makes them one by one)')
+    if reused:
+        known = counted(reused, "score was", "scores were")
+        found.append(f'{known} known from earlier requests ("reuse": false starts from none)')
+    if brought:
+        found.append(counted(brought, "score came with the pool", "scores came with the pool"))
+    if limited:
+        found.append('calls went to where "min_relevance" is in doubt')
+    if session.spends_on_order and session.history:
+        found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
+    return [f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}"] if found else []
+
+
+def no_call(stop_reason: StopReason | None, returned: int) -> str:
+    """Describe why no call was made although some were allowed and no score was known from earlier requests. returned:
+    the number of documents in the answer."""
+    match stop_reason:
+        case StopReason.POOL_EXHAUSTED:
+            why = "all scores were known already"
+        case StopReason.SETTLED:
+            why = "by the scores known already, little is expected to be lost"
+        case _ if returned:
+            why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
+        case _:
+            why = "no document is left that fits"
+    return f"no call was made: {why}"
+
+
+def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[str]:
+    """Say why the answer is empty, if no document reaches the minimum relevance. relevance: of the candidates."""
+    if least is None or not relevance.size:
+        return []
+    seen = "the best was" if scored else "the best was expected to have"
+    return [f"no document reached {least:g}; {seen} {math.floor(1000 * relevance.max()) / 1000:g}; lower min_relevance"]
+
+
+def nothing_found(scores: Collection[float]) -> list[str]:
+    """Say that enough documents were scored and all scores are low, if it is so."""
+    if len(scores) < ENOUGH or max(scores) >= LOW:
+        return []
+    return [
+        f"the best of {len(scores)} scores is {max(scores):.2g}: either no document is relevant, or the cross-encoder "
+        "does not understand this domain"
+    ]
+
+
+def of_documents(count: int, one: str, many: str, what: str = "") -> list[str]:
+    """Say something of so many documents, if there are any. what: inserted into `one` or `many`."""
+    if not count:
+        return []
+    return [f"1 document {one.format(what)}" if count == 1 else f"{count} documents {many.format(what)}"]
+
+
+class Observer:
+    """Observes one selection: each stage is a span and is timed by the watch, which may already be running. counts:
+    whether its result goes into the metrics, or is counted with that of a whole."""
+
+    def __init__(self, watch: timing.Stopwatch, *, counts: bool = True) -> None:
+        self._watch, self._counts = watch, counts
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Record the block as a stage, or as a part of one."""
+        with tracing.span(name), self._watch.stage(name):
+            yield
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by stage and their total, and put them into the request's Server-Timing."""
+        seconds = self._watch.read()
+        timing.tell(seconds)
+        return seconds
+
+    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
+        """Record a result in the metrics and in the span of its request. model: the scorer's."""
+        if not self._counts:
+            return
+        tracing.describe(lambda texts: attributes(result, task, model, texts=texts))
+        for stage, seconds in result.seconds.items():
+            metrics.select_stage_seconds.labels(stage).observe(seconds)
+        metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
+        metrics.select_vectors.labels(result.vectors).inc()
+        metrics.cross_encoder_calls.inc(result.calls)
+        metrics.select_calls.observe(result.calls)
+        metrics.select_rounds.observe(result.rounds)
+        metrics.expected_loss.observe(result.outlook.loss)
+        metrics.truncated_pairs.inc(result.truncated)
+        if task.budget:
+            metrics.budget_used.observe(result.calls / task.budget)
+
+
+def attributes(result: SelectionResult, task: SelectionTask, model: str | None, *, texts: bool) -> dict[str, Any]:
+    """Return the attributes of a selection's span. model: the scorer's. texts: with the query, and the ids and texts of
+    documents."""
+    found: dict[str, Any] = {
+        "openinference.span.kind": "RERANKER",
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.provider.name": "boundarymorph",
+        "boundarymorph.pool_size": len(result.pool),
+        "boundarymorph.budget": task.budget,
+        "boundarymorph.cross_encoder_calls": result.calls,
+        "boundarymorph.cached_scores": result.cached,
+        "boundarymorph.reused_scores": result.reused,
+        "boundarymorph.rounds": result.rounds,
+        "boundarymorph.status": result.status.value,
+        "boundarymorph.stop_reason": result.stop_reason.value,
+        "boundarymorph.expected_loss": result.outlook.loss,
+    }
+    if model is not None:
+        found |= {"gen_ai.request.model": model, "reranker.model_name": model}
+    if task.k is not None:
+        found["reranker.top_k"] = task.k
+    if result.bill is not None:
+        found |= {
+            "gen_ai.usage.input_tokens": result.bill.usage.read,
+            "gen_ai.usage.output_tokens": result.bill.usage.written,
+            "llm.cost.total": result.bill.spent.cost,
+        }
+    if texts:
+        query = task.query[:CHARACTERS]
+        found |= {"reranker.query": query, "gen_ai.retrieval.query.text": query, "input.value": query}
+    chosen = result.selection.documents[:SHOWN].tolist()
+    worth = result.selection.relevance[:SHOWN].tolist()
+    for place, (position, relevance) in enumerate(zip(chosen, worth, strict=True)):
+        found[f"reranker.output_documents.{place}.document.score"] = relevance
+        if texts:
+            found |= _document(result, f"reranker.output_documents.{place}.document", position)
+    for position in range(min(SHOWN, len(result.pool)) if texts else 0):
+        found |= _document(result, f"reranker.input_documents.{position}.document", position)
+    return found
+
+
+def _document(result: SelectionResult, name: str, position: int) -> dict[str, Any]:
+    """Return the id of a document and, as far as it was read, the beginning of its text."""
+    id = result.pool.ids[position]
+    document = result.documents.get(id)
+    content = {} if document is None else {f"{name}.content": document.content[:CHARACTERS]}
+    return {f"{name}.id": id, **content}
