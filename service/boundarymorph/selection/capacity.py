@@ -75,13 +75,13 @@ class DocumentCapacity:
 class TokenCapacity:
     """Documents of `lengths` (N,) tokens, at most `limit` of them together.
 
-    Documents are taken by worth over the root of their length, up to the first that does not fit. What stands there is
-    the price of a root, and worth - price * root is a document's margin. The returned set is then filled up with later
-    documents that still fit.
+    The returned set is packed by worth over the root of the length. Calls go to the boundary of a set of `count`
+    documents, by default as many as would fit if all had the mean length.
     """
 
     lengths: NDArray[np.float64]
     limit: float
+    count: int | None = None
 
     def holds_all(self, count: int) -> bool:
         return float(self.lengths.sum()) <= self.limit
@@ -93,31 +93,28 @@ class TokenCapacity:
         return self.holds_all(count) or bool((self.lengths > self.limit).all())
 
     def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> TokenCapacity:
-        return TokenCapacity(self.lengths[stay], self.limit - float(self.lengths[taken & ~stay].sum()))
+        out = taken & ~stay
+        count = self._fitting - int(np.count_nonzero(out))
+        return TokenCapacity(self.lengths[stay], self.limit - float(self.lengths[out].sum()), count)
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         mask = np.zeros(len(worth), dtype=np.bool_)
         room = self.limit
-        for document in self._order(worth):
+        for document in np.argsort(-np.maximum(worth, LEAST_WORTH) / np.sqrt(self.lengths), kind="stable"):
             if self.lengths[document] <= room:
                 mask[document] = True
                 room -= self.lengths[document]
         return mask
 
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        order = self._order(worth)
-        fitting = int(np.searchsorted(np.cumsum(self.lengths[order]), self.limit, side="right"))
-        mask = np.zeros(len(worth), dtype=np.bool_)
-        mask[order[: max(fitting, 1)]] = True  # a first document that is too long alone is still contested
-        broken = order[min(max(fitting, 1), len(order) - 1)]
-        price = max(float(worth[broken]), LEAST_WORTH) / np.sqrt(self.lengths[broken])
-        return worth - price * np.sqrt(self.lengths), mask
+        return worth, top_k(worth, max(1, min(self._fitting, len(worth) - 1)))
 
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
         return _best(shares * self.lengths, worth / self.lengths, self.limit, worth / np.sqrt(self.lengths))
 
-    def _order(self, worth: NDArray[np.float64]) -> NDArray[np.intp]:
-        return np.argsort(-np.maximum(worth, LEAST_WORTH) / np.sqrt(self.lengths), kind="stable")
+    @property
+    def _fitting(self) -> int:
+        return int(self.limit / self.lengths.mean()) if self.count is None else self.count
 
 
 @dataclass(frozen=True, slots=True)
