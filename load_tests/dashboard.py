@@ -226,11 +226,8 @@ def _upload(gateway: Service) -> None:
 
 
 def _judge(gateway: Service) -> None:
-    """Say how relevant a document was, and that another was clicked."""
-    judgments = [
-        {"document": DOCUMENTS[0]["id"], "grade": 1, "relevance": 0.7},
-        {"document": DOCUMENTS[1]["id"], "clicked": True, "rank": 2},
-    ]
+    """Say how relevant a document was."""
+    judgments = [{"document": DOCUMENTS[0]["id"], "grade": 1, "relevance": 0.7}]
     gateway.client.post("/judgments", json={"query": new_query(), "index": "tales", "judgments": judgments})
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.diversity import CANDIDATES, MORE_CANDIDATES, diverse
+from boundarymorph.selection.capacity import CANDIDATES, MORE_CANDIDATES, diverse
 from boundarymorph.selection.geometry import median_distance
 from load_tests import studies
 from load_tests.studies import Row, markdown

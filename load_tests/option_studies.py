@@ -151,7 +151,7 @@ def trajectories(table: ScoreTable, every: int, watch: Watch) -> list[Row]:
                 loss, cautious = session.expected_loss(), session.cautious_loss()
                 chosen = session.selection().documents
                 quality = normalised_gain(chosen, question.scores)
-                setting = {"query": row, "k": k, "calls": session.spent, "informed": session.informed}
+                setting = {"query": row, "k": k, "calls": session.spent, "informed": session.enough_scores}
                 found.append({**setting, "loss": loss, "cautious_loss": cautious, "ce_ncg": quality})
                 if not (asked := session.ask(CAP_ROUND)).size:
                     break

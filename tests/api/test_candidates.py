@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from boundarymorph.api.candidates import FEW_CALLS, candidates_of
 from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.api.translate import FEW_CALLS, candidates_of
 from boundarymorph.retrieval.candidates import IndexedCandidates
 from boundarymorph.settings import Settings
 

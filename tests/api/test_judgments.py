@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from boundarymorph.access import keys
-from boundarymorph.calibration.feedback import Event
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.settings import Settings
 from tests.api.service import answer, belongings, filled, problem
 from tests.api.test_calibration import SCALE
@@ -17,11 +17,11 @@ from tests.metrics import counted
 GIVEN: dict[str, Any] = {"query": "q", "index": "texts", "judgments": [{"document": "d1", "grade": 2}]}
 
 
-async def test_grades_and_clicks_are_kept(client: httpx.AsyncClient, settings: Settings) -> None:
-    more = [{"document": "d2", "clicked": False, "rank": 3}, {"document": 7, "clicked": True, "rank": 1}]
+async def test_grades_are_kept(client: httpx.AsyncClient, settings: Settings) -> None:
+    more = [{"document": "d2", "grade": 0}, {"document": 7, "grade": 1}]
     told = answer(await client.post("/judgments", json={**GIVEN, "judgments": [*GIVEN["judgments"], *more]}))
     assert told == {"added": 2, "kept": 2, "unknown": ["7"]}
-    assert belongings(settings, "texts").judgments.events() == [Event("q", "d1", 2.0), Event("q", "d2", None, 3, False)]
+    assert belongings(settings, "texts").judgments.events() == [Event("q", "d1", 2.0), Event("q", "d2", 0.0)]
     refused = {**GIVEN, "judgments": [{"document": "nosuch", "grade": 1}]}
     assert "'nosuch'" in problem(await client.post("/judgments", json=refused), 404, "unknown-document")
     assert answer(await client.get("/judgments", params={"index": "texts"})) == {"kept": 2}
@@ -31,8 +31,8 @@ async def test_grades_and_clicks_are_kept(client: httpx.AsyncClient, settings: S
 
 @pytest.mark.parametrize(
     "judgment",
-    [{}, {"grade": -1}, {"grade": 101}, {"grade": 1, "clicked": True, "rank": 1}, {"clicked": True},
-     {"grade": 1, "rank": 2}, {"clicked": True, "rank": 0}, {"grade": 1, "relevance": 1.1}],
+    [{}, {"grade": -1}, {"grade": 101},
+     {"clicked": True, "rank": 1}, {"grade": 1, "rank": 2}, {"grade": 1, "relevance": 1.1}],
 )  # fmt: skip
 async def test_malformed_ones(client: httpx.AsyncClient, judgment: dict[str, object]) -> None:
     given = {**GIVEN, "judgments": [{"document": "d1", **judgment}]}

@@ -91,7 +91,7 @@ async def test_where_everything_fits_calls_go_to_the_order_or_nowhere(client: ht
 
 
 async def test_rounds_are_streamed(client: httpx.AsyncClient) -> None:
-    asked = {"queries": QUERIES, **SOURCES["index"], "budget": 12, "k": 5, "explain": True}
+    asked = {"queries": QUERIES, **SOURCES["index"], "budget": 30, "k": 5, "explain": True}
     response = await client.post("/select", json=asked, headers={"accept": "text/event-stream"})
     names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event")]
     assert names[-1] == "selection" and names.count("round") > 2

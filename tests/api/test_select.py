@@ -295,21 +295,11 @@ async def test_what_more_calls_would_bring(client: httpx.AsyncClient) -> None:
     body = await select(client, pool=pool, k=20, budget=20)
     gain = body["usage"]["expected_gain"]
     assert 0 < gain["10"] <= gain["50"] <= body["expected_loss"] and body["recall"] is None
-    body = await select(client, pool=pool, k=20, budget="auto", call_cost=0.02)
-    assert body["stop_reason"] == "settled" and body["usage"]["expected_gain"]["10"] < 10 * 0.02
     body = await select(client, pool=pool, k=20, budget=20, min_relevance=0.5)
     recall = body["recall"]
     assert 0 <= recall["low"] <= recall["expected"] <= recall["high"] <= 1
     body = await select(client, pool=pool, k=120, budget=120)
     assert body["usage"]["expected_gain"] == {"10": 0, "50": 0}
-
-
-@pytest.mark.parametrize(
-    "given", [{"call_cost": 0.1}, {"call_cost": 0, "budget": "auto"}, {"call_cost": 0.1, "budget": 9}]
-)
-async def test_a_price_of_calls_goes_with_auto(client: httpx.AsyncClient, given: dict[str, object]) -> None:
-    body = {"query": "q", "pool": texts(3), **given}
-    assert "call_cost" in str(problem(await client.post("/select", json=body), 422, "invalid-input"))
 
 
 async def test_as_many_as_fit_into_the_tokens(client: httpx.AsyncClient) -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.calibration.belongings import Belongings, CalibrationFolder
 from boundarymorph.calibration.calibration import Calibration, Trust
-from boundarymorph.calibration.folder import CalibrationFolder
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Pool
 from tests.calibration.worlds import World

@@ -13,7 +13,7 @@ from tests.disks import IN_A_NAMESPACE
 PROGRAM = """
 import sys
 from pathlib import Path
-from boundarymorph.calibration.feedback import Event
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.disks import SmallDisk

@@ -15,7 +15,7 @@ import pytest
 
 from boundarymorph import reading
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.files import judgments_of, queries_of
+from boundarymorph.calibration.judgments import judgments_of, queries_of
 from boundarymorph.cli import common
 from boundarymorph.cli import main as cli
 from boundarymorph.cli import source as sources
@@ -98,14 +98,14 @@ def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     assert made.form == "signals"
     assert made.scorer == SeededScorer().name
     asyncio.run(_answers(tmp_path))
-    asyncio.run(_clicks(tmp_path))
+    asyncio.run(_graded(tmp_path))
     said = run("texts", "--update", "--judgments", "judged.ndjson")
     assert "170 judgements of 9 queries" in said
 
 
-async def _clicks(folder: Path) -> None:
-    """Of a further query: ten documents are shown, and the second is clicked."""
-    shown = [{"document": f"d{number}", "rank": number, "clicked": number == 2} for number in range(1, 11)]
+async def _graded(folder: Path) -> None:
+    """Of a further query: one of ten documents is relevant."""
+    shown = [{"document": f"d{number}", "grade": int(number == 2)} for number in range(1, 11)]
     async with filled(Settings(data_directory=folder)) as client:
         answer(await client.post("/judgments", json={"query": "question 99", "index": "texts", "judgments": shown}))
 

@@ -20,7 +20,6 @@ AFTER_A_FAULT = {  # and, of the circuit, with a Redis
 OF_JUDGEMENTS = {
     "boundarymorph_judgment_log_loss_nats_count",
     "boundarymorph_judgment_log_loss_nats_sum",
-    "boundarymorph_judgments_total",
 }
 OF_A_LANGUAGE_MODEL = {
     "boundarymorph_cost_ceiling_refusals_total",

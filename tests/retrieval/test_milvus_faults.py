@@ -30,9 +30,8 @@ from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector import run
-from boundarymorph.selector.result import Interruption, Status
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Interruption, SelectionTask, Status
 from tests.contract.vector_index import names, unit
 from tests.patience import PATIENCE
 from tests.ports import free_port

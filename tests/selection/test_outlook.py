@@ -119,20 +119,6 @@ def test_gains_are_about_what_further_calls_bring() -> None:
         assert 0.5 < told[calls] / real[calls] < 1.7, (told, real)
 
 
-def test_a_price_ends_a_session_where_calls_bring_less() -> None:
-    """A lower one later, and the gain that was expected was below it."""
-    spent = []
-    for price in (0.01, 0.002, 0.0005):
-        pool, scores = question(1)
-        session = SelectionSession(pool, budget=200, k=30, config=TrendConfig(), call_cost=price)
-        while (asked := session.ask(max(1, growing(session.spent, 200 - session.spent, 200)))).size:
-            session.tell(asked, scores[asked])
-        spent.append(session.spent)
-        if session.spent < 200:
-            assert session.stop_reason == "settled" and session.outlook().gains[10] < 10 * price
-    assert 15 <= spent[0] < spent[1] < spent[2], spent
-
-
 def test_recall() -> None:
     nothing = np.zeros(3)
     inside = np.array([True, False, True])

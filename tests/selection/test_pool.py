@@ -1,13 +1,21 @@
+"""Pools: what is checked, their features, their memory, and their map."""
+
+import tracemalloc
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
-from boundarymorph.selection import Pool
-from boundarymorph.selection.pool import row_lengths, unit_rows
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection.features import lexical, rank_and_similarity, signals, standardised, terms
+from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.pool import footprint, plane, row_lengths, unit_rows
 
 EMBEDDINGS = np.random.default_rng(0).normal(size=(4, 6))
 IDS = list("abcd")
@@ -102,3 +110,133 @@ def test_row_lengths(rows: NDArray[np.float32]) -> None:
     np.testing.assert_allclose(
         row_lengths(wide), np.linalg.norm(wide.astype(np.float64), axis=1), rtol=1e-5, atol=1e-15
     )
+
+
+@given(arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=False, allow_infinity=False)))
+def test_any_finite_values_are_standardised(values: NDArray[np.float64]) -> None:
+    result = standardised(values)
+    assert np.isfinite(result).all()
+    if result.any():
+        assert result.mean() == pytest.approx(0, abs=1e-6)
+        assert result.std() == pytest.approx(1)
+
+
+def test_equal_values_say_nothing() -> None:
+    assert standardised(np.full(5, 3.7)).tolist() == [0.0] * 5
+
+
+def test_huge_retrieval_scores_still_fill_the_set() -> None:
+    rng = np.random.default_rng(0)
+    scores = np.where(np.arange(12) % 2, 1.7e308, -1.7e308)
+    pool = Pool.of([str(i) for i in range(12)], rng.normal(size=(12, 4)), rng.normal(size=4), scores)
+    session = SelectionSession(pool, budget=6, k=4, config=TrendConfig())
+    while (asked := session.ask(2)).size:
+        session.tell(asked, rng.uniform(size=asked.size))
+    assert len(session.selection().documents) == 4
+
+
+def test_features_of_a_pool() -> None:
+    rng = np.random.default_rng(0)
+    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3), features={"bm25": [0.0, 4.0, 9.0, 1.0]})
+    rank, similarity = rank_and_similarity(pool)
+    assert (np.diff(rank) < 0).all() and (np.diff(similarity) < 0).all()
+    np.testing.assert_allclose(lexical(pool)[0], standardised(np.sqrt(pool.features["bm25"])))
+    plain = Pool.of(list("abcd"), pool.embeddings, pool.query)
+    assert lexical(plain).shape == (0, 4)
+
+
+def test_a_fused_pool_brings_its_similarity() -> None:
+    rng = np.random.default_rng(0)
+    similarity = np.array([0.3, 0.9, 0.1, 0.5])
+    features = {"similarity": similarity, "bm25": np.array([0.0, 4.0, 9.0, 1.0])}
+    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3), [4.0, 3.0, 2.0, 1.0], features)
+    rank, told = rank_and_similarity(pool)
+    assert (np.diff(rank) < 0).all()
+    np.testing.assert_allclose(told, standardised(similarity))
+
+
+def test_terms_are_centred_and_of_mean_squared_length_one() -> None:
+    rng = np.random.default_rng(0)
+    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3))
+    assert terms(pool).shape == (0, 4)
+    for none in (np.empty((0, 4), np.bool_), np.zeros((2, 4), np.bool_), np.ones((2, 4), np.bool_)):
+        assert not terms(replace(pool, terms=none)).any()
+    found = terms(replace(pool, terms=np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=np.bool_)))
+    scale = np.sqrt((0.75 + 1.0) / 4)
+    expected = [[0.75, -0.25, -0.25, -0.25], [0.5, 0.5, -0.5, -0.5], [0, 0, 0, 0]]
+    np.testing.assert_allclose(found, np.array(expected) / scale)
+
+
+def test_signals_of_the_callers() -> None:
+    """By name, on ranks of their own, whatever their scale; a missing value says nothing."""
+    rng = np.random.default_rng(0)
+    clicks, age = np.array([1e9, np.nan, 3.0, 3.0, -7.0]), np.array([np.nan] * 5)
+    features = {"clicks": clicks, "bm25": np.ones(5), "age": age, "similarity": np.ones(5), "flat": np.full(5, 2.0)}
+    pool = Pool.of(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [5, 4, 3, 2, 1], features)
+    columns = signals(pool)
+    assert columns.shape == (3, 5)
+    np.testing.assert_array_equal(columns[[0, 2]], np.zeros((2, 5)))
+    there = [0, 2, 3, 4]
+    np.testing.assert_allclose(columns[1][there], standardised(rankdata(clicks[there])))
+    assert columns[1][1] == 0
+    for bad in ({"clicks": [1, 2, 3, 4, np.inf]}, {"bm25": [1, 2, 3, 4, np.nan]}, {"clicks": [1, 2]}):
+        with pytest.raises(InvalidInput):
+            Pool.of(list("abcde"), pool.embeddings, pool.query, features=bad)
+
+
+pytestmark = pytest.mark.strangers
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("count", "budget", "at_once"), [(3_000, 20, 8), (1_500, 150, 32), (400, 300, 256)])
+def test_of_the_peak(method: str, count: int, budget: int, at_once: int) -> None:
+    draw = np.random.default_rng(0)
+    vectors = draw.standard_normal((count, 32), dtype=np.float32)
+    ids, bm25, terms = [str(number) for number in range(count)], draw.random(count), draw.random((8, count)) < 0.1
+    pool = Pool.of(ids, vectors, vectors[0] + 0.1, np.arange(count, 0, -1.0), {"bm25": bm25}, terms)
+    tracemalloc.start()
+    session = SelectionSession(pool, budget=budget, k=50, config=METHODS[method], order=True)
+    while (asked := session.ask(at_once)).size:
+        session.tell(asked, draw.random(len(asked)))
+    session.ranking()
+    session.outlook()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= footprint(pool, budget) <= 4 * peak + pool.embeddings.nbytes
+
+
+def test_a_budget_of_more_calls_than_candidates_takes_no_more() -> None:
+    pool = Pool.listed([str(number) for number in range(10)])
+    assert footprint(pool, 10) == footprint(pool, 2_000) == 20 * 100 + 25 * 100 + 15_000 + pool.embeddings.nbytes
+
+
+def test_components_of_greatest_variance() -> None:
+    """Beside a singular value decomposition; the query is on the positive side."""
+    random = np.random.default_rng(0)
+    embeddings = random.normal(size=(60, 8)) * np.array([1, 5, 1, 1, 3, 1, 1, 1])
+    pool = Pool.of([str(number) for number in range(60)], embeddings, random.normal(size=8))
+    places = plane(pool)
+    assert places is not None
+    assert (places.query >= 0).all()
+    centred = pool.embeddings - pool.embeddings.mean(axis=0)
+    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
+    np.testing.assert_allclose(np.abs(places.documents), np.abs(left[:, :2] * lengths[:2]), atol=1e-9)
+
+
+def test_places_are_where_vectors_are() -> None:
+    """What is in the plane already keeps its distances, the query's too."""
+    angles = np.linspace(0, 3, 12)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    pool = Pool.of([str(number) for number in range(12)], circle, circle[3])
+    places = plane(pool)
+    assert places is not None
+    np.testing.assert_allclose(
+        np.linalg.norm(places.documents - places.query, axis=1),
+        np.linalg.norm(pool.embeddings - pool.query, axis=1),
+        atol=1e-9,
+    )
+
+
+def test_no_plane() -> None:
+    assert plane(Pool.listed(["a", "b", "c"])) is None
+    assert plane(Pool.of(["a"], [[1.0, 0.0]], [1.0, 0.0])) is None

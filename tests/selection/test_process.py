@@ -6,9 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Belief, Pool
-from boundarymorph.selection.covariance import StationaryCovariance
-from boundarymorph.selection.geometry import CosineDistances
-from boundarymorph.selection.kernels import Number, VonMisesFisher
+from boundarymorph.selection.geometry import CosineDistances, Number, StationaryCovariance, VonMisesFisher
 from boundarymorph.selection.posterior import ResidualPosterior
 from boundarymorph.selection.process import GaussianProcesses
 from tests.selection.pools import FAMILIES, clustered, duplicated_and_tied

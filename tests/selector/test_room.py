@@ -8,11 +8,10 @@ import pytest
 from boundarymorph.errors import LimitExceeded, Overloaded
 from boundarymorph.inference.shares import Shares
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selection.footprint import footprint
-from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.result import Interruption, Status
-from boundarymorph.selector.room import Room
+from boundarymorph.selection.pool import footprint
+from boundarymorph.selector.documents import Grouping, Room
 from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import Interruption, Status
 from tests.scoring.fakes import SeededScorer
 from tests.selector.fakes import IDS, own_pool, task
 from tests.selector.test_copies import TWENTY, Copying

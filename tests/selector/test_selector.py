@@ -21,9 +21,8 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector import run
-from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
@@ -286,7 +285,7 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
     candidates = own_pool(given, known=dict.fromkeys("01"[:known], 0.5))
     wanted = replace(task(budget=budget), candidates=candidates, diversity=diversity)
     selector = selector_of(FakeRetriever(), SeededScorer())
-    selector._running = running - 1
+    selector._shared.running = running - 1
     result = await selector.select(wanted)
     assert result.calls == budget
     assert (threads == {threading.get_ident()}) is (here and not wide)

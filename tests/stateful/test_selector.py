@@ -26,9 +26,8 @@ from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selector.result import Interruption, Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Accepted, Goal, SelectionTask
+from boundarymorph.selector.task import Accepted, Goal, Interruption, Progress, SelectionResult, SelectionTask
 from tests.clocks import VirtualLoop
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.result import Interruption
+from boundarymorph.selector.task import Interruption
 from boundarymorph.server.app import create_app, create_scorer_app
 from boundarymorph.settings import Settings
 from boundarymorph.web import pages

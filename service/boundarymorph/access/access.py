@@ -13,7 +13,7 @@ from boundarymorph.access.policies import Policies
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.inference.shares import CALLER, Shares
-from boundarymorph.selector.room import Room
+from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Settings, WorkSettings
 
 

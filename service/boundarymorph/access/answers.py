@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.types import Message, Send
 
 from boundarymorph.access.access import Access
-from boundarymorph.selector.room import Room
+from boundarymorph.selector.documents import Room
 
 LARGE = 2**17  # bytes from which an answer is counted, and sent in pieces
 

@@ -17,7 +17,7 @@ from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import Deleted, Judgments, Kept, KeptNow
-from boundarymorph.calibration.feedback import Event
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.telemetry import metrics
@@ -37,7 +37,7 @@ MOST_NAMED = 20  # unknown documents in a message
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
 async def add(request: Request, access: AccessOf, indexes: IndexesOf) -> KeptNow:
-    """Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
+    """Keeps grades, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
     Judgements of documents that it does not have are left out, and their ids are in the answer."""
     given = await received(request, access)
     most, caller = access.settings.calibration.judgments, CALLER.get()
@@ -87,11 +87,10 @@ def _add(catalog: Catalog, given: Judgments, caller: str, most: int) -> KeptNow:
         named = ", ".join(map(repr, ids[:MOST_NAMED])) + more
         raise UnknownDocument(f"the index {given.index!r} holds no document {named}; nothing was kept")
     judged = [one for one in given.judgments if one.document in there]
-    events = [Event(given.query, one.document, one.grade, one.rank, bool(one.clicked)) for one in judged]
+    events = [Event(given.query, one.document, one.grade) for one in judged]
     held = catalog.belongings(given.index)
     kept = held.judgments.add(events, caller, time.time(), most)
-    for event in events:
-        metrics.judgments.labels("click" if event.grade is None else "grade").inc()
+    metrics.judgments.inc(len(events))
     if given.calibration is None:
         _observe("no", [(one.grade, one.relevance) for one in judged])
     elif given.calibration in held.names():  # that of another index says nothing of this one
@@ -99,9 +98,9 @@ def _add(catalog: Catalog, given: Judgments, caller: str, most: int) -> KeptNow:
     return KeptNow(added=len(events), kept=kept, unknown=unknown)
 
 
-def _observe(calibrated: str, told: Sequence[tuple[float | None, float | None]]) -> None:
+def _observe(calibrated: str, told: Sequence[tuple[float, float | None]]) -> None:
     """Record how well relevance predicted grades. told: grade and relevance of each."""
     for grade, relevance in told:
-        if grade is not None and relevance is not None:
+        if relevance is not None:
             said = min(max(relevance, LEAST), 1.0 - LEAST)
             metrics.judgment_log_loss.labels(calibrated).observe(-math.log(said if grade > 0 else 1.0 - said))

@@ -89,13 +89,13 @@ async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     responses=openapi.problems(404, 413, 422, 503),
 )
 async def events(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
-    """Return a page of them, oldest first: number, query, document, grade, rank, and whether it was clicked."""
+    """Return a page of them, oldest first: number, query, document and grade."""
     wanted = await bodies.parsed(request, access, After)
     permitted(request).require(wanted.index)
 
     def page() -> bytes:
         found = indexes.catalog.belongings(wanted.index).judgments.page(wanted.after, PAGE)
-        rows = [(number, one.query, one.document, one.grade, one.rank, one.clicked) for number, one in found]
+        rows = [(number, one.query, one.document, one.grade) for number, one in found]
         return orjson.dumps({"events": rows})
 
     return Response(await access.work.read.run(page), media_type=JSON)

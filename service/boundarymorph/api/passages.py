@@ -1,4 +1,4 @@
-"""Long texts cut into passages, each a candidate of its own, and the documents that they are of."""
+"""Long texts cut into passages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Literal
 
 from boundarymorph.retrieval.document import Document
 
-LongTexts = Literal["first", "best_of"]
+LongTexts = Literal["first"]
 OF = "passage_of"  # in the metadata of a passage: the place of its document
-DESCRIPTION = (
-    "of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; "
-    "'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that"
-)
+DESCRIPTION = "of a long text the beginning is read ('first'), as far as the model reads"
 _LAST_WORD = re.compile(r"\s+\S*\Z")
 
 

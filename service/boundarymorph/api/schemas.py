@@ -34,7 +34,7 @@ Array = Annotated[list[Element], Field(fail_fast=True)]
 """A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
 MOST_FIELDS = 100  # of a request's object: more than any has
 NO_ENCODER = "none"
-HIGHEST, DEEPEST = 100.0, 1_000_000
+HIGHEST = 100.0  # grade
 
 
 class Message(BaseModel):
@@ -308,23 +308,13 @@ class Problem(BaseModel):
 
 
 class Judgment(Message):
-    """What a person said of a document: a grade, or whether it was clicked where it was shown."""
+    """What a person said of a document."""
 
     document: Id = Field(description="its id in the index")
-    grade: float | None = Field(None, ge=0, le=HIGHEST, description="0 for not relevant, as for a dismissed document")
-    clicked: bool | None = Field(None, description="instead: whether it was chosen from what was shown")
-    rank: int | None = Field(None, ge=1, le=DEEPEST, description="where it was shown, from 1; with 'clicked'")
+    grade: float = Field(ge=0, le=HIGHEST, description="0 for not relevant, as for a dismissed document")
     relevance: float | None = Field(
         None, ge=0, le=1, description="what the answer said of it: by this the metrics show when a calibration drifts"
     )
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if (self.grade is None) == (self.clicked is None):
-            raise ValueError("give either 'grade' or 'clicked'")
-        if (self.clicked is None) != (self.rank is None):
-            raise ValueError("'clicked' and 'rank' go together")
-        return self
 
 
 class Judgments(Message):

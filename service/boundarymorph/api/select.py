@@ -26,9 +26,8 @@ from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.learned import CalibrationSource
-from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from boundarymorph.telemetry.timing import Stopwatch
 
 Step = TypeVar("Step", Progress, SelectionResult)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from boundarymorph.api.schemas import LanguageModelUsage
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.result import Interruption, Status
+from boundarymorph.selector.task import Interruption, Status
 
 ExpectedGain = Annotated[
     dict[str, float],
@@ -37,9 +37,6 @@ class SelectedDocument(BaseModel):
         None, description="with 'queries': the relevance to each, null where a query's candidates lack the document"
     )
     group: Any = Field(None, description="with 'distinct' by a field: its value; null if the document has none")
-    passage: str | None = Field(
-        None, description="with 'long_texts': \"best_of\": the passage by which it is in the set"
-    )
     text: str | None = Field(None, description="with 'return_documents'")
     title: str | None = Field(None, description="with 'return_documents'")
     metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")

@@ -117,7 +117,6 @@ def _as_query(value: object) -> object:
 Queries = Array[Annotated[AskedQuery, BeforeValidator(_as_query, json_schema_input_type=AskedQuery | str)]]
 FOR_ONE_QUERY = (  # fields that do not go with several
     "query_embedding",
-    "call_cost",
     "max_tokens",
     "min_relevance",
     "distinct",
@@ -178,13 +177,6 @@ class SelectRequest(Message):
         None,
         validation_alias=AliasChoices("budget", "B"),
         description='B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it',
-    )
-    call_cost: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description='with "budget": "auto": the share of the set\'s relevance that a call must be expected to bring, '
-        "instead of the expected loss at which it stops",
     )
     k: int | None = Field(None, ge=1, description="documents to return")
     max_tokens: int | None = Field(
@@ -257,7 +249,7 @@ class SelectRequest(Message):
         None,
         description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
-    long_texts: LongTexts | None = Field(None, description=f"for a pool: {DESCRIPTION}")
+    long_texts: LongTexts | None = Field(None, description=DESCRIPTION)
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
@@ -298,23 +290,6 @@ class SelectRequest(Message):
         return self
 
     @model_validator(mode="after")
-    def _passages(self) -> Self:
-        if self.long_texts != "best_of":
-            return self
-        if self.pool is None:
-            raise ValueError(
-                "'long_texts': \"best_of\" goes with 'pool'; upload passages to an index, and use 'distinct'"
-            )
-        documents = self.pool.documents
-        if self._embedded or any(one.bm25 is not None or one.cross_encoder_score is not None for one in documents):
-            raise ValueError(
-                "'long_texts': \"best_of\" makes vectors and scores of passages; leave out those of documents"
-            )
-        if given := [name for name in ("queries", "distinct", "max_tokens") if getattr(self, name) is not None]:
-            raise ValueError(f"'long_texts': \"best_of\" does not go with '{given[0]}'")
-        return self
-
-    @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.index is None) == (self.pool is None):
             raise ValueError("give exactly one of 'index' and 'pool'")
@@ -326,8 +301,6 @@ class SelectRequest(Message):
             raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
-        if self.call_cost is not None and self.budget != "auto":
-            raise ValueError('\'call_cost\' goes with "budget": "auto"')
         if self.k is not None and self.max_tokens is not None:
             raise ValueError("give 'k' or 'max_tokens', not both")
         if self.max_tokens is not None and self.diversity:

@@ -1,18 +1,20 @@
-"""Converts requests to checked tasks of the selector, and its results to responses."""
+"""Converts requests, with their candidates, to checked tasks of the selector, and its results to responses."""
 
 from __future__ import annotations
 
+import binascii
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
+import pybase64
+from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.bodies import bound
 from boundarymorph.access.policies import DEFAULT
-from boundarymorph.api.candidates import budget_of, candidates_of, documents_of
-from boundarymorph.api.passages import OF, cut
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
@@ -25,17 +27,22 @@ from boundarymorph.api.select_answers import (
     SelectResponse,
     Usage,
 )
-from boundarymorph.api.select_schemas import AskedQuery, SelectRequest
+from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.deadline import Deadline
+from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.selection import Observation, Outlook, Pool, Selection
-from boundarymorph.selection.plane import Places
+from boundarymorph.retrieval.retriever import Retriever, Search
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, methods
+from boundarymorph.selection.pool import COMPLETE, Places
 from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.result import Progress, SelectionResult
-from boundarymorph.selector.task import Accepted, SelectionTask, WeightedQuery
-from boundarymorph.settings import Settings
+from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.settings import Limits, Settings
 
+ITEM_BYTES = {"float16": 2, "float32": 4}
+FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
+READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among the first
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 DECIMALS = 5  # of the numbers about a whole pool
 
@@ -50,7 +57,6 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     seconds = settings.seconds_of(request.deadline_ms)
     queries = request.queries or [AskedQuery(query=request.query or "")]
     bound("queries", len(queries), limits.queries, "queries")
-    whole, excluded = _whole(request, settings), set(request.exclude_ids or ())
     task = SelectionTask(
         query="\n".join(query.query for query in queries),
         candidates=candidates_of(request, queries[0].query, settings),
@@ -58,11 +64,10 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         k=None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
         min_relevance=request.min_relevance,
-        distinct=_grouping(request, settings),
+        distinct=grouping_of(request.distinct, request.k or settings.k, settings),
         diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
-        settle=settings.auto_settle if request.budget == "auto" and request.call_cost is None else None,
-        call_cost=request.call_cost,
+        settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
         growing=batch_size == "auto",
@@ -73,8 +78,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         reuse=request.reuse,
         explain_pool=request.explain == "pool",
         instruction=request.instruction,
-        excluded=frozenset([*excluded, *(id for id, document in whole.items() if document.id in excluded)]),
-        whole=whole,
+        excluded=frozenset(request.exclude_ids or ()),
         queries=[
             WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings))
             for one in request.queries or ()
@@ -89,6 +93,155 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
     bound("batch_size", task.batch_size, limits.batch_size, "documents")
     return task
+
+
+def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
+    """Return how documents are grouped. k: documents or groups to return. Raises LimitExceeded or InvalidInput."""
+    if distinct is None:
+        return None
+    counts_groups = distinct.k_counts == "groups"
+    most = distinct.at_most * k if counts_groups else distinct.at_most
+    bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
+    path = None if distinct.by == "text" else read_path(distinct.by, "distinct.by")
+    return Grouping(path, distinct.at_most, counts_groups)
+
+
+def budget_of(request: SelectRequest, settings: Settings) -> int:
+    """Return the calls that a request allows."""
+    match request.budget:
+        case None:
+            return settings.budget
+        case "auto":
+            return min(settings.auto_budget, settings.limits.budget)
+        case budget:
+            return int(budget)
+
+
+def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Callable[[Retriever], Candidates]:
+    """Return what makes the candidates of one query. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
+    limits = settings.limits
+    vector = _query_embedding(request.query_embedding, limits)
+    if request.index is not None:
+        depth = settings.depth if request.depth is None else request.depth
+        bound("depth", depth, limits.pool, "candidates")
+        depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
+        budget, shown = budget_of(request, settings), (request.k or settings.k) if request.return_documents else 0
+        few = budget <= FEW_CALLS and not (request.queries or request.diversity)
+        search = Search(
+            query,
+            depth,
+            vector,
+            request.filter,
+            request.hybrid,
+            documents=READ_AHEAD if budget else shown,
+            directions=few and (request.method or settings.method) == methods.DEFAULT,
+        )
+        return partial(IndexedCandidates, index=request.index, search=search)
+    assert request.pool is not None
+    pool = request.pool
+    documents = documents_of(pool, limits)
+    known = {
+        document.id: given.cross_encoder_score
+        for document, given in zip(documents, pool.documents, strict=True)
+        if given.cross_encoder_score is not None
+    }
+    bound("pool.documents", len(known), limits.known_scores, "known scores")
+    bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
+    scores = _complete([given.score for given in pool.documents], "score")
+    features = _features(pool, limits) | ({} if bm25 is None else {"bm25": np.array(bm25)})
+    return partial(
+        GivenCandidates,
+        query=query,
+        given=documents,
+        embeddings=_embeddings(pool, limits),
+        query_embedding=vector,
+        scores=scores,
+        features=features,
+        tokens=[given.tokens for given in pool.documents],
+        known=known,
+        words=(request.method or settings.method) in methods.BY_WORDS,
+        vectors=request.vectors or settings.vectors,
+        ranked=request.ranked,
+    )
+
+
+def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:
+    """Return the documents of a pool. Raises LimitExceeded."""
+    bound("pool", len(pool.documents), limits.pool, "documents")
+    documents = []
+    for position, given in enumerate(pool.documents):
+        characters = len(given.text) + len(given.title or "")
+        bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
+        identifier = str(position) if given.id is None else given.id
+        documents.append(Document(identifier, given.text, given.title, given.metadata))
+    return documents
+
+
+def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) -> ArrayLike | None:
+    if isinstance(given, VectorBlock):
+        vectors = _decode(given, "query_embedding", limits)
+        if vectors.ndim != 1:
+            raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
+        return vectors
+    if given is not None:
+        bound("query_embedding", len(given), limits.dimension, "numbers")
+    return given
+
+
+def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequence[ArrayLike | None] | None:
+    single = [document.embedding for document in pool.documents]
+    if pool.embeddings is None:
+        bound("embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers")
+        return None if all(vector is None for vector in single) else single
+    if any(vector is not None for vector in single):
+        raise InvalidEmbeddings("give embeddings with the documents or as one block, not both")
+    vectors = _decode(pool.embeddings, "pool.embeddings", limits)
+    if vectors.ndim != 2 or len(vectors) != len(pool.documents):
+        raise InvalidEmbeddings(
+            f"pool.embeddings: the shape {pool.embeddings.shape} does not fit {len(pool.documents)} documents"
+        )
+    return vectors
+
+
+def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
+    """Return arrays of shape (N,), with NaN for missing values."""
+    bound("pool.features", len(pool.features), limits.features, "signals")
+    for name, values in pool.features.items():
+        if name in COMPLETE:
+            raise InvalidInput(
+                f"pool.features.{name}: the name is taken; call it otherwise, and send 'bm25' with documents"
+            )
+        if len(values) != len(pool.documents):
+            raise InvalidInput(
+                f"pool.features.{name}: {len(values)} values for {len(pool.documents)} documents; give one for each, "
+                "null where there is none"
+            )
+    return {name: np.array(values, dtype=np.float64) for name, values in pool.features.items()}
+
+
+def _complete(values: Sequence[float | None], what: str) -> list[float] | None:
+    given = [value for value in values if value is not None]
+    if not given:
+        return None
+    if len(given) < len(values):
+        raise InvalidInput(f"pool.documents: {len(given)} of {len(values)} have a {what}; give all of them or none")
+    return given
+
+
+def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:
+    bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
+    bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
+    try:
+        raw = pybase64.b64decode(block.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidEmbeddings(f"{field}.data is not base64: {error}") from None
+    expected = ITEM_BYTES[block.dtype] * math.prod(block.shape)
+    if len(raw) != expected:
+        raise InvalidEmbeddings(
+            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}; "
+            f"is {field}.dtype right? It is float16 unless it says float32"
+        )
+    return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)
 
 
 def response_of(
@@ -156,30 +309,6 @@ def _recall(outlook: Outlook) -> ExpectedRecall | None:
     return None if recall is None else ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high)
 
 
-def _whole(request: SelectRequest, settings: Settings) -> dict[str, Document]:
-    if request.long_texts != "best_of" or request.pool is None:
-        return {}
-    documents = documents_of(request.pool, settings.limits)
-    return {part.id: documents[part.metadata[OF]] for part in cut(documents, settings.passage_characters)}
-
-
-def _grouping(request: SelectRequest, settings: Settings) -> Grouping | None:
-    if request.long_texts == "best_of":
-        return Grouping((OF,))
-    return grouping_of(request.distinct, request.k or settings.k, settings)
-
-
-def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
-    """Return how documents are grouped. k: documents or groups to return. Raises LimitExceeded or InvalidInput."""
-    if distinct is None:
-        return None
-    counts_groups = distinct.k_counts == "groups"
-    most = distinct.at_most * k if counts_groups else distinct.at_most
-    bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
-    path = None if distinct.by == "text" else read_path(distinct.by, "distinct.by")
-    return Grouping(path, distinct.at_most, counts_groups)
-
-
 def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDocument]:
     answered = result.answered
     selection, pool, with_text = result.selection, result.pool, task.return_documents
@@ -187,12 +316,11 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored = bool(selection.scored[rank - 1])
         read = result.documents.get(pool.ids[position])
-        whole = task.whole.get(pool.ids[position])
-        document = (whole or read) if with_text else None
-        value = [] if task.distinct is None or read is None or whole else task.distinct.value(read)
+        document = read if with_text else None
+        value = [] if task.distinct is None or read is None else task.distinct.value(read)
         chosen.append(
             SelectedDocument(
-                id=whole.id if whole else pool.ids[position],
+                id=pool.ids[position],
                 rank=rank,
                 relevance=float(selection.relevance[rank - 1]),
                 std=float(selection.std[rank - 1]),
@@ -203,7 +331,6 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 query=None if answered is None else int(answered.leading[rank - 1]),
                 relevances=None if answered is None else _nullable(answered.relevance[:, rank - 1]),
                 group=value[0] if value else None,
-                passage=read.text if whole and read else None,
                 text=document.text if document else None,
                 title=document.title if document else None,
                 metadata=dict(document.metadata) if document else None,

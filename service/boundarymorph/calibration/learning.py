@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibration, Gain, Trust
-from boundarymorph.calibration.feedback import Event, grades_of
 from boundarymorph.calibration.judgments import JudgedQuery
-from boundarymorph.calibration.logistic import clip_of, fit, log_odds, sigmoid
-from boundarymorph.calibration.report import report_of
-from boundarymorph.calibration.validation import Predictions, gate
+from boundarymorph.calibration.logistic import clip_of, fit, log_odds
+from boundarymorph.calibration.validation import Predictions, gate, report_of
 from boundarymorph.errors import InvalidInput
 
 SCORER_RIDGE, SIGNAL_RIDGE, SCALE_RIDGE = 0.1, 10.0, 0.1
 FOLDS = 20
 FEWEST_QUERIES = 3
-CLICK_ROUNDS = 10
 
 
 def learn(
@@ -62,38 +58,6 @@ def learn(
         created=created,
         report=report_of(held_out, full, learner.evidence, form),
     )
-
-
-def debiased(
-    queries: Sequence[tuple[str, JudgedQuery, Sequence[str]]], events: Sequence[Event], gain: Gain
-) -> list[JudgedQuery]:
-    """Return judged queries to learn from where people clicked on documents instead of grading them. What clicks say
-    depends on what is believed, and that on them: both are found in turns.
-
-    queries: texts, their judged documents, with grades that take clicks as if nothing were believed, and the ids of
-    these. events: of these documents; those that have grades from elsewhere are not among them.
-    """
-    known = [query for _, query, _ in queries]
-    if all(event.grade is not None for event in events):
-        return known
-    for _ in range(CLICK_ROUNDS):
-        learner = _Learner(known, gain)
-        trust = learner.full(range(len(known)))
-        believed = {
-            (text, id): probability
-            for (text, query, ids), evidence in zip(queries, learner.evidence, strict=True)
-            for id, probability in zip(
-                ids, sigmoid(trust.log_odds(evidence[:, 0], query.signals)).tolist(), strict=True
-            )
-        }
-        clicked = grades_of(events, believed)
-        known = [_regraded(query, ids, clicked.get(text, {})) for text, query, ids in queries]
-    return known
-
-
-def _regraded(query: JudgedQuery, ids: Sequence[str], grades: Mapping[str, float]) -> JudgedQuery:
-    known = zip(ids, query.grades.tolist(), strict=True)
-    return replace(query, grades=np.array([grades.get(id, grade) for id, grade in known]))
 
 
 class _Learner:

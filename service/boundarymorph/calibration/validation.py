@@ -1,15 +1,17 @@
-"""How good predictions about queries that were left out are, and the gate that decides by it what is applied."""
+"""How good predictions about queries that were left out are, what is applied by it, and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Form
-from boundarymorph.calibration.logistic import log_loss
+from boundarymorph.calibration.calibration import Form, Trust
+from boundarymorph.calibration.logistic import log_loss, sigmoid
 
 NCG_AT = (5, 10, 15)  # of the gate: what can be seen of a set where about 40 documents are judged
 STANDARD_ERRORS = 2.0
@@ -98,3 +100,108 @@ def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float6
     """The expected calibration error: how far predictions are off in the tenths of [0, 1], weighted by documents."""
     bins = reliability(predicted, targets)
     return sum(count * abs(expected - real) for count, expected, real in bins) / max(len(targets), 1)
+
+
+REPORTED_AT = (5, 10, 50)
+MOST_WORTHWHILE = 10  # times the judged queries: more than that will not be judged
+
+
+def report_of(
+    held_out: Sequence[Predictions], full: Trust, evidence: Sequence[NDArray[np.float64]], form: Form
+) -> dict[str, Any]:
+    """Report predictions about queries that were left out, as JSON.
+
+    full: learned from all of them; evidence: (n, p) of each, the scorer's first; form: what is applied.
+
+    In the report, before is scores as they are, and after what is applied, or would be. ncg: rows as of `_ncg`. error:
+    the expected calibration error.
+    reliability: (documents, mean prediction, share of relevant ones) by tenths. trust: shares of what decides, by
+    signal. more_queries: how many more may bring the evidence, None if that is decided or beyond reach.
+    """
+    ncg = [row for k in REPORTED_AT if (row := _ncg(held_out, k)) is not None]
+    more = _more_queries(MeanDifference.of([query.gain() for query in held_out])) if form != "signals" else None
+    report: dict[str, Any] = {"ncg": ncg, "trust": _trusted(full, evidence), "more_queries": more}
+    targets = np.concatenate([query.targets for query in held_out])
+    for when, predictions in (
+        ("before", [query.raw for query in held_out]),
+        ("after", [query.full if form == "signals" else query.alone for query in held_out]),
+    ):
+        predicted = sigmoid(np.concatenate(predictions))
+        losses = [query.loss(own) for query, own in zip(held_out, predictions, strict=True)]
+        report |= {
+            f"log_loss_{when}": float(np.mean(losses)),
+            f"error_{when}": calibration_error(predicted, targets),
+            f"reliability_{when}": reliability(predicted, targets),
+        }
+    return {**report, "advice": _advice(ncg, form, more)}
+
+
+def _ncg(held_out: Sequence[Predictions], k: int) -> dict[str, float] | None:
+    """nCG@k of judged documents by three orders, and what the calibrated one gains over the scorer's: in the mean, and
+    within two standard errors of it. None where no query has more than k judged documents, some of them relevant."""
+    seen = [query for query in held_out if len(query.targets) > k and query.targets.any()]
+    if not seen:
+        return None
+    found = {
+        "scorer": np.array([query.ncg(query.raw, k) for query in seen]),
+        "retriever": np.array([query.ncg(query.retriever, k) for query in seen]),
+        "calibrated": np.array([query.ncg(query.full, k) for query in seen]),
+    }
+    gain = MeanDifference.of((found["calibrated"] - found["scorer"]).tolist())
+    reach = 2 * gain.error if np.isfinite(gain.error) else 1.0
+    means = {name: float(values.mean()) for name, values in found.items()}
+    return {"k": k, **means, "gain": gain.mean, "low": gain.mean - reach, "high": gain.mean + reach}
+
+
+def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, float]:
+    """How much of what decides comes from each signal: its weight times how far it varies over judged documents."""
+    weights = {"scorer": full.slope, **full.weights}
+    parts = np.abs(list(weights.values())) * np.concatenate(evidence).std(axis=0)
+    shares = parts / parts.sum() if parts.any() else parts
+    return dict(zip(weights, shares.tolist(), strict=True))
+
+
+def _more_queries(gain: MeanDifference) -> int | None:
+    """How many more queries would make this gain one of two standard errors, if it stays; None if it never will."""
+    if gain.mean <= 0 or not np.isfinite(gain.error) or gain.gained:
+        return None
+    more = ceil(gain.count * ((2 * gain.error / gain.mean) ** 2 - 1))
+    return more if more <= MOST_WORTHWHILE * gain.count else None
+
+
+def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:
+    if form == "signals":
+        return f"{_standing(ncg)}; use the calibration"
+    judged_more = "" if more is None else f"; about {more} more judged queries may show that other evidence helps"
+    if form == "scale":
+        return (
+            "other evidence does not improve on the scorer's order, which stays; its scores are now read as "
+            f"probabilities{judged_more}"
+        )
+    return f"not enough to tell; nothing changed{judged_more}"
+
+
+def _standing(ncg: Sequence[Mapping[str, float]]) -> str:
+    """Say how the three orders compare, from the figures as the table shows them."""
+    if not ncg:
+        return "calibrated probabilities are better than the scorer's"
+    shown = [{name: round(100 * row[name], 1) for name in ("scorer", "retriever", "calibrated")} for row in ncg]
+    ahead = [row["scorer"] - row["retriever"] for row in shown]
+    gains = [row["calibrated"] - max(row["scorer"], row["retriever"]) for row in shown]
+    places = [int(row["k"]) for row in ncg]
+    better, worse = _at(places, [each > 0 for each in ahead]), _at(places, [each < 0 for each in ahead])
+    sides = [f"{word} than your retriever{at}" for word, at in (("better", better), ("worse", worse)) if at is not None]
+    scorer = "the scorer is " + (" and ".join(sides) or "as good as your retriever")
+    beaten = _at(places, [gain > 0 for gain in gains])
+    if beaten is None:
+        return f"{scorer}; calibrated together they do not beat the better of the two"
+    low, high = (f"{bound([gain for gain in gains if gain > 0]):.1f}" for bound in (min, max))
+    points = high if low == high else f"{low} to {high}"
+    return f"{scorer}; calibrated together they beat both{beaten} by {points} points"
+
+
+def _at(places: Sequence[int], holds: Sequence[bool]) -> str | None:
+    """Name the places where something holds: nothing to name if everywhere, None if nowhere."""
+    if not any(holds):
+        return None
+    return "" if all(holds) else " at k = " + ", ".join(str(k) for k, here in zip(places, holds, strict=True) if here)

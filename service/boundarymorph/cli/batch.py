@@ -19,7 +19,7 @@ from boundarymorph.access.calibrations import Wanted as Calibration
 from boundarymorph.access.keys import Caller
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import response_of, task_of
-from boundarymorph.calibration.files import asked_in
+from boundarymorph.calibration.judgments import asked_in
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.appended import AppendedFile
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from boundarymorph.calibration.belongings import grades_of, merged
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.feedback import Event, grades_of, merged
-from boundarymorph.calibration.files import Judgments, judgments_of, queries_of
+from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
 from boundarymorph.cli import judging, learning
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, console, parts
@@ -89,10 +89,10 @@ def calibrate(
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(sources.records(queries))
     given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
-    events = _unjudged(learning.events_of(settings, index), given) if update and index else []
+    events = learning.events_of(settings, index) if update and index else []
     if judgments is not None and not given and not update:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
-    given = merged(grades_of(events, {}), given)
+    given = merged(grades_of(events), given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
@@ -101,17 +101,12 @@ def calibrate(
     if judge is not None:
         kept = out or settings.data_directory / f"{plan.name}.judged.ndjson"
         given = asyncio.run(judging.judge(plan, settings, judge, kept, max_cost, yes=yes))
-    made, missing = asyncio.run(_learn(plan, settings, given, events))
+    made, missing = asyncio.run(_learn(plan, settings, given))
     place = learning.keep(settings, made)
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         print_calibration(console, made, missing, place)
-
-
-def _unjudged(events: Sequence[Event], given: Judgments) -> Sequence[Event]:
-    """Those of pairs that have no given grade."""
-    return [event for event in events if event.document not in given.get(event.query, {})]
 
 
 def _requests(
@@ -141,15 +136,13 @@ def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
     )
 
 
-async def _learn(
-    plan: judging.Plan, settings: Settings, given: Judgments, events: Sequence[Event]
-) -> tuple[Calibration, Sequence[str]]:
-    """Return a calibration, and the ids of judged documents that were in no pool. events: those among what is given."""
+async def _learn(plan: judging.Plan, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
+    """Return a calibration, and the ids of judged documents that were in no pool."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
-    from boundarymorph.calibration.learning import debiased, learn
+    from boundarymorph.calibration.learning import learn
     from boundarymorph.selector.judging import Judging
-    from boundarymorph.selector.telling import WORDS
+    from boundarymorph.selector.scores import WORDS
 
     judged: dict[str, Judged] = {}
     async with parts(settings) as built:
@@ -162,15 +155,12 @@ async def _learn(
         encoder = built.selector.encoder()
         named = {"lexical": WORDS, "index": encoder, "encoder": encoder}
     vectors = next((one.vectors for one in judged.values()), "none")
-    found = {(query, id) for query, one in judged.items() for id in one.ids}
-    clicks = [event for event in events if (event.query, event.document) in found]
-    queries = [(query, one.query, one.ids) for query, one in judged.items()]
     missing = [id for query, one in judged.items() for id in given[query] if id not in set(one.ids)]
     if missing and not any(one.ids for one in judged.values()):
         raise InvalidInput(f"none of the judged documents is in a pool: {', '.join(map(repr, missing[:NAMED]))}")
     made = learn(
         plan.name,
-        debiased(queries, clicks, plan.gain),
+        [one.query for one in judged.values()],
         scorer=scorer,
         encoder=named.get(vectors),
         gain=plan.gain,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.files import judgments_of
+from boundarymorph.calibration.judgments import judgments_of
 from boundarymorph.cli import source as sources
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection

@@ -13,8 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from boundarymorph.calibration.files import Judgments
-from boundarymorph.calibration.judgments import PAIRS
+from boundarymorph.calibration.judgments import PAIRS, Judgments
 from boundarymorph.cli.appended import AppendedFile
 from boundarymorph.cli.common import allow_cost, check_ceiling, console, new_console, parts
 from boundarymorph.errors import InvalidInput, ScorerFailed

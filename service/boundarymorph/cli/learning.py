@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.feedback import Event
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:

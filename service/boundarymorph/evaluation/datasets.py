@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from boundarymorph import reading
-from boundarymorph.calibration.files import number_of
+from boundarymorph.calibration.judgments import number_of
 from boundarymorph.errors import InvalidInput
 
 IR_DATASETS = "ir_datasets:"

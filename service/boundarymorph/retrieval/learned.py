@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.calibration.belongings import Belongings, CalibrationFolder, checked_name
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.folder import CalibrationFolder, checked_name
 from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.retrieval.storage import storage_errors

@@ -16,8 +16,8 @@ import orjson
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph import errors
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.calibration.feedback import Event
 from boundarymorph.errors import (
     PROBLEM_TYPE,
     BodyTooLarge,

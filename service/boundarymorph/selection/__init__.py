@@ -2,12 +2,9 @@
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.bookkeeping import Observation, Selection, StopReason
-from boundarymorph.selection.capacity import Capacity, DocumentCapacity, TokenCapacity, capacity_of
-from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
-from boundarymorph.selection.distinct import Distinct
-from boundarymorph.selection.exhaustive import ExhaustiveSession
-from boundarymorph.selection.joint import JointSelection, JointSession
+from boundarymorph.selection.bookkeeping import ExhaustiveSession, Observation, Selection, StopReason
+from boundarymorph.selection.capacity import Capacity, Distinct, DocumentCapacity, TokenCapacity, capacity_of
+from boundarymorph.selection.methods import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.outlook import Outlook, Recall
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import SelectionSession
@@ -22,8 +19,6 @@ __all__ = [
     "DocumentCapacity",
     "ExhaustiveSession",
     "Explore",
-    "JointSelection",
-    "JointSession",
     "Observation",
     "Outlook",
     "Pool",

@@ -1,4 +1,4 @@
-"""The state that every session keeps: documents asked, scored, left unscored and given up."""
+"""The state that every session keeps, and the session that scores everything."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Choice
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.copies import first_of_each, shared
+from boundarymorph.selection.belief import Belief, first_of_each, shared
+from boundarymorph.selection.outlook import Outlook
 from boundarymorph.selection.pool import Pool
 
 
@@ -91,12 +92,6 @@ class Session(ABC):
         self._asked = {choice.document: choice for choice in choices}
         return self.asked
 
-    def ask_for(self, documents: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.intp]:
-        """As `ask`, but the caller names the documents, of those that are `open`, and what it finds each worth."""
-        named = zip(documents.tolist(), values.tolist(), strict=True)
-        self._asked = {document: Choice(document, None, value) for document, value in named}
-        return self.asked
-
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
         given = scores_of_asked(documents, scores, self._asked.keys())
@@ -157,11 +152,6 @@ class Session(ABC):
         """Recompute `belief`."""
 
     @property
-    def left(self) -> NDArray[np.intp]:
-        """Positions of what was not given up."""
-        return self._left
-
-    @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions that may still get a score: not scored, not left unscored, not given up."""
         unscored = self._left[~self.belief.scored[self._left]]
@@ -216,3 +206,44 @@ def refuse_impossible(scores: NDArray[np.float64]) -> None:
     """Raises InvalidInput unless all lie in [0, 1]."""
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")
+
+
+UNKNOWN = -1.0  # relevance of unscored documents, which puts them last
+
+
+class ExhaustiveSession(Session):
+    """Asks for all documents in their order, and ranks them by their scores. It reads no vectors: see `Pool.listed`."""
+
+    budget_covers_pool: ClassVar[bool] = True  # see `SelectionSession.budget_covers_pool`
+
+    def __init__(self, pool: Pool, known: Mapping[int, float] | None = None) -> None:
+        """known: scores of some documents (positions) that cost nothing."""
+        super().__init__(pool)
+        self._scores: dict[int, float] = {}
+        self._observe(known or {})
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        return None if self._unscored.size else StopReason.POOL_EXHAUSTED
+
+    def outlook(self) -> Outlook:
+        """The loss is 0 once everything is scored, and 1 before."""
+        return Outlook(float(bool(self._unscored.size)), {})
+
+    def ranking(self) -> Selection:
+        """Scored documents by score, ties in the order of the pool; then unscored ones."""
+        return ranked(np.setdiff1d(self._left, self._unscored), self.belief)
+
+    selection = ranking
+
+    def _choices(self, n: int) -> list[Choice]:
+        return [Choice(document, None, None) for document in self.open[:n].tolist()]
+
+    def _observe(self, scores: Mapping[int, float]) -> None:
+        self._scores |= scores
+        self._refresh()
+
+    def _refresh(self) -> None:
+        documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
+        count = len(self.pool)
+        self.belief = self._shared(Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values))

@@ -1,14 +1,17 @@
-"""Distances on the unit sphere: 1 - cosine between documents, and its median over the pool's pairs."""
+"""Cosine distances between unit embeddings, kernels of them (paper sec. 3.2 and app. C.4), and prior covariances."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.selection.features import terms
 from boundarymorph.selection.pool import Pool
 
 DEFAULT_PAIRS = 5_000
@@ -86,7 +89,7 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
     if count < 2:
         return 0.0
     if pairs is None or pairs >= count * (count - 1) // 2:
-        return 1.0 - _exact_median_cosine(embeddings)
+        return 1.0 - float(np.median(np.concatenate(list(_upper_cosines(embeddings))).astype(np.float64)))
     rng = np.random.default_rng(seed)
     block = max(NUMBERS // max(embeddings.shape[1], 1), 1)
     cosines: list[NDArray[np.floating]] = []
@@ -100,31 +103,189 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
     return 1.0 - float(np.median(np.concatenate(cosines)))
 
 
-def _exact_median_cosine(embeddings: NDArray[np.floating], bins: int = 1 << 16) -> float:
-    """The median in limited memory: the first pass finds its histogram bin, the second collects that bin."""
-    histogram = np.zeros(bins, dtype=np.int64)
-    for cosines in _upper_cosines(embeddings):
-        histogram += np.bincount(_bins(cosines, bins), minlength=bins)
-    total = int(histogram.sum())
-    lower, upper = (total - 1) // 2, total // 2
-    ends = np.cumsum(histogram)
-    first, last = (int(np.searchsorted(ends, rank, side="right")) for rank in (lower, upper))
-    kept = []
-    for cosines in _upper_cosines(embeddings):
-        where = _bins(cosines, bins)
-        kept.append(cosines[(where >= first) & (where <= last)])
-    inside = np.sort(np.concatenate(kept))
-    before = int(ends[first - 1]) if first else 0
-    return (float(inside[lower - before]) + float(inside[upper - before])) / 2
-
-
-def _bins(cosines: NDArray[np.floating], bins: int) -> NDArray[np.intp]:
-    numbers: NDArray[np.intp] = np.clip((cosines + 1.0) * (bins / 2), 0, bins - 1).astype(np.intp)
-    return numbers
-
-
 def _upper_cosines(embeddings: NDArray[np.floating], block: int = 256) -> Iterator[NDArray[np.floating]]:
     for start in range(0, len(embeddings) - 1, block):
         rows = embeddings[start : start + block]
         cosines = rows @ embeddings[start:].T
         yield cosines[np.arange(len(rows))[:, None] < np.arange(cosines.shape[1])[None, :]]
+
+
+DEGENERATE = 1e-6  # a median distance below this is rounding noise of float32 unit vectors
+
+
+class Kernel(Protocol):
+    """A positive definite function of the cosine distance u = 1 - cos, with k(0) = 1."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def from_median(cls, distance: float) -> Self:
+        """Take the bandwidth from the median of u over the pool's pairs, or 1 if that degenerates."""
+
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+        """Covariances, of the same shape as the distances."""
+
+
+@dataclass(frozen=True, slots=True)
+class VonMisesFisher:
+    """exp(-kappa u); kappa = log 2 / median distance halves the covariance at that distance."""
+
+    kappa: float
+    name: ClassVar[str] = "vmf"
+
+    @classmethod
+    def from_median(cls, distance: float) -> Self:
+        return cls(math.log(2) / distance if distance > DEGENERATE else 1.0)
+
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+        values: NDArray[Number] = np.multiply(distance, -self.kappa, dtype=distance.dtype)
+        np.exp(values, out=values)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredExponential:
+    """exp(-u / l^2), l^2 the median distance (RBF; paper eq. alt-kernels)."""
+
+    squared_length: float
+    name: ClassVar[str] = "rbf"
+
+    @classmethod
+    def from_median(cls, distance: float) -> Self:
+        return cls(distance if distance > DEGENERATE else 1.0)
+
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+        values: NDArray[Number] = np.divide(distance, -self.squared_length, dtype=distance.dtype)
+        np.exp(values, out=values)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Matern52:
+    """(1 + rho + rho^2 / 3) exp(-rho) with rho = sqrt(5 u / l^2) (Matern-5/2; paper eq. alt-kernels)."""
+
+    squared_length: float
+    name: ClassVar[str] = "matern52"
+
+    @classmethod
+    def from_median(cls, distance: float) -> Self:
+        return cls(distance if distance > DEGENERATE else 1.0)
+
+    def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
+        rho = np.sqrt(np.maximum(distance, 0.0) * (5.0 / self.squared_length))
+        values: NDArray[Number] = (1.0 + rho + rho * rho / 3.0) * np.exp(-rho)
+        return values
+
+
+KERNELS: dict[str, Callable[[float], Kernel]] = {
+    kernel.name: kernel.from_median for kernel in (VonMisesFisher, SquaredExponential, Matern52)
+}
+
+
+class Covariance(Protocol):
+    """g positive definite functions on N documents. Callers may change the rows that they get."""
+
+    @property
+    def diagonal(self) -> NDArray[np.float64]:
+        """(g, N) prior variances."""
+
+    def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
+        """(g, m, N) covariances of m documents with all."""
+
+
+class StationaryCovariance:
+    """k(1 - cos) of one kernel: variance 1 everywhere."""
+
+    def __init__(self, distances: CosineDistances, kernel: Kernel) -> None:
+        self._distances = distances
+        self._kernel = kernel
+        self.diagonal = np.broadcast_to(np.float64(1.0), (1, distances.count))
+
+    def rows(self, documents: Sequence[int]) -> NDArray[np.float64]:
+        return self._kernel(self._distances.from_documents(documents))[None]
+
+    def query_row(self) -> NDArray[np.float64]:
+        """(N,) covariances of the query with all documents."""
+        return self._kernel(self._distances.from_query())
+
+    def among(self, documents: NDArray[np.intp]) -> StationaryCovariance:
+        """The same function on a subset of the documents."""
+        return StationaryCovariance(self._distances.among(documents), self._kernel)
+
+
+class SharedRows:
+    """Rows of the stationary and of the reweighted covariance, computed once for all members.
+
+    The reweighted covariance lets the scorer weigh the words of the query differently from BM25: it is a linear kernel
+    on the query's words that a document has. If a pool does not know its words, it lets the scorer weigh the dimensions
+    of the query differently from the inner product: it is a linear kernel on h_i = x_i * q (elementwise). Both features
+    are centred over the pool and scaled to a mean squared length of 1. Arrays have the type of the embeddings.
+    """
+
+    def __init__(self, pool: Pool, kernel: Kernel) -> None:
+        self.count = len(pool)
+        self._embeddings = pool.embeddings
+        self._kernel = kernel
+        self._terms = terms(pool)
+        self._last: tuple[list[int], NDArray[np.floating], NDArray[np.floating]] | None = None
+        if self._terms.any():
+            self._weights: NDArray[np.floating] | None = None
+            self.reweighted_diagonal = np.square(self._terms).sum(axis=0, dtype=np.float64)
+        else:
+            self._weigh(pool)
+
+    def _weigh(self, pool: Pool) -> None:
+        """Prepare the kernel on the dimensions of the query."""
+        self._centre = np.full(len(pool), 1 / len(pool), pool.embeddings.dtype) @ pool.embeddings
+        weights = pool.query**2
+        squares = np.empty(len(pool))
+        for start in range(0, len(pool), BLOCK):
+            centred = pool.embeddings[start : start + BLOCK] - self._centre
+            squares[start : start + BLOCK] = np.square(centred, out=centred) @ weights
+        scale = float(squares.mean())
+        if scale <= DEGENERATE**2 * float(np.square(self._centre) @ weights):  # rounding noise of equal embeddings
+            scale, squares = 0.0, np.zeros(len(pool))
+        self._weights = weights / pool.embeddings.dtype.type(scale) if scale > 0 else np.zeros_like(weights)
+        self.reweighted_diagonal = squares / scale if scale > 0 else squares
+
+    def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """(m, N) stationary and reweighted covariances of m documents with all. Callers must not change them."""
+        asked = list(documents)
+        if self._last is None or self._last[0] != asked:
+            points = self._embeddings[asked]
+            if self._weights is None:
+                cosines, linear = inner_products(points, self._embeddings), self._terms[:, asked].T @ self._terms
+            else:
+                reweighted = (points - self._centre) * self._weights
+                products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
+                cosines, linear = products[: len(points)], products[len(points) :]
+                linear -= (reweighted @ self._centre)[:, None]
+            self._last = asked, self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
+        return self._last[1], self._last[2]
+
+    def among(self, documents: NDArray[np.intp]) -> SharedRows:
+        """The same rows for a subset of the documents."""
+        narrowed = copy(self)
+        narrowed.count, narrowed._last = len(documents), None
+        narrowed._embeddings, narrowed._terms = self._embeddings[documents], self._terms[:, documents]
+        narrowed.reweighted_diagonal = self.reweighted_diagonal[documents]
+        return narrowed
+
+
+class WeightedCovariances:
+    """Stationary fields of variance 1, plus a reweighted query of g prior variances, the `weights`."""
+
+    def __init__(self, shared: SharedRows, weights: NDArray[np.float64]) -> None:
+        self._shared = shared
+        self._weights = weights
+        self.diagonal = 1.0 + np.multiply.outer(weights, shared.reweighted_diagonal)
+
+    def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
+        stationary, reweighted = self._shared.rows(documents)
+        covariances: NDArray[np.floating] = np.multiply.outer(self._weights.astype(reweighted.dtype), reweighted)
+        covariances += stationary
+        return covariances
+
+    def among(self, documents: NDArray[np.intp]) -> WeightedCovariances:
+        """The same functions on a subset of the documents."""
+        return WeightedCovariances(self._shared.among(documents), self._weights)

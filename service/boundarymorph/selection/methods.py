@@ -1,6 +1,104 @@
-"""The named configurations that a request can ask for."""
+"""The methods: the configurations of a session, and those that a request can name."""
 
-from boundarymorph.selection.config import Config, SelectionConfig, TrendConfig
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
+from boundarymorph.selection.geometry import (
+    DEFAULT_PAIRS,
+    KERNELS,
+    CosineDistances,
+    StationaryCovariance,
+    median_distance,
+)
+from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
+from boundarymorph.selection.trend import LINEAR_WEIGHT, TrendPosterior
+
+BANDWIDTH_MULTIPLIER = 2.0
+RETRIEVAL_BONUS = 0.2
+
+
+class Config(Protocol):
+    """One way of selecting."""
+
+    @property
+    def acquisition(self) -> Acquisition:
+        """Which document to ask next."""
+
+    def posterior(self, pool: Pool, size: int) -> Posterior:
+        """The posterior over a pool before the first of at most `size` scores."""
+
+    def worth(
+        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """The (N,) values whose sum the returned set maximises.
+
+        relevance: (N,) expected scores; inside: (N,) mask of the best that fit, by relevance alone; scored: (N,) mask
+        of documents with a score.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionConfig:
+    """The paper's BoundaryMORPH and its relatives.
+
+    prior: a name in `prior.PRIORS`; kernel: a name in `kernels.KERNELS`; bandwidth_pairs: sampled pairs behind the
+    median heuristic, None for all of them; anchored: enter the query as an observation at relevance 1.
+    """
+
+    prior: str = "percentile"
+    kernel: str = "vmf"
+    bandwidth_pairs: int | None = DEFAULT_PAIRS
+    anchored: bool = True
+    acquisition: Acquisition = field(default_factory=BoundaryGap)
+
+    def posterior(self, pool: Pool, size: int) -> Posterior:
+        kernel = KERNELS[self.kernel](median_distance(pool.embeddings, self.bandwidth_pairs))
+        covariance = StationaryCovariance(CosineDistances(pool), kernel)
+        prior = PRIORS[self.prior]
+        query_prior = prior.query if self.anchored else None
+        return ResidualPosterior(prior.documents(pool), covariance, size, query_prior=query_prior)
+
+    def worth(
+        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        return relevance
+
+
+@dataclass(frozen=True, slots=True)
+class TrendConfig:
+    """The trend of the score along the ranking is learned with the field (`trend.py`), on the log-odds scale.
+
+    The returned set has the largest expected scores. A bonus breaks near ties among unscored documents in favour of the
+    retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
+    below. Scored documents get no bonus.
+
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend.
+    """
+
+    kernel: str = "vmf"
+    weight: float = LINEAR_WEIGHT
+    bonus: float = RETRIEVAL_BONUS
+    acquisition: Acquisition = field(default_factory=Explore)
+
+    def posterior(self, pool: Pool, size: int) -> Posterior:
+        kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
+        return TrendPosterior(pool, kernel, size, weight=self.weight)
+
+    def worth(
+        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        ranks = np.arange(len(relevance)) / np.count_nonzero(inside)
+        bonus = self.bonus * relevance[inside].mean() * (1.0 / (1.0 + ranks) - 0.5)
+        worth: NDArray[np.float64] = np.where(scored, relevance, relevance + bonus)
+        return worth
+
 
 PAPER = "boundarymorph"
 DEFAULT = "trend"

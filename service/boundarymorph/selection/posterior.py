@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,9 +10,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.covariance import StationaryCovariance
+from boundarymorph.selection.geometry import StationaryCovariance
+from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcesses, Rehearsal
 from boundarymorph.selection.scale import NODE_WEIGHTS, NODES, normal_share
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """documents: returns the (N,) prior means of a pool; query: prior mean of the query, which may be observed at
+    relevance 1."""
+
+    documents: Callable[[Pool], NDArray[np.float64]]
+    query: float
+
+
+def percentile(pool: Pool) -> NDArray[np.float64]:
+    """MIPS percentile rank (N - 1 - pos) / (N - 1), 1 at the head and 0 at the end (paper sec. 3.2); 1 if N = 1."""
+    last = max(len(pool) - 1, 1)
+    return np.arange(last, last - len(pool), -1, dtype=np.float64) / last
+
+
+def zero(pool: Pool) -> NDArray[np.float64]:
+    """No prior: the mean of BAGEL and of the "without prior" ablation (paper sec. 5.2)."""
+    return np.zeros(len(pool))
+
+
+# Nothing ranks above the query itself, so its percentile is that of the head.
+PRIORS = {"percentile": Prior(percentile, query=1.0), "zero": Prior(zero, query=0.0)}
+
 
 NOISE = 1e-4
 MINIMUM_SCALE = 1e-12
@@ -31,10 +57,6 @@ class Believed(Protocol):
 
 class Beliefs(Believed, Protocol):
     """Beliefs about the scores of N documents."""
-
-    @property
-    def graded(self) -> bool:
-        """Whether the scorer seems to give a few grades: fewer than half of its scores differ."""
 
     def reported(self, belief: Belief) -> Belief:
         """The belief to report: `belief`, corrected for a scorer with a few grades. Asking and choosing use `belief`
@@ -102,10 +124,6 @@ class Residuals:
         std = np.sqrt(np.maximum(self.variance, MINIMUM_VARIANCE))
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
-
-    @property
-    def graded(self) -> bool:
-        return False
 
     def reported(self, belief: Belief) -> Belief:
         return belief

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.covariance import Covariance
+from boundarymorph.selection.geometry import Covariance
 
 ESCALATED_NOISE = 1e-2
 MINIMUM_VARIANCE = 1e-12

@@ -9,23 +9,19 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
-from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.belief import Belief, first_of_each
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
 from boundarymorph.selection.capacity import (
     LIKELY,
     Capacity,
-    DocumentCapacity,
+    Distinct,
+    GroupedCapacity,
     LikelyCapacity,
-    TokenCapacity,
     capacity_of,
+    diverse,
 )
-from boundarymorph.selection.config import Config, SelectionConfig
-from boundarymorph.selection.contest import Contest, choose_round
-from boundarymorph.selection.copies import first_of_each
-from boundarymorph.selection.distinct import Distinct, GroupedCapacity
-from boundarymorph.selection.diversity import diverse
+from boundarymorph.selection.methods import Config, SelectionConfig
 from boundarymorph.selection.outlook import (
-    FURTHER_CALLS,
     Outlook,
     Recall,
     expected_f1,
@@ -36,6 +32,7 @@ from boundarymorph.selection.outlook import (
 )
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
+from boundarymorph.selection.rounds import Contest, choose_round
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
 FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
@@ -60,7 +57,6 @@ class SelectionSession(Session):
         config: Config | None = None,
         known: Mapping[int, float] | None = None,
         settle: float | None = None,
-        call_cost: float | None = None,
         order: bool = False,
         min_relevance: float | None = None,
         distinct: Distinct | None = None,
@@ -72,13 +68,12 @@ class SelectionSession(Session):
 
         known: scores by position that cost no call.
         settle: stop when `cautious_loss` is at most this, at the start or after two rounds in a row, provided that
-        enough scores are known (`informed`).
-        call_cost: likewise, stop when ten more calls have an expected gain below ten times this share of the set.
+        the known scores suffice to estimate it (`enough_scores`).
         order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no call.
         min_relevance: return at most k documents, those with a probability above one half of scoring at least this, and
         ask about those in doubt.
         distinct: a limit on the documents of each group. Documents beyond it are not asked about.
-        diversity: from 0 to 1, the weight of having little in common against relevance (`diversity.diverse`).
+        diversity: from 0 to 1, the weight of having little in common against relevance (`capacity.diverse`).
         negligible: leave out documents with less than this share of the best document's expected relevance.
         reading: an increasing function from [0, 1] to [0, 1] that turns scores into relevance; None for the identity.
         Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
@@ -99,14 +94,14 @@ class SelectionSession(Session):
         if min_relevance is not None and not 0.0 <= min_relevance <= 1.0:
             raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
         self._config = config or SelectionConfig()
-        self._settle, self._call_cost = settle, call_cost
+        self._settle = settle
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._observe(known)
-        self._settled = LOOKS_TO_SETTLE * self._calm
+        self._settled = LOOKS_TO_SETTLE * self._little_to_lose
 
     @property
     def spent(self) -> int:
@@ -129,14 +124,14 @@ class SelectionSession(Session):
         return StopReason.SETTLED if self._settled >= LOOKS_TO_SETTLE else None
 
     @property
-    def covered(self) -> bool:
+    def budget_covers_pool(self) -> bool:
         """Whether the budget pays for every missing score and every score is wanted. The order of calls then matters
         only if the session is cut short."""
-        settles = (self._settle is not None or self._call_cost is not None) and not self.orders
+        settles = self._settle is not None and not self.spends_on_order
         return self._order and not settles and self.budget - self.spent >= len(self.open)
 
     @property
-    def informed(self) -> bool:
+    def enough_scores(self) -> bool:
         """Whether the known scores suffice to estimate the loss: there are enough, and they differ.
 
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
@@ -146,28 +141,24 @@ class SelectionSession(Session):
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)
-        self._settled = self._settled + 1 if self._calm else 0
+        self._settled = self._settled + 1 if self._little_to_lose else 0
 
     @property
-    def _calm(self) -> bool:
-        """Whether the cautious loss is at most `settle`, or the expected gain less than `call_cost` asks for."""
-        if (self._settle is None and self._call_cost is None) or self.orders or not self.informed:
+    def _little_to_lose(self) -> bool:
+        """Whether the cautious loss is at most `settle`."""
+        if self._settle is None or self.spends_on_order or not self.enough_scores:
             return False
-        loss = self.expected_loss()
-        if self._settle is not None and loss <= self._settle and self.cautious_loss() <= self._settle:
-            return True
-        soon = FURTHER_CALLS[0]
-        return self._call_cost is not None and up_to(self._gains(loss), loss)[soon] < soon * self._call_cost
+        return self.expected_loss() <= self._settle and self.cautious_loss() <= self._settle
 
     def expected_loss(self) -> float:
         """The expected loss of the set, as a share of the relevance of the set that all scores would give.
 
         Documents are taken as independent (`Beliefs.prospects`, `Capacity.best`). It is 0 if all are scored or fit.
         """
-        if self._decided or self.orders or self.belief.scored[self._left].all():
+        if self._decided or self.spends_on_order or self.belief.scored[self._left].all():
             return 0.0
-        if self._doubtful is not None:
-            return 1.0 - expected_f1(self._doubtful.mean[self._contested])
+        if self._threshold is not None:
+            return 1.0 - expected_f1(self._threshold.mean[self._at_threshold])
         shares, scores = self.outcomes(lost=True)
         best = self._limited.best(shares[:, self._present], scores[:, self._present])
         inside = self._best_of(self._likely)
@@ -177,7 +168,7 @@ class SelectionSession(Session):
     def cautious_loss(self) -> float:
         """The expected loss `with_caution`; the expected loss itself where `min_relevance` is the boundary."""
         loss, left = self.expected_loss(), self._present
-        if self._decided or self.orders or self._doubtful is not None:
+        if self._decided or self.spends_on_order or self._threshold is not None:
             return loss
         shares, scores = self.outcomes(lost=True)
         return with_caution(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
@@ -190,8 +181,8 @@ class SelectionSession(Session):
     def _gains(self, loss: float) -> NDArray[np.float64]:
         if loss == 0.0:
             return np.zeros(1)
-        if self._doubtful is not None:
-            return gains_of_doubt(self._doubtful.mean[self._contested])
+        if self._threshold is not None:
+            return gains_of_doubt(self._threshold.mean[self._at_threshold])
         (shares, scores), left = self.outcomes(), self._present
         return gains_of_a_set(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
 
@@ -210,7 +201,7 @@ class SelectionSession(Session):
         if len(self._left) < len(before):
             stay = self._mask(self._left)[before]
             self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
-            self._doubt()
+            self._find_boundary()
 
     def selection(self) -> Selection:
         """The best documents that fit, under the present posterior. May be called at any time."""
@@ -237,7 +228,7 @@ class SelectionSession(Session):
         """Ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
-        belief = (self.belief if self._counted is None else self._reported).of(documents)
+        belief = self.belief.of(documents)
         capacity = self._limited.among(self._mask(documents)[self._left], np.zeros(len(self._left), dtype=np.bool_))
         inside = capacity.margin(belief.mean)[1]
         return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
@@ -291,7 +282,7 @@ class SelectionSession(Session):
     def _choices(self, n: int) -> list[Choice]:
         unscored = self.open
         n = min(n, self.budget - self.spent, len(unscored))
-        if self.covered:
+        if self.budget_covers_pool:
             best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
             choices = [Choice(document, None, None) for document in best_first]
         else:
@@ -331,26 +322,26 @@ class SelectionSession(Session):
         beliefs = self._posterior.beliefs
         self.belief = self._shared(beliefs.belief())
         self._reaching = None if self._least is None else self._shared(beliefs.reaching(self._least))
-        self._doubt()
+        self._find_boundary()
 
-    def _doubt(self) -> None:
-        """Update the probabilities of reaching `min_relevance`, if that is the boundary."""
+    def _find_boundary(self) -> None:
+        """Set `_threshold`: the belief about reaching `min_relevance` if that is the boundary, else None."""
         fits = self._reaching is not None and self._limited.holds(self._mask(self._likely)[self._left])
-        self._doubtful = self._reaching if fits else None
+        self._threshold = self._reaching if fits else None
 
     def _view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
         """The belief about these documents that the acquisition rule sees."""
-        least = None if self._doubtful is None else self._least
+        least = None if self._threshold is None else self._least
         return self._shared(beliefs.belief() if least is None else beliefs.reaching(least), documents)
 
     @property
     def _contest(self) -> Contest:
-        if self._doubtful is not None:
-            return Contest(self._doubtful, LikelyCapacity(), self._contested)
-        return Contest(self.belief, self._limit(self._counted or self.capacity), self._left)
+        if self._threshold is not None:
+            return Contest(self._threshold, LikelyCapacity(), self._at_threshold)
+        return Contest(self.belief, self._limited, self._left)
 
     @property
-    def _contested(self) -> NDArray[np.intp]:
+    def _at_threshold(self) -> NDArray[np.intp]:
         """Positions of the documents in doubt if `min_relevance` is the boundary: the best of each group, if some of
         these are unscored."""
         limited = self._limited
@@ -367,29 +358,21 @@ class SelectionSession(Session):
             groups = np.arange(len(self.pool)) if self.texts is None else self.texts
         return groups
 
-    def _limit(self, capacity: Capacity) -> Capacity:
-        """The capacity with the limit on groups."""
-        return capacity if self._distinct is None else self._distinct.limited(capacity, self._groups[self._left])
-
     @property
     def _limited(self) -> Capacity:
-        return self._limit(self.capacity)
-
-    @property
-    def _counted(self) -> DocumentCapacity | None:
-        """A token limit as a number of documents of mean length, for a scorer with a few grades. `belief` orders its
-        documents well but overestimates unlikely ones, so short ones would win by density."""
-        capacity, beliefs = self.capacity, self._posterior.beliefs
-        return capacity.in_documents() if isinstance(capacity, TokenCapacity) and beliefs.graded else None
+        """The capacity with the limit on groups."""
+        if self._distinct is None:
+            return self.capacity
+        return self._distinct.limited(self.capacity, self._groups[self._left])
 
     @property
     def _rule(self) -> Acquisition:
-        if self._doubtful is not None:
+        if self._threshold is not None:
             return MostDoubtful()
-        return BEST_FIRST if self.orders else self._config.acquisition
+        return BEST_FIRST if self.spends_on_order else self._config.acquisition
 
     @property
-    def orders(self) -> bool:
+    def spends_on_order(self) -> bool:
         """Whether calls are spent on the order, because every document fits."""
         return self._order and bool(self._left.size) and self._limited.holds_all(len(self._left))
 
@@ -397,4 +380,4 @@ class SelectionSession(Session):
     def _decided(self) -> bool:
         if self._least is not None:
             return not self._left.size
-        return not self.orders and self._limited.nothing_to_decide(len(self._left))
+        return not self.spends_on_order and self._limited.nothing_to_decide(len(self._left))

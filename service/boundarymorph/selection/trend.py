@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.covariance import SharedRows, WeightedCovariances
 from boundarymorph.selection.features import lexical, rank_and_similarity, signals
-from boundarymorph.selection.kernels import Kernel
+from boundarymorph.selection.geometry import Kernel, SharedRows, WeightedCovariances
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcesses, Rehearsal
 from boundarymorph.selection.scale import Scale
@@ -89,10 +88,6 @@ class Mixture:
         spread = counting * self.variances
         spread += (1.0 - counting) * self.typical + self.noise
         return spread
-
-    @property
-    def graded(self) -> bool:
-        return len(np.unique(self.scores)) < max(2, len(self.scores) / 2)
 
     def reported(self, belief: Belief) -> Belief:
         if not self.scale.levels:

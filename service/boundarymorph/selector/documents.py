@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.retrieval.pieces import in_awaited_pieces, size_of_all
 from boundarymorph.selection import Pool
-from boundarymorph.selection.copies import alike
-from boundarymorph.selector.room import FREE, Room
+from boundarymorph.selection.belief import alike
 from boundarymorph.text import has_content
 
 
@@ -53,6 +54,30 @@ def _with_whole_numbers(value: object) -> object:
             return value
 
 
+def _ignore(amount: int) -> None:
+    """Take nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where the memory of a task is counted. texts: takes bytes for the documents that it reads of an index; selection:
+    for its mathematics. Both raise Overloaded if there are not so many left, and LimitExceeded if there never are.
+    answer: most bytes of the documents in an answer."""
+
+    texts: Callable[[int], None] = _ignore
+    selection: Callable[[int], None] = _ignore
+    answer: float = math.inf
+
+    def check_answer(self, size: int) -> None:
+        """Raises LimitExceeded for an answer of more bytes."""
+        if size > self.answer:
+            raise LimitExceeded(
+                f"the answer would take more than {self.answer:,} bytes (limits.answer_bytes): ask for fewer documents "
+                "or leave out their texts; the scores are kept, so that takes no new calls"
+            )
+
+
+FREE = Room()
 NOTHING = np.empty(0, dtype=np.intp)
 LONG = 2**19  # characters that are looked at in a thread
 SHORT = 64  # characters of a text that is its own key

@@ -1,33 +1,52 @@
-"""One selection in progress: retriever, session and scorer."""
+"""One selection in progress: retriever, session and scorer, in the order in which a request passes through them."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.retriever import VectorSource
-from boundarymorph.selection import Distinct, Outlook, Pool, Selection, SelectionSession, StopReason, capacity_of
-from boundarymorph.selection.footprint import footprint
-from boundarymorph.selection.plane import plane
+from boundarymorph.selection import (
+    Distinct,
+    ExhaustiveSession,
+    Outlook,
+    Pool,
+    Selection,
+    SelectionSession,
+    StopReason,
+    capacity_of,
+)
+from boundarymorph.selection.methods import METHODS, PAPER
+from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
-from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.order import CallOrder
-from boundarymorph.selector.pace import Pace
-from boundarymorph.selector.refusal import refusal
-from boundarymorph.selector.remarks import departure, no_call, none_reached, remarks, unfamiliar
-from boundarymorph.selector.result import INTERRUPTING, Interruption, Progress, SelectionResult, Status
-from boundarymorph.selector.task import SelectionTask
-from boundarymorph.selector.telling import Session, Telling, session_of, telling
+from boundarymorph.selector.scores import CalibratedScores, Pace
+from boundarymorph.selector.task import (
+    INTERRUPTING,
+    Interruption,
+    Observer,
+    Progress,
+    SelectionResult,
+    SelectionTask,
+    Status,
+    departure,
+    no_call,
+    none_reached,
+    nothing_found,
+    of_documents,
+    unfamiliar,
+)
 
 log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
@@ -36,52 +55,78 @@ FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; mo
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
+Session: TypeAlias = SelectionSession | ExhaustiveSession
+
+# The states of a run. Each call is possible in one state only, and leads to another:
+#
+#     new ── retrieve ──> retrieved ── recall ──> chosen ⟲ progress, score ── result ──> done
+#
+# In any other state it raises RuntimeError and changes nothing. In `chosen` a run has a batch of documents to score,
+# which is empty once the budget is spent, nothing is left to decide, or the deadline, the retriever or the scorer ended
+# the run. Then only `result` is left; it may be called before, too.
+State: TypeAlias = Literal["new", "retrieved", "chosen", "done"]
+Call: TypeAlias = Literal["retrieve", "recall", "progress", "score", "result"]
+CALLS: dict[Call, tuple[State, State]] = {
+    "retrieve": ("new", "retrieved"),
+    "recall": ("retrieved", "chosen"),
+    "progress": ("chosen", "chosen"),
+    "score": ("chosen", "chosen"),
+    "result": ("chosen", "done"),
+}
 
 
-class SelectionRun(CallOrder):
-    """A task in progress; `order` says what may be called when.
+@dataclass(slots=True)
+class Shared:
+    """What the selections of a process share. running: how many there are."""
 
-    batch: positions in the pool of the documents to score next; none before `recall`. led: whether a `JointRun` chooses
-    the batches. Work that takes long runs in threads of the executor.
+    executor: BoundedExecutor
+    pace: Pace = field(default_factory=Pace)
+    running: int = 0
+
+
+class SelectionRun:
+    """A task in progress. Work that takes long runs in threads of the executor.
+
+    batch: positions in the pool of the documents to score next; none before `recall`. encoder: the name of the model.
     """
-
-    pool: Pool
-    batch: NDArray[np.intp] = NOTHING
-    led = False
-    vectors: VectorSource = "none"
-    session: Session | None = None
-    interruption: Interruption | None = None
-    ungraded = 0
-    blank = NOTHING  # documents without content, as far as they were read
-    _excluded = NOTHING
 
     def __init__(
         self,
         task: SelectionTask,
         candidates: Candidates,
         scores: TaskScores,
-        pace: Pace,
-        running: Callable[[], int],
+        shared: Shared,
         observer: Observer,
-        executor: BoundedExecutor,
         encoder: str | None = None,
     ) -> None:
-        self._task = task
-        self._candidates = candidates
-        self.scores = scores
-        self._pace = pace
-        self._running = running
-        self._observer = observer
-        self._in_thread = executor.run
-        self._step: Run = executor.run  # of the session
-        self._encoder = encoder
-        self.telling = Telling()
+        self._task, self._candidates, self.scores = task, candidates, scores
+        self._shared, self._observer, self._encoder = shared, observer, encoder
+        self._in_thread: Run = shared.executor.run
+        self._step: Run = shared.executor.run  # of the session
+        self.state: State = "new"
+        self.pool: Pool
+        self.documents: Documents
+        self.batch = NOTHING
+        self.vectors: VectorSource = "none"
+        self.session: Session | None = None
+        self.calibrated = CalibratedScores()
+        self.interruption: Interruption | None = None
+        self.ungraded = 0
         self.warnings: list[str] = []
+        self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
+
+    def _enter(self, call: Call) -> None:
+        before, after = CALLS[call]
+        if self.state != before:
+            raise RuntimeError(f"{call} is called in the state {before!r}; this run is in {self.state!r}")
+        if call in ("progress", "score") and not self.batch.size:
+            raise RuntimeError(f"{call} needs a batch, and this run has nothing left to score")
+        self.state = after
 
     async def retrieve(self) -> None:
         """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
         DeadlineExceeded, unless there is such an order and the task accepts it."""
-        self.enter("retrieve")
+        self._enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
                 async with self._task.deadline.enforced():
@@ -92,8 +137,7 @@ class SelectionRun(CallOrder):
             if ordered is None:
                 raise
             self.interrupt(f"nothing was scored, and the order is {ordered.by}", error)
-            self.pool = ordered.pool
-            documents = None
+            self.pool, documents = ordered.pool, None
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
@@ -103,144 +147,38 @@ class SelectionRun(CallOrder):
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
-    async def recall(self) -> None:
-        """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool.
+    async def recall(self, k: int | None = None) -> None:
+        """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool. k: the number of
+        documents that calls are spent on, if it is not the task's.
 
         If max_tokens or distinct is set, raises what the retriever does, and DeadlineExceeded, when it reads documents'
         lengths or groups.
         """
-        self.enter("recall")
+        self._enter("recall")
+        task = self._task = self._task if k is None else replace(self._task, k=k)
         if not len(self.pool) or self.interruption is not None:
             return
         lengths: NDArray[np.float64] | None = None
         distinct: Distinct | None = None
         deleted = NOTHING
         with self._observer.stage("fetch"):
-            if self._task.max_tokens is not None:
-                async with self._task.deadline.enforced():
+            if task.max_tokens is not None:
+                async with task.deadline.enforced():
                     lengths = await self._candidates.lengths(self.pool.ids)
-            if self._task.distinct is not None:
-                async with self._task.deadline.enforced():
-                    distinct = await self._distinct(self._task.distinct)
+            if task.distinct is not None:
+                async with task.deadline.enforced():
+                    distinct = await self._distinct(task.distinct)
             try:
-                async with self._task.deadline.enforced():
+                async with task.deadline.enforced():
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
-        scores = self._task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
+        scores = task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
-        if small and not self._task.diversity:
-            self._step = at_once_if(lambda: self._running() <= FEW_RUNNING, self._in_thread)
+        if small and not task.diversity:
+            self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
-
-    async def score(self) -> None:
-        """Have the batch scored and choose the next one, which is empty after an interruption.
-
-        Raises what retriever and scorer do, unless the task accepts an incomplete result.
-        """
-        self.enter("score")
-        session = self.session
-        assert session is not None
-        try:
-            with self._observer.stage("fetch"):
-                async with self._task.deadline.enforced():
-                    await self.read_for(session, self.batch, ahead=True)
-            with self._observer.stage("score"):
-                asked, scores = await self._score(session.asked)
-        except INTERRUPTING as error:
-            self.batch = NOTHING
-            scored = session.belief.scored.any()
-            self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
-            return
-        with self._observer.stage("select"):
-            self.batch = await self._step(self._advance, session, asked, scores)
-        if self.scores.failure is not None:
-            self.batch = NOTHING
-            self.interrupt("not all of the budget was spent", self.scores.failure)
-
-    async def progress(self) -> Progress:
-        """Return the current state."""
-        self.enter("progress")
-        session = self.session
-        assert session is not None
-        selection, outlook = await self._step(_believed, session, self._task.ranks_all)
-        return Progress(
-            rounds=session.rounds,
-            calls=self.scores.calls,
-            cached=self.scores.cached,
-            budget=self._task.budget,
-            reused=len(self.scores.reused),
-            outlook=outlook,
-            pool=self.pool,
-            selected=selection.documents,
-            history=self.telling.history([seen for seen in session.history if seen.round == session.rounds]),
-            believed=await self._of_pool(),
-            bill=self.scores.bill,
-        )
-
-    async def result(self) -> SelectionResult:
-        """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
-        self.enter("result")
-        session, scores = self.session, self.scores
-        selection, outlook = EMPTY, Outlook(0.0, {})
-        status, stop_reason = Status.COMPLETE, None
-        if self.interruption is not None and session is None:
-            status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
-            outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
-        if session is not None:
-            selection, outlook = await self._selection(session)
-            stop_reason = session.stop_reason
-            if not selection.documents.size:
-                believed = await self._step(session.ranking)
-                least, scored = self._task.min_relevance, bool(believed.scored.any())
-                self.warnings += none_reached(least, believed.relevance, scored)
-            if isinstance(session, SelectionSession) and (said := departure(self._task, session, len(scores.reused))):
-                self.warnings.append(said)
-            if self.interruption is not None:
-                status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
-            elif self._task.budget and not (session.history or self.ungraded or scores.reused):
-                self.warnings.append(no_call(session.stop_reason, len(selection.documents)))
-        deleted = 0 if session is None else session.given_up - len(np.union1d(self._excluded, self.blank))
-        blank = len(np.setdiff1d(self.blank, self._excluded))
-        self.warnings += remarks(deleted, self.telling.scores.values(), self.ungraded, scores.truncated, blank)
-        self.warnings += self.unfamiliar()
-        result = SelectionResult(
-            pool=self.pool,
-            selection=selection,
-            history=self.telling.history(session.history) if session else (),
-            rounds=session.rounds if session else 0,
-            status=status,
-            stop_reason=self.interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
-            outlook=outlook,
-            calls=scores.calls,
-            cached=scores.cached,
-            reused=len(scores.reused),
-            documents=self.documents.read_so_far,
-            truncated=scores.truncated,
-            seconds=self._observer.seconds(),
-            warnings=self.warnings,
-            vectors=self.vectors,
-            believed=await self._of_pool(),
-            places=await self._in_thread(plane, self.pool) if self._task.explain_pool else None,
-            bill=scores.bill,
-            calibration=self.telling.name,
-            scores=self.telling.scores_of(self.documents.texts),
-        )
-        self._observer.finished(result, self._task, self.scores.model)
-        return result
-
-    def unfamiliar(self) -> list[str]:
-        """Return a warning if the query is in a script that the models do not know."""
-        encoder = self._encoder if self.vectors in ("index", "encoder") else None
-        said = unfamiliar(self._task.query, self.scores.model, encoder)
-        return [] if said is None else [said]
-
-    async def _of_pool(self) -> Selection | None:
-        """Return the belief about all candidates, if the task asks for it and there is one."""
-        if self.session is None or not self._task.explain_pool:
-            return None
-        return await self._step(self.session.ranking)
 
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
@@ -270,47 +208,105 @@ class SelectionRun(CallOrder):
     def _begin(
         self, lengths: NDArray[np.float64] | None, distinct: Distinct | None, deleted: NDArray[np.intp]
     ) -> tuple[Session, NDArray[np.intp]]:
-        task, reused, brought = self._task, self.scores.reused, self._candidates.known_scores()
+        """Make the session and the first batch."""
         if lengths is not None:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
-        told = self.telling = telling(task, self.pool, self.vectors, self.scores.model, self._encoder)
-        self.warnings += told.warnings
-        self.blank = self.documents.without_content(np.arange(len(self.pool)))
-        scores = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
-        blank = set(self.blank.tolist())
-        scores = {place: score for place, score in scores.items() if place not in blank}
-        replacing = len((reused.keys() & scores.keys()) - set(self._excluded.tolist()))
-        session = session_of(task, self.pool, told, scores, replacing, lengths, distinct)
+        self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, self.scores.model, self._encoder)
+        self.warnings += self.calibrated.warnings
+        self._blank = self.documents.without_content(np.arange(len(self.pool)))
+        reused, brought = self.scores.reused, self._candidates.known_scores()
+        known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
+        blank = set(self._blank.tolist())
+        known = {place: score for place, score in known.items() if place not in blank}
+        session = self._session(known, lengths, distinct)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
-        session.give_up(np.concatenate([deleted, self._excluded, self.blank]))
+        session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
         return session, self._ask(session)
 
-    def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
-        there = ~np.isnan(scores)
-        session.tell(asked[there], self.telling.told(asked[there], scores[there]))
-        if self.scores.failure is None:
-            session.leave_unscored(asked[~there])
-            self.ungraded += int(np.count_nonzero(~there))
-        return self._ask(session)
+    def _session(
+        self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, distinct: Distinct | None
+    ) -> Session:
+        """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
+        task, scores = self._task, self.calibrated.add_known(known)
+        if task.goal == "scores":
+            return ExhaustiveSession(self.pool, scores)
+        replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
+        return SelectionSession(
+            self.pool,
+            budget=max(0, task.budget - replacing),
+            k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
+            config=METHODS[task.method],
+            known=scores,
+            settle=task.settle,
+            order=task.goal != "set",
+            min_relevance=self.calibrated.threshold(task.min_relevance),
+            distinct=distinct,
+            negligible=task.negligible,
+            diversity=task.diversity,
+            reading=self.calibrated.reading,
+        )
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
-        if self.led:
-            return NOTHING
         most = self._task.batch_size
-        if session.covered:
+        if session.budget_covers_pool:
             most = len(self.pool)
         elif self._task.growing and isinstance(session, SelectionSession):
             most = min(most, growing(session.known, session.budget - session.spent, session.budget))
-        return session.ask(self._pace.at_most(most, self._seconds))
+        return session.ask(self._shared.pace.at_most(most, self._seconds))
 
     @property
     def _seconds(self) -> float:
         """Return the seconds until scores are of no use; infinite if the task accepts only a complete result."""
         deadline = self._task.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
+
+    async def progress(self) -> Progress:
+        """Return the current state."""
+        self._enter("progress")
+        session, scores = self.session, self.scores
+        assert session is not None
+        selection, outlook = await self._step(_believed, session, self._task.ranks_all)
+        return Progress(
+            rounds=session.rounds,
+            calls=scores.calls,
+            cached=scores.cached,
+            budget=self._task.budget,
+            reused=len(scores.reused),
+            outlook=outlook,
+            pool=self.pool,
+            selected=selection.documents,
+            history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
+            believed=await self._ranking(),
+            bill=scores.bill,
+        )
+
+    async def score(self) -> None:
+        """Have the batch scored and choose the next one, which is empty after an interruption.
+
+        Raises what retriever and scorer do, unless the task accepts an incomplete result.
+        """
+        self._enter("score")
+        session = self.session
+        assert session is not None
+        try:
+            with self._observer.stage("fetch"):
+                async with self._task.deadline.enforced():
+                    await self.read_for(session, self.batch, ahead=True)
+            with self._observer.stage("score"):
+                asked, scores = await self._score(session.asked)
+        except INTERRUPTING as error:
+            self.batch = NOTHING
+            scored = session.belief.scored.any()
+            self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
+            return
+        with self._observer.stage("select"):
+            self.batch = await self._step(self._advance, session, asked, scores)
+        if self.scores.failure is not None:
+            self.batch = NOTHING
+            self.interrupt("not all of the budget was spent", self.scores.failure)
 
     async def read_for(
         self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
@@ -323,53 +319,108 @@ class SelectionRun(CallOrder):
         likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
         copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
         read = await documents.read(positions, likely, copies=copies, answer=answer)
-        self.blank = np.union1d(self.blank, documents.without_content(read))
-        session.give_up(np.union1d(documents.deleted(read), self.blank))
+        self._blank = np.union1d(self._blank, documents.without_content(read))
+        session.give_up(np.union1d(documents.deleted(read), self._blank))
         if documents.copies > before[1]:
             await self._step(session.same_texts, documents.texts.copy())
         return before != (session.given_up, documents.copies)
 
     async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Score the first positions, as many as are likely to be scored in time. Returns them and their scores."""
-        deadline = self._task.deadline.of_scores
+        deadline, pace = self._task.deadline.of_scores, self._shared.pace
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
         texts = texts_of(self.documents.at(positions))
-        positions = positions[: self._pace.fitting(texts, self._seconds)]
+        positions = positions[: pace.fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
         begin, calls = deadline.clock(), self.scores.calls
         try:
             scores = await self.scores.score(texts, documents=ids, deadline=deadline.moment)
         except DeadlineExceeded:
-            self._pace.exceeded(texts, deadline.clock() - begin)
+            pace.exceeded(texts, deadline.clock() - begin)
             raise
         if self.scores.calls - calls == len(texts):
-            self._pace.took(texts, deadline.clock() - begin)
+            pace.took(texts, deadline.clock() - begin)
         return positions, scores
+
+    def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Condition on scores, NaN where there is none, and return the next batch."""
+        there = ~np.isnan(scores)
+        session.tell(asked[there], self.calibrated.add(asked[there], scores[there]))
+        if self.scores.failure is None:
+            session.leave_unscored(asked[~there])
+            self.ungraded += int(np.count_nonzero(~there))
+        return self._ask(session)
+
+    async def result(self) -> SelectionResult:
+        """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
+        self._enter("result")
+        task, session, scores = self._task, self.session, self.scores
+        selection, outlook = EMPTY, Outlook(0.0, {})
+        status, stop_reason = Status.COMPLETE, None
+        if session is not None:
+            selection, outlook = await self._selection(session)
+            stop_reason = session.stop_reason
+            self.warnings += await self._explained(session, selection)
+            if self.interruption is not None:
+                status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
+        elif self.interruption is not None:
+            status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
+            outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
+        self.warnings += self._remarks()
+        result = SelectionResult(
+            pool=self.pool,
+            selection=selection,
+            history=self.calibrated.history(session.history) if session else (),
+            rounds=session.rounds if session else 0,
+            status=status,
+            stop_reason=self.interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
+            outlook=outlook,
+            calls=scores.calls,
+            cached=scores.cached,
+            reused=len(scores.reused),
+            documents=self.documents.read_so_far,
+            truncated=scores.truncated,
+            seconds=self._observer.seconds(),
+            warnings=self.warnings,
+            vectors=self.vectors,
+            believed=await self._ranking(),
+            places=await self._in_thread(plane, self.pool) if task.explain_pool else None,
+            bill=scores.bill,
+            calibration=self.calibrated.name,
+            scores=self.calibrated.original(self.documents.texts),
+        )
+        self._observer.finished(result, task, scores.model)
+        return result
+
+    async def _ranking(self) -> Selection | None:
+        """Return the belief about all candidates, if the task asks for it and there is one."""
+        if self.session is None or not self._task.explain_pool:
+            return None
+        return await self._step(self.session.ranking)
 
     async def _selection(self, session: Session) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
-        deadline = self._task.deadline.of_texts
-        while True:
+        changed = True
+        while changed:
             with self._observer.stage("select"):
                 selection, outlook = await self._step(_believed, session, self._task.ranks_all)
             if not self._task.return_documents:
-                return self._with_blank(selection), outlook
+                break
             try:
                 with self._observer.stage("fetch"):
-                    async with deadline.enforced():
+                    async with self._task.deadline.of_texts.enforced():
                         changed = await self.read_for(session, selection.documents, answer=True)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
-                return self._with_blank(selection), outlook
-            if not changed:
-                return self._with_blank(selection), outlook
+                break
+        return self._with_blank(selection), outlook
 
     def _with_blank(self, selection: Selection) -> Selection:
         """Return a selection with the documents without content behind all others, if there is room for them."""
-        task, blank = self._task, np.setdiff1d(self.blank, self._excluded)
+        task, blank = self._task, np.setdiff1d(self._blank, self._excluded)
         if not task.ranks_all:
             limited = task.max_tokens is not None or task.distinct is not None or task.negligible > 0
             room = 0 if limited or task.k is None else task.k - len(selection.documents)
@@ -391,11 +442,11 @@ class SelectionRun(CallOrder):
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
         if task.min_relevance is not None:
             self.warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
-        worth = np.arange(len(ids), 0.0, -1.0)  # per token, if capacity is in tokens
+        self._blank = self.documents.without_content(np.arange(len(ids)))
+        worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:
-            worth *= lengths
-        self.blank = self.documents.without_content(np.arange(len(ids)))
-        worth[self.blank] = -1.0  # behind all others
+            worth *= np.sqrt(lengths)
+        worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # left out below
         if task.distinct is None:
             fits = capacity.fill(worth)
@@ -404,10 +455,10 @@ class SelectionRun(CallOrder):
             groups = self.documents.texts if distinct.groups is None else distinct.groups
             fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
-        documents = np.concatenate([np.setdiff1d(documents, self.blank), np.intersect1d(documents, self.blank)])
+        documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.return_documents:
             await self.documents.read(documents, answer=True)
-        unknown = np.where(np.isin(documents, self.blank), 0.0, 0.5)
+        unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
     def interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
@@ -419,18 +470,61 @@ class SelectionRun(CallOrder):
         self._warn(shortfall, error)
 
     def _refuse(self, error: BoundaryMorphError) -> None:
-        """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that."""
+        """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that.
+
+        A deadline that comes while other requests are served counts as a lack of capacity: alone, the request might
+        have been in time.
+        """
         scored = self.session is not None and self.session.belief.scored.any()
-        if self._task.accepts == "scored" and not scored:
-            refused = refusal(error, self._running() - 1, self._observer.seconds()["total"])
-            if refused is not None:
-                raise refused from error
+        if self._task.accepts != "scored" or scored:
+            return
+        if isinstance(error, Overloaded):
+            raise error
+        if isinstance(error, DeadlineExceeded) and (others := self._shared.running - 1):
+            raise Overloaded(
+                f"the deadline came before anything was scored, while {others} other requests were served; "
+                "try again later, or allow more time",
+                retry_after=max(1.0, self._observer.seconds()["total"] / (others + 1)),
+            ) from error
 
     def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
         """Add a warning for the caller, and log what the caller may not read."""
         if error.public != str(error):
             log.warning("%s: %s", shortfall, error)
         self.warnings.append(f"{shortfall}: {error.public}")
+
+    async def _explained(self, session: Session, selection: Selection) -> list[str]:
+        """Say why the set is empty, what departed from the paper's method, and why no call was made."""
+        task, reused, found = self._task, len(self.scores.reused), []
+        if not selection.documents.size:
+            ranking = await self._step(session.ranking)
+            found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
+        if task.method == PAPER and isinstance(session, SelectionSession):
+            found += departure(session, reused, limited=task.min_relevance is not None)
+        if self.interruption is None and task.budget and not (session.history or self.ungraded or reused):
+            found.append(no_call(session.stop_reason, len(selection.documents)))
+        return found
+
+    def _remarks(self) -> list[str]:
+        """Say what was deleted, what has no content, that all scores are low, what got no score, what was cut, and that
+        the models may not know the script of the query."""
+        left_out = 0 if self.session is None else self.session.given_up
+        deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
+        encoder = self._encoder if self.vectors in ("index", "encoder") else None
+        return [
+            *of_documents(
+                len(np.setdiff1d(self._blank, self._excluded)),
+                "has no text to read, so no call was spent on it and its score is 0",
+                "have no text to read, so no call was spent on them and their score is 0",
+            ),
+            *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
+            *nothing_found(self.calibrated.scores.values()),
+            *of_documents(self.ungraded, "{}", "{}", "got no score of the language model, only an expected one"),
+            *of_documents(
+                self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
+            ),
+            *unfamiliar(self._task.query, self.scores.model, encoder),
+        ]
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:

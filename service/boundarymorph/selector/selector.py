@@ -10,12 +10,9 @@ from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.selector.joint import JointRun
-from boundarymorph.selector.observer import Observer, Quiet
-from boundarymorph.selector.pace import Pace
-from boundarymorph.selector.result import Progress, SelectionResult
-from boundarymorph.selector.run import SelectionRun
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.queries import QueriesRun, parts_of
+from boundarymorph.selector.run import SelectionRun, Shared
+from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
 from boundarymorph.telemetry.timing import Stopwatch
 
 
@@ -42,10 +39,8 @@ class Selector:
         self.retriever = retriever
         self._known = KnownScores(scorer, cache, clock=clock)
         self.encoder = encoder
-        self._pace = Pace()
-        self._running = 0
         self._clock = clock
-        self._executor = BoundedExecutor("selector", threads=threads, share=share)
+        self._shared = Shared(BoundedExecutor("selector", threads=threads, share=share))
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.
@@ -63,13 +58,13 @@ class Selector:
     ) -> AsyncGenerator[Progress | SelectionResult, None]:
         """As `select`, but yield the progress before each round, and finally the result."""
         observer = Observer(watch or Stopwatch(self._clock))
-        run: SelectionRun | JointRun
+        run: SelectionRun | QueriesRun
         if task.queries:
-            parts = [self._run(part, Quiet(Stopwatch(self._clock))) for part in task.parts()]
-            run = JointRun(task, parts, observer, self._executor)
+            quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.queries]
+            run = QueriesRun(task, [*map(self._run, parts_of(task), quiet)], observer, self._shared.executor.run)
         else:
             run = self._run(task, observer)
-        self._running += 1
+        self._shared.running += 1
         try:
             await run.retrieve()
             await run.recall()
@@ -79,22 +74,14 @@ class Selector:
                 await run.score()
             result = await run.result()
         finally:
-            self._running -= 1
+            self._shared.running -= 1
         yield result
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
-        return SelectionRun(
-            task,
-            task.candidates(self.retriever),
-            self._known.of_task(task.query, task.caller, task.tenant, task.instruction),
-            self._pace,
-            lambda: self._running,
-            observer,
-            self._executor,
-            self.encoder(),
-        )
+        known = self._known.of_task(task.query, task.caller, task.tenant, task.instruction)
+        return SelectionRun(task, task.candidates(self.retriever), known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:
         """Wait for the threads, and for pending writes to the cache."""
-        await self._executor.close()
+        await self._shared.executor.close()
         await self._known.close()

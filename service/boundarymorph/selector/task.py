@@ -1,20 +1,50 @@
-"""The task of a selection."""
+"""A selection from outside: its task, its progress before each round, its result in numbers and words, and
+what is observed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    CostCeiling,
+    DeadlineExceeded,
+    EncoderFailed,
+    EncoderUnavailable,
+    Overloaded,
+    RetrieverFailed,
+    RetrieverUnavailable,
+    ScorerFailed,
+    ScorerUnavailable,
+    StorageUnavailable,
+)
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retriever
-from boundarymorph.selection.methods import DEFAULT
-from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.room import FREE, Room
+from boundarymorph.retrieval.retriever import Retriever, VectorSource
+from boundarymorph.scoring.bill import Bill
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason
+from boundarymorph.selection.methods import DEFAULT, PAPER
+from boundarymorph.selection.pool import Places
+from boundarymorph.selector.documents import FREE, Grouping, Room
+from boundarymorph.telemetry import metrics, timing, tracing
+from boundarymorph.text import counted
 
+ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
+ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en")  # what the names of the embedded models begin with
+SHOWN = 20  # documents in a span
+CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 
@@ -37,8 +67,7 @@ class SelectionTask:
     many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
-    stop when the expected loss is at most this share of the set's relevance. call_cost: as in
-    `SelectionSession`. method: a name in `methods.METHODS`.
+    stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
     deadline: when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
@@ -47,7 +76,7 @@ class SelectionTask:
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
     replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
-    whole: the document of each passage, by the id of the passage. room: where its memory is counted.
+    room: where its memory is counted.
     """
 
     query: str
@@ -63,7 +92,6 @@ class SelectionTask:
     batch_size: int = 1
     growing: bool = False
     settle: float | None = None
-    call_cost: float | None = None
     method: str = DEFAULT
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"
@@ -76,15 +104,281 @@ class SelectionTask:
     instruction: str | None = None
     excluded: frozenset[str] = frozenset()
     queries: Sequence[WeightedQuery] = ()
-    whole: Mapping[str, Document] = field(default_factory=dict)
     room: Room = FREE
-
-    def parts(self) -> list[SelectionTask]:
-        """A task for each of the queries, with the whole budget."""
-        common = {"queries": (), "goal": "order", "return_documents": False}
-        return [replace(self, query=of.query, candidates=of.candidates, **common) for of in self.queries]  # type: ignore[arg-type]
 
     @property
     def ranks_all(self) -> bool:
         """Whether the result has all candidates instead of k."""
         return self.goal in ("ranking", "scores")
+
+
+class Status(StrEnum):
+    """How complete a result is: complete; limited by time or the scorer; only the first stage's ranking."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    RETRIEVAL_ONLY = "retrieval_only"
+
+
+class Interruption(StrEnum):
+    """Why a selection ended before its session was done."""
+
+    DEADLINE = "deadline"
+    OVERLOADED = "overloaded"
+    COST_CEILING = "cost_ceiling"
+    ENCODER_UNAVAILABLE = "encoder_unavailable"
+    ENCODER_FAILED = "encoder_failed"
+    RETRIEVER_UNAVAILABLE = "retriever_unavailable"
+    RETRIEVER_FAILED = "retriever_failed"
+    SCORER_UNAVAILABLE = "scorer_unavailable"
+    SCORER_FAILED = "scorer_failed"
+
+    @classmethod
+    def of(cls, error: BoundaryMorphError) -> Interruption:
+        """error: one of INTERRUPTING."""
+        return next(_INTERRUPTIONS[kind] for kind in type(error).__mro__ if kind in _INTERRUPTIONS)
+
+
+_INTERRUPTIONS: dict[type, Interruption] = {
+    DeadlineExceeded: Interruption.DEADLINE,
+    Overloaded: Interruption.OVERLOADED,
+    CostCeiling: Interruption.COST_CEILING,
+    EncoderUnavailable: Interruption.ENCODER_UNAVAILABLE,
+    EncoderFailed: Interruption.ENCODER_FAILED,
+    RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    StorageUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
+    RetrieverFailed: Interruption.RETRIEVER_FAILED,
+    ScorerUnavailable: Interruption.SCORER_UNAVAILABLE,
+    ScorerFailed: Interruption.SCORER_FAILED,
+}
+INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The state of a task before a round.
+
+    calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; outlook: of the current set;
+    selected: positions in the pool of the current set; history: the scores of the last round; believed: the belief
+    about all candidates, if the task asks for it. asked: for each of the history, of which query, if there are several.
+    """
+
+    rounds: int
+    calls: int
+    cached: int
+    budget: int
+    reused: int
+    outlook: Outlook
+    pool: Pool
+    selected: NDArray[np.intp]
+    history: Sequence[Observation]
+    believed: Selection | None = None
+    bill: Bill | None = None
+    asked: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answered:
+    """Which of Q queries was asked or answered. leading: (k,) the query that each document of the set answers best;
+    relevance: (Q, k) to each, NaN where a query did not find the document; asked: for each call of the history."""
+
+    leading: NDArray[np.intp]
+    relevance: NDArray[np.float64]
+    asked: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SelectionResult:
+    """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
+
+    history: the scores that were asked for, all of which count against the budget. calls: how many of them the
+    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was computing
+    the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
+    expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated: scored
+    pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others;
+    seconds: by stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`;
+    places: the candidates' positions on a map, if the task asks for it. calibration: the name of that in use; scores:
+    the scorer's own, by position, where relevance is something else. answered: of a task with several queries.
+    """
+
+    pool: Pool
+    selection: Selection
+    history: Sequence[Observation]
+    rounds: int
+    status: Status
+    stop_reason: StopReason | Interruption
+    outlook: Outlook
+    calls: int
+    cached: int
+    reused: int
+    documents: Mapping[str, Document]
+    truncated: int
+    seconds: Mapping[str, float]
+    warnings: Sequence[str]
+    vectors: VectorSource
+    believed: Selection | None = None
+    places: Places | None = None
+    bill: Bill | None = None
+    calibration: str | None = None
+    scores: Mapping[int, float] = field(default_factory=dict)
+    answered: Answered | None = None
+
+
+def unfamiliar(query: str, *models: str | None) -> list[str]:
+    """Describe a query most of whose letters are in a script that the embedded models were not trained on; nothing if
+    it is Latin or a model is another. models: of the scorer and the encoder, None if unknown or not in use."""
+    letters = [unicodedata.name(letter, "").partition(" ")[0] for letter in query if letter.isalpha()]
+    english = [model.partition("@")[0] for model in models if model is not None and model.startswith(ENGLISH)]
+    if sum(script != "LATIN" for script in letters) * 2 <= len(letters) or not english:
+        return []
+    script = Counter(letters).most_common(1)[0][0].capitalize()
+    return [
+        f"the query is in another script ({script}) than {' and '.join(english)} were trained on, so the answer says "
+        "little; use models for its language (scorer.model, encoder.model)"
+    ]
+
+
+def departure(session: SelectionSession, reused: int, *, limited: bool) -> list[str]:
+    """Describe what made the calls differ from the paper's, and which options avoid it. reused: the number of scores
+    known from earlier tasks; limited: whether there is a minimum relevance."""
+    brought = session.given - reused
+    largest = max(Counter(observation.round for observation in session.history).values(), default=0)
+    found = []
+    if largest > 1:
+        found.append(f'calls went out in rounds of up to {largest} ("batch_size": 1 makes them one by one)')
+    if reused:
+        known = counted(reused, "score was", "scores were")
+        found.append(f'{known} known from earlier requests ("reuse": false starts from none)')
+    if brought:
+        found.append(counted(brought, "score came with the pool", "scores came with the pool"))
+    if limited:
+        found.append('calls went to where "min_relevance" is in doubt')
+    if session.spends_on_order and session.history:
+        found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
+    return [f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}"] if found else []
+
+
+def no_call(stop_reason: StopReason | None, returned: int) -> str:
+    """Describe why no call was made although some were allowed and no score was known from earlier requests. returned:
+    the number of documents in the answer."""
+    match stop_reason:
+        case StopReason.POOL_EXHAUSTED:
+            why = "all scores were known already"
+        case StopReason.SETTLED:
+            why = "by the scores known already, little is expected to be lost"
+        case _ if returned:
+            why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
+        case _:
+            why = "no document is left that fits"
+    return f"no call was made: {why}"
+
+
+def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[str]:
+    """Say why the answer is empty, if no document reaches the minimum relevance. relevance: of the candidates."""
+    if least is None or not relevance.size:
+        return []
+    seen = "the best was" if scored else "the best was expected to have"
+    return [f"no document reached {least:g}; {seen} {math.floor(1000 * relevance.max()) / 1000:g}; lower min_relevance"]
+
+
+def nothing_found(scores: Collection[float]) -> list[str]:
+    """Say that enough documents were scored and all scores are low, if it is so."""
+    if len(scores) < ENOUGH or max(scores) >= LOW:
+        return []
+    return [
+        f"the best of {len(scores)} scores is {max(scores):.2g}: either no document is relevant, or the cross-encoder "
+        "does not understand this domain"
+    ]
+
+
+def of_documents(count: int, one: str, many: str, what: str = "") -> list[str]:
+    """Say something of so many documents, if there are any. what: inserted into `one` or `many`."""
+    if not count:
+        return []
+    return [f"1 document {one.format(what)}" if count == 1 else f"{count} documents {many.format(what)}"]
+
+
+class Observer:
+    """Observes one selection: each stage is a span and is timed by the watch, which may already be running. counts:
+    whether its result goes into the metrics, or is counted with that of a whole."""
+
+    def __init__(self, watch: timing.Stopwatch, *, counts: bool = True) -> None:
+        self._watch, self._counts = watch, counts
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Record the block as a stage, or as a part of one."""
+        with tracing.span(name), self._watch.stage(name):
+            yield
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by stage and their total, and put them into the request's Server-Timing."""
+        seconds = self._watch.read()
+        timing.tell(seconds)
+        return seconds
+
+    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
+        """Record a result in the metrics and in the span of its request. model: the scorer's."""
+        if not self._counts:
+            return
+        tracing.describe(lambda texts: attributes(result, task, model, texts=texts))
+        for stage, seconds in result.seconds.items():
+            metrics.select_stage_seconds.labels(stage).observe(seconds)
+        metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
+        metrics.select_vectors.labels(result.vectors).inc()
+        metrics.cross_encoder_calls.inc(result.calls)
+        metrics.select_calls.observe(result.calls)
+        metrics.select_rounds.observe(result.rounds)
+        metrics.expected_loss.observe(result.outlook.loss)
+        metrics.truncated_pairs.inc(result.truncated)
+        if task.budget:
+            metrics.budget_used.observe(result.calls / task.budget)
+
+
+def attributes(result: SelectionResult, task: SelectionTask, model: str | None, *, texts: bool) -> dict[str, Any]:
+    """Return the attributes of a selection's span. model: the scorer's. texts: with the query, and the ids and texts of
+    documents."""
+    found: dict[str, Any] = {
+        "openinference.span.kind": "RERANKER",
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.provider.name": "boundarymorph",
+        "boundarymorph.pool_size": len(result.pool),
+        "boundarymorph.budget": task.budget,
+        "boundarymorph.cross_encoder_calls": result.calls,
+        "boundarymorph.cached_scores": result.cached,
+        "boundarymorph.reused_scores": result.reused,
+        "boundarymorph.rounds": result.rounds,
+        "boundarymorph.status": result.status.value,
+        "boundarymorph.stop_reason": result.stop_reason.value,
+        "boundarymorph.expected_loss": result.outlook.loss,
+    }
+    if model is not None:
+        found |= {"gen_ai.request.model": model, "reranker.model_name": model}
+    if task.k is not None:
+        found["reranker.top_k"] = task.k
+    if result.bill is not None:
+        found |= {
+            "gen_ai.usage.input_tokens": result.bill.usage.read,
+            "gen_ai.usage.output_tokens": result.bill.usage.written,
+            "llm.cost.total": result.bill.spent.cost,
+        }
+    if texts:
+        query = task.query[:CHARACTERS]
+        found |= {"reranker.query": query, "gen_ai.retrieval.query.text": query, "input.value": query}
+    chosen = result.selection.documents[:SHOWN].tolist()
+    worth = result.selection.relevance[:SHOWN].tolist()
+    for place, (position, relevance) in enumerate(zip(chosen, worth, strict=True)):
+        found[f"reranker.output_documents.{place}.document.score"] = relevance
+        if texts:
+            found |= _document(result, f"reranker.output_documents.{place}.document", position)
+    for position in range(min(SHOWN, len(result.pool)) if texts else 0):
+        found |= _document(result, f"reranker.input_documents.{position}.document", position)
+    return found
+
+
+def _document(result: SelectionResult, name: str, position: int) -> dict[str, Any]:
+    """Return the id of a document and, as far as it was read, the beginning of its text."""
+    id = result.pool.ids[position]
+    document = result.documents.get(id)
+    content = {} if document is None else {f"{name}.content": document.content[:CHARACTERS]}
+    return {f"{name}.id": id, **content}

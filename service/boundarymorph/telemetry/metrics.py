@@ -220,7 +220,7 @@ attempt_seconds = {
     for role in ("scorer", "encoder")
 }
 
-judgments = Counter("boundarymorph_judgments_total", "Judgements received.", ["kind"])
+judgments = Counter("boundarymorph_judgments_total", "Judgements received.")
 judgment_log_loss = Histogram(
     "boundarymorph_judgment_log_loss_nats",
     "Log loss of relevance in answers by the grades that people then gave.",

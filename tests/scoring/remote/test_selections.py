@@ -10,9 +10,8 @@ from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import SelectionResult, SelectionTask
 from tests.scoring.remote.servers import Ours, Reply, running, slow
 from tests.selector.fakes import FakeRetriever, own_pool
 

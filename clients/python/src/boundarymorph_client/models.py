@@ -73,8 +73,7 @@ class SelectOptions(TypedDict, total=False):
     features: signals of yours by name, a number a document of the pool, None or NaN where it has none.
     query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
         its words) or `encoder`.
-    budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it. call_cost: with
-        "auto", the share of the set's relevance that a call must be expected to bring, in place of that.
+    budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
         what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
         which relevance is a probability; False for none, by default that of the key or of the index.
@@ -87,7 +86,7 @@ class SelectOptions(TypedDict, total=False):
         round, or "auto": rounds that grow.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
-    long_texts: of a pool: read the beginning of a long text (`first`, the default), or its best passages (`best_of`).
+    long_texts: of a pool: read the beginning of a long text (`first`, the default).
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
         what is believed of every candidate, and where it lies on a map.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
@@ -104,7 +103,6 @@ class SelectOptions(TypedDict, total=False):
     ranked: bool
     vectors: Literal["lexical", "encoder"]
     budget: int | Literal["auto"]
-    call_cost: float
     k: int
     max_tokens: int
     min_relevance: float
@@ -119,7 +117,7 @@ class SelectOptions(TypedDict, total=False):
     hybrid: bool
     batch_size: int | Literal["auto"]
     spend: Literal["order", "set"]
-    long_texts: Literal["first", "best_of"]
+    long_texts: Literal["first"]
     return_documents: bool
     explain: bool | Literal["pool"]
     deadline_ms: float
@@ -145,7 +143,6 @@ class SelectedDocument(Answer):
     retrieval_score: float
     query: int | None = None
     relevances: list[float | None] | None = None
-    passage: str | None = None
     group: Any = None
     text: str | None = None
     title: str | None = None

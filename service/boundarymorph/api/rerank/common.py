@@ -16,7 +16,7 @@ from boundarymorph.api.select_schemas import Budget, CalibrationName
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.result import Interruption, Status
+from boundarymorph.selector.task import Interruption, Status
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata")  # fields that leave an answer as it is
@@ -84,8 +84,8 @@ class RerankRequest(BaseModel):
 
     @property
     def most_passages(self) -> int | None:
-        """The most passages to read of a document: 1 for its beginning, None for all."""
-        return None if self.long_texts == "best_of" else 1
+        """The most passages to read of a document: 1 for its beginning."""
+        return 1
 
     @abstractmethod
     def wanted(self) -> Wanted:

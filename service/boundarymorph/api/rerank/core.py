@@ -28,8 +28,7 @@ from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.selection import methods
 from boundarymorph.selector.documents import Grouping, group_key
-from boundarymorph.selector.result import SelectionResult
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.settings import Limits, Settings
 
 

@@ -55,7 +55,7 @@ class DocumentsRequest(RerankRequest):
         None, ge=1, description="the most tokens to read of a document, at four characters a token"
     )
     max_chunks_per_doc: LaxInt | None = Field(
-        None, ge=1, description="the most passages to read of a long text; above 1 'long_texts' is \"best_of\""
+        None, ge=1, description="the most passages to read of a long text, which is ranked by its best one"
     )
     raw_scores: LaxBool | None = Field(None, description="return log-odds instead of scores in [0, 1]")
     use_activation: LaxBool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
@@ -113,9 +113,7 @@ class DocumentsRequest(RerankRequest):
 
     @property
     def most_passages(self) -> int | None:
-        if self.long_texts is None:
-            return self.max_chunks_per_doc or 1
-        return self.max_chunks_per_doc if self.long_texts == "best_of" else 1
+        return 1 if self.long_texts else self.max_chunks_per_doc or 1
 
     def _ignored(self) -> Sequence[str]:
         return ()

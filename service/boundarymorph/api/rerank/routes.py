@@ -157,7 +157,7 @@ async def _read(
         wanted = asked.wanted()
         if asked.most_passages != 1:
             if asked.distinct is not None:
-                raise InvalidInput("'distinct' and 'group_by' take passages as they are: leave out 'long_texts'")
+                raise InvalidInput("'distinct' and 'group_by' take texts as they are: leave out 'max_chunks_per_doc'")
             wanted = wanted.cut_up(access.settings.passage_characters, asked.most_passages)
         ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
         if asked.instruction and not instructed:

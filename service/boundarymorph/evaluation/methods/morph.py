@@ -21,7 +21,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
-from boundarymorph.selection.prior import percentile
+from boundarymorph.selection.posterior import percentile
 from boundarymorph.selection.rounds import growing
 
 BETAS = (0.0, 0.5, 1.0, 2.0)

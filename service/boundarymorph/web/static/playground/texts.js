@@ -14,16 +14,10 @@ export class Texts {
     for (const document of documents) this.#known.set(document.id, document);
   }
 
-  // Of a candidate, which may be a passage: the document's.
-  owner(id) {
-    return this.#known.has(id) ? id : id.replace(/#\d+$/, "");
-  }
-
   title(id) {
-    const document = this.#known.get(this.owner(id));
+    const document = this.#known.get(id);
     const words = document?.title || document?.text?.trim().split("\n", 1)[0];
-    const passage = document && document.id !== id ? `, passage ${Number(id.slice(document.id.length + 1)) + 1}` : "";
-    return words && words !== id ? words + passage : id;
+    return words && words !== id ? words : id;
   }
 
   // Throws the service's error.

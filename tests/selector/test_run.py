@@ -1,14 +1,20 @@
-"""What answers say of scores that are all low."""
+"""What a run refuses in its state, and what its answers say of low scores and of another script."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
+from boundarymorph.caching.known import KnownScores
+from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.remarks import unfamiliar
+from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
 from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import Observer, unfamiliar
+from boundarymorph.telemetry.timing import Stopwatch
 from tests.scoring.fakes import SeededScorer
 from tests.selector.fakes import FakeRetriever, task
 
@@ -59,7 +65,7 @@ SCORER, ENCODER = (
 )
 def test_a_query_in_another_script(query: str, models: tuple[str | None, str | None], said: str | None) -> None:
     found = unfamiliar(query, *models)
-    assert (found is None) == (said is None) and (said is None or said in str(found))
+    assert (not found) == (said is None) and (said is None or said in str(found))
     if models[0] != SCORER:
         assert "ms-marco" not in str(found)
 
@@ -72,3 +78,49 @@ async def test_it_is_said_with_the_answer(selector_of: Callable[..., Selector]) 
     for query, said in (("какие поезда", True), ("which trains", False)):
         result = await selector.select(replace(task(budget=3), query=query))
         assert any("another script" in warning for warning in result.warnings) == said
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[SelectionRun]:
+    wanted, executor = task(budget=3), BoundedExecutor("test", threads=1)
+    scores = KnownScores(SeededScorer(), None).of_task(wanted.query, "", "", None)
+    yield SelectionRun(
+        wanted, wanted.candidates(FakeRetriever()), scores, Shared(executor), Observer(Stopwatch(time.monotonic))
+    )
+    await executor.close()
+
+
+PATH: dict[State, tuple[Call, ...]] = {
+    "new": (),
+    "retrieved": ("retrieve",),
+    "chosen": ("retrieve", "recall"),
+    "done": ("retrieve", "recall", "result"),
+}
+
+
+@pytest.mark.parametrize(("state", "call"), [*product(PATH, CALLS)])
+async def test_each_call_is_possible_in_one_state(run: SelectionRun, state: State, call: Call) -> None:
+    for earlier in PATH[state]:
+        await getattr(run, earlier)()
+    assert run.state == state
+    before, after = CALLS[call]
+    if state == before:
+        await getattr(run, call)()
+        assert run.state == after
+    else:
+        with pytest.raises(RuntimeError, match=f"is in '{state}'"):
+            await getattr(run, call)()
+        assert run.state == state
+
+
+async def test_without_a_batch_only_the_result_is_left(run: SelectionRun) -> None:
+    await run.retrieve()
+    await run.recall()
+    while run.batch.size:
+        await run.score()
+    for refused in (run.progress, run.score):
+        with pytest.raises(RuntimeError, match="nothing left to score"):
+            await refused()
+    await run.result()
+    with pytest.raises(RuntimeError, match="is in 'done'"):
+        await run.result()

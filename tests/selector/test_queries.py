@@ -20,9 +20,8 @@ from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask, WeightedQuery
+from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask, WeightedQuery
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer

@@ -1,0 +1,79 @@
+"""Prints how much of the service one warm request runs through: our files that it enters, functions, and calls.
+
+    python -m load_tests.path_of_a_request [--files]
+
+The service runs in this process, with the embedded models. Each request is sent three times, with another query each
+time, and the last one is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import httpx
+
+import boundarymorph
+from boundarymorph.server.app import create_app
+from boundarymorph.settings import Settings
+
+OURS = str(Path(boundarymorph.__file__).parent)
+TEXTS = [f"{verb} the {thing} {how}" for verb in ("sort", "read", "sum") for thing in ("list", "file", "words", "rows")
+         for how in ("now", "slowly", "twice", "again", "at once")]  # fmt: skip
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "POST /v1/rerank, 3 documents": ("/v1/rerank", {"documents": TEXTS[:3]}),
+    "POST /select, a pool of 24": ("/select", {"pool": TEXTS[:24], "budget": 8, "k": 6}),
+    "POST /select, an index of 60": ("/select", {"index": "texts", "budget": 20, "k": 4}),
+}
+counted: Counter[CodeType] | None = None
+
+
+def count(frame: FrameType, event: str, argument: object) -> None:
+    """Count a call of one of our functions, in any thread, while `counted` is set."""
+    if event == "call" and counted is not None and frame.f_code.co_filename.startswith(OURS):
+        counted[frame.f_code] += 1
+
+
+async def measured(show_files: bool) -> None:
+    """Start the service, make an index, and print a line for each request."""
+    global counted
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(Settings(data_directory=Path(folder)))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://x") as client,
+        ):
+            while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
+                await asyncio.sleep(0.05)
+            (await client.put("/indexes/texts")).raise_for_status()
+            documents = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
+            (await client.post("/indexes/texts/documents", json=documents)).raise_for_status()
+            for name, (path, body) in REQUESTS.items():
+                for query in ("sort numbers", "read a table", "sum of lines"):
+                    counted = Counter()
+                    (await client.post(path, json=body | {"query": query})).raise_for_status()
+                    seen, counted = counted, None
+                files = sorted({code.co_filename.removeprefix(OURS)[1:] for code in seen})
+                print(f"{name}: {len(files)} files, {len(seen)} functions, {seen.total():,} calls")
+                print(*(f"  {file}" for file in files if show_files), sep="\n", end="\n" if show_files else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", action="store_true", help="name the files, too")
+    options = parser.parse_args()
+    threading.setprofile(count)
+    sys.setprofile(count)
+    asyncio.run(measured(options.files))
+
+
+if __name__ == "__main__":
+    main()
