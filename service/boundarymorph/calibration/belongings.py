@@ -1,4 +1,4 @@
-"""What belongs to an index besides its documents: a description, judgements in a SQLite file, calibrations in JSON files."""
+"""What belongs to an index besides its documents: a description, judgements in SQLite, and calibrations as JSON."""
 
 from __future__ import annotations
 
