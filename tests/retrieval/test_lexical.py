@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.matching import MatchingReader
+from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words.lexical import MOST_TERMS, WORDS_VERSION, PoolWords, query_terms, stem_numbers, words
 from boundarymorph.retrieval.words.lexical_index import LexicalReader

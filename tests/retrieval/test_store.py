@@ -241,47 +241,6 @@ def test_what_meets_a_filter_in_an_older_state(store: DocumentStore, reopen: Reo
     assert np.isin(store.living()[0], store.matching_sequences(filter)).all()
 
 
-VERSION_1 = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value);
-CREATE TABLE documents (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, digest BLOB, embedding BLOB, title TEXT,
-    text TEXT, metadata BLOB
-);
-CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
-INSERT INTO meta VALUES ('encoder', 'seeded'), ('dimension', 2), ('created', '2025-01-01T00:00:00+00:00');
-INSERT INTO meta VALUES ('purged', 0);
-INSERT INTO documents VALUES (1, 'a', x'00', x'003c0000', 'Title', 'text', CAST('{"n":1}' AS BLOB));
-INSERT INTO documents (sequence, id) VALUES (2, 'gone');
-INSERT INTO documents VALUES (3, 'b', x'00', x'0000003c', NULL, 'more text', CAST('{}' AS BLOB));
-PRAGMA application_id=0x424D4F52;
-PRAGMA user_version=1;
-"""
-
-
-def test_a_store_of_schema_version_1_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite3"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(VERSION_1)
-    for _ in range(2):
-        store = DocumentStore(path)
-        assert (store.info.encoder, store.info.dimension, store.info.lexical) == ("seeded", 2, False)
-        assert store.documents(["a"]) == {"a": Document("a", "text", "Title", {"n": 1})}
-        assert matching(store, Filter({"n": 1})) == ["a"]
-        with pytest.raises(InvalidInput, match="lexical"):
-            store.best_by_words("text", 5)
-        store.close()
-    store = DocumentStore(path)
-    told: list[tuple[int, int]] = []
-    assert store.index_words(lambda done, total: told.append((done, total)))
-    assert told == [(2, 2)]
-    assert not store.index_words()
-    assert store.best_by_words("title text", 5).ids == ["a", "b"]
-    store.upsert([Document("c", "title")], np.eye(1, 2), [b""])
-    assert set(store.best_by_words("title", 5).ids) == {"a", "c"}
-    store.close()
-
-
 @pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])
 def test_a_damaged_file_is_named(store: DocumentStore, damage: str) -> None:
     write(store, [f"d{i}" for i in range(500)])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import metadata_index, schema, words
+from boundarymorph.retrieval.local import metadata as module
+from boundarymorph.retrieval.local import schema, words
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words import lexical_index
 from boundarymorph.retrieval.words.lexical import WORDS_VERSION, PoolWords
@@ -67,8 +67,8 @@ class DerivedIndexes(RuleBasedStateMachine):
         self.held: dict[str, tuple[str, dict[str, Any]]] = {}
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(words, "BATCH", 3)
-        self.patches.setattr(metadata_index, "MOST_TERMS", 4)
-        self.patches.setattr(metadata_index, "_FIRST_LIMIT", 2)
+        self.patches.setattr(module, "_FIRST_LIMIT", 2)
+        self.patches.setattr(module, "FEW", 5)
         self.patches.setattr(lexical_index, "SEGMENT_DOCUMENTS", 8)
 
     @initialize(version=st.sampled_from([None, 1, WORDS_VERSION]))
@@ -152,36 +152,13 @@ class DerivedIndexes(RuleBasedStateMachine):
         self.stores[which].close()
         self.stores[which] = self.opened()
 
-    @rule(batches=st.integers(0, 4))
-    def take_over(self, batches: int) -> None:
-        """From the version before the index of the metadata, where the process dies once or not."""
-        for store in self.stores:
-            store.close()
-        with closing(sqlite3.connect(self.folder / "s", isolation_level=None)) as connection:
-            connection.execute("DROP TABLE terms")
-            connection.execute("PRAGMA user_version=2")
-        left, add = batches, metadata_index.add
-
-        def dying(connection: sqlite3.Connection, rows: list[tuple[int, bytes]]) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Interrupted
-            add(connection, rows)
-
-        with self.patches.context() as patch:
-            patch.setattr(metadata_index, "add", dying)
-            with suppress(Interrupted):
-                self.opened().close()
-        self.stores = [self.opened(), self.opened()]
-
     @invariant()
-    def terms_are_those_of_what_is_held(self) -> None:
+    def values_are_those_of_what_is_held(self) -> None:
         """Nothing is left of what is gone."""
         if hasattr(self, "stores"):
             with self.stores[0].transaction() as connection:
                 (stale,) = connection.execute(
-                    "SELECT count(*) FROM terms WHERE sequence NOT IN "
+                    "SELECT count(*) FROM field_values WHERE sequence NOT IN "
                     "(SELECT sequence FROM documents WHERE embedding IS NOT NULL)"
                 ).fetchone()
             assert stale == 0

@@ -38,7 +38,7 @@ from boundarymorph.retrieval.catalog import (
 )
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.local.matching import FILTER_BYTES
+from boundarymorph.retrieval.local.metadata import FILTER_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.totals import Totals, files_of
@@ -321,9 +321,7 @@ class LocalCatalog:
         return _locked(self._directory, fcntl.LOCK_SH)
 
     def _tidy(self) -> None:
-        """Remove leftovers of killed processes and earlier versions, and restore an index about to be replaced."""
-        for remains in self._directory.glob("*/*.snapshots"):  # of vectors, written by earlier versions
-            shutil.rmtree(remains, ignore_errors=True)
+        """Remove leftovers of killed processes, and restore an index about to be replaced."""
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
         with suppress(OSError), _locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
-from boundarymorph.retrieval.local import directions, lookup, metadata_index, schema
+from boundarymorph.retrieval.local import directions, lookup, metadata, schema
 from boundarymorph.retrieval.local.directions import Directions
 from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
-from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
+from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.local.words import bury_words, index_more_words, words_version
 from boundarymorph.retrieval.pieces import STOP
@@ -67,7 +67,7 @@ class DocumentStore(SqliteFile):
         log_bytes: int = LOG_BYTES,
         filter_bytes: int = FILTER_BYTES,
     ) -> None:
-        """Open an existing store, after migrating one of an older version, in batches of documents.
+        """Open an existing store.
 
         tombstones_kept: deletions that `changes` still lists individually; page: how many changes it returns at a time;
         log_bytes: size of SQLite's write-ahead log above which a write empties it; filter_bytes: memory for the
@@ -80,7 +80,7 @@ class DocumentStore(SqliteFile):
         self._words = LexicalReader()
         self._matched = MatchingReader(most_bytes=filter_bytes)
         self._directions: tuple[int, Directions] | None = None
-        schema.migrate(self)
+        schema.check(self)
         with self.transaction() as connection:
             self.info = schema.configuration(connection, words_version(connection) is not None)
 
@@ -118,7 +118,7 @@ class DocumentStore(SqliteFile):
         ]
         with self.write() as connection:
             replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])]
-            metadata_index.remove(connection, replaced)
+            metadata.remove(connection, replaced)
             before = last_sequence(connection)
             connection.executemany(
                 "INSERT OR REPLACE INTO documents (id, digest, embedding, title, text, metadata) "
@@ -127,7 +127,7 @@ class DocumentStore(SqliteFile):
             )
             kept = sorted({document.id: number for number, document in enumerate(documents)}.values())
             written = [before + 1 + number for number in kept]
-            metadata_index.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
+            metadata.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
             bury_words(connection, replaced)
             if version := words_version(connection):
                 append(connection, version, written, [documents[number].content for number in kept])
@@ -202,6 +202,24 @@ class DocumentStore(SqliteFile):
             complete=complete,
             sequences=np.array([sequence for sequence, *_ in written], dtype=np.int64),
         )
+
+    def halves(self, until: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float16]]]:
+        """Yield pages of the documents written up to a sequence number: their numbers, ascending, and stored vectors.
+
+        Each page is read in a transaction of its own. What is replaced or deleted meanwhile may be left out.
+        """
+        after = 0
+        while True:
+            with self.transaction() as connection:
+                rows = connection.execute(
+                    f"SELECT sequence, embedding FROM documents WHERE {LIVING} AND sequence > ? AND sequence <= ? "  # noqa: S608
+                    "ORDER BY sequence LIMIT ?",
+                    (after, until, self._page),
+                ).fetchall()
+            if not rows:
+                return
+            after = rows[-1][0]
+            yield np.array([sequence for sequence, _ in rows], np.int64), self._halves([each for _, each in rows])
 
     def forgets(self, after: int) -> bool:
         """Whether `changes` no longer lists every deletion after this number; then use `living`."""
@@ -315,7 +333,7 @@ class DocumentStore(SqliteFile):
         """Remove documents by id and sequence number; return how many there were."""
         present = [id for id, _ in rows]
         before = last_sequence(connection)
-        metadata_index.remove(connection, [sequence for _, sequence in rows])
+        metadata.remove(connection, [sequence for _, sequence in rows])
         bury_words(connection, [sequence for _, sequence in rows])
         merge_segments(connection)
         connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
@@ -364,11 +382,13 @@ class DocumentStore(SqliteFile):
             on_progress(done, max(done, total))
         return made
 
-    def _vectors(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
+    def _halves(self, embeddings: Sequence[bytes]) -> NDArray[np.float16]:
         if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
             raise CorruptIndex(f"{self.path} holds embeddings that are not of its {self.info.dimension} dimensions")
-        stored = np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(-1, self.info.dimension)
-        vectors, lengths = unit_rows_of(stored)
+        return np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(-1, self.info.dimension)
+
+    def _vectors(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
+        vectors, lengths = unit_rows_of(self._halves(embeddings))
         if not (np.abs(lengths - 1) <= TOLERANCE).all():
             raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
         return vectors
