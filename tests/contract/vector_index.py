@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.local.vector_index import VectorIndex
+from boundarymorph.retrieval.local.vectors import VectorIndex
 
 Make = Callable[[int], VectorIndex]
 

@@ -173,7 +173,7 @@ def test_a_folder_that_is_not_a_snapshot_is_refused(catalog: LocalCatalog, index
 
 def test_a_trained_structure_is_not_a_snapshot(catalog: LocalCatalog, index: LocalIndex) -> None:
     assert index.compact()
-    (manifest,) = index.path.parent.glob("*.ivf/*/manifest.json")
+    (manifest,) = index.path.parent.glob("*.block/*/manifest.json")
     with pytest.raises(InvalidInput, match="not a snapshot of an index"):
         catalog.restore("b", manifest.parent)
     assert not catalog.exists("b")

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import Changes, DocumentStore
+from boundarymorph.retrieval.local.vectors import VectorIndex
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
-from tests.retrieval.test_training import put
+from tests.retrieval.test_blocks import put
 
 DIMENSION = 16
 Open = Callable[..., LocalIndex]
@@ -48,7 +48,7 @@ def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
     changes = index._store.changes(0)
     expected = dict(zip(changes.ids, changes.sequences.tolist(), strict=True))
     query = unit(1, DIMENSION)[0]
-    for opened in (index, open_index("ivf"), open_index("ivf", make_vectors=FlatIndex)):
+    for opened in (index, open_index("ivf")):
         with opened._one_state() as vectors:
             found = vectors.search(query, 10_000)
             assert dict(zip(found.ids, found.sequences.tolist(), strict=True)) == expected
@@ -147,13 +147,13 @@ def test_a_first_reading_does_not_keep_the_log(tmp_path: Path, monkeypatch: pyte
     writer = LocalIndex("index", DocumentStore(path))
     put(writer, names(40))
     reader = LocalIndex("index", DocumentStore(path, page=10))
-    emptied, upsert = [], FlatIndex.upsert
+    emptied, upsert = [], VectorIndex.upsert
 
-    def slowly(index: FlatIndex, *arguments: object) -> None:
+    def slowly(index: VectorIndex, *arguments: object) -> None:
         emptied.append(writer._store.empty_log())
         upsert(index, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(FlatIndex, "upsert", slowly)
+    monkeypatch.setattr(VectorIndex, "upsert", slowly)
     assert len(nearest(reader, unit(1, DIMENSION)[0], 1000)) == 40
     assert emptied == [True] * 4
     reader.close()

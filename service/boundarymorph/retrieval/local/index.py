@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,11 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.backups import BackupInfo
-from boundarymorph.retrieval.local.flat import FlatIndex
-from boundarymorph.retrieval.local.ivf import IvfIndex
-from boundarymorph.retrieval.local.ivf_structure import IvfFormat, described, trained_index
-from boundarymorph.retrieval.local.mapped import FlatFormat
-from boundarymorph.retrieval.local.rows import Neighbours
+from boundarymorph.retrieval.local.blocks import Block
+from boundarymorph.retrieval.local.rows import Neighbours, RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.structures import StructureFiles
 from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
-from boundarymorph.retrieval.local.vector_index import VectorIndex, VectorView
+from boundarymorph.retrieval.local.vectors import Mirror, VectorIndex, VectorView
 from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
@@ -46,7 +41,7 @@ class LocalIndex:
 
     So a search sees every upsert and deletion acknowledged before it began, by any process. All of an answer, filter
     and words included, is based on one state of the store. The vectors are loaded when first needed: for a large index
-    of kind ivf from the structure trained last; until there is one, they are searched exhaustively. All calls block,
+    from the block made last, and what has changed since. All calls block,
     are thread-safe, and raise UnknownIndex once the index has been deleted.
     """
 
@@ -54,24 +49,24 @@ class LocalIndex:
         self,
         name: str,
         store: DocumentStore,
-        make_vectors: Callable[[int], VectorIndex] | None = None,
+        make_mirror: Callable[[int], Mirror] | None = None,
         *,
         warnings: Sequence[str] = (),
         policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_vectors: makes the vector index whatever the kind, for instance on an accelerator.
+        """make_mirror: see `VectorIndex`; then all of an index is searched exactly, whatever its kind.
 
         warnings: added to every answer of `retrieve`.
         """
         self.name = name
         self._store = store
-        self._make_vectors = make_vectors
+        self._make_mirror = make_mirror
         self._warnings = warnings
         self._catching_up = threading.Lock()
         self._sequence = 0
         self._vectors: VectorIndex | None = None
-        self._trainer = self._trained_by(policy or TrainingPolicy(), clock)
+        self._trainer = Trainer(store, self._adopt, policy or TrainingPolicy(), clock)
 
     @property
     def path(self) -> Path:
@@ -83,8 +78,7 @@ class LocalIndex:
 
     def structure(self) -> StructureDescription | None:
         """Return a description of the structure trained last, with its recall; None if there is none."""
-        manifest = self._trainer.files.manifest() if self.info.kind == "ivf" else None
-        return None if manifest is None else described(manifest)
+        return self._trainer.files.description() if self.info.kind == "ivf" else None
 
     def check_file(self) -> None:
         """Raise an error if the index cannot be read from its disk."""
@@ -185,14 +179,14 @@ class LocalIndex:
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Remove deleted documents from the words, empty the store's log, and make the structure of the vectors again.
+        """Remove deleted documents from the words, empty the store's log, and make the block again.
 
-        Returns False if another process is training it. Raises StorageFull or StorageUnavailable.
+        Returns False if another process is making it. Raises StorageFull or StorageUnavailable.
         """
         self._store.compact()
         self.refresh()
         self._trainer.wait()
-        if self._make_vectors is not None or (self.info.kind == "flat" and not self._structured_at):
+        if self.info.kind == "flat" and self._vectors is not None and not self._vectors.sequence:
             return True
         with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
             return self._trainer.train(after=self._store.last_sequence() - 1)
@@ -233,8 +227,7 @@ class LocalIndex:
                 # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(vectors, self._sequence)
                 view = vectors.view()
-            if self._make_vectors is None and isinstance(vectors, IvfIndex | FlatIndex):
-                self._trainer.consider(vectors)
+            self._trainer.consider(vectors)
             yield view
 
     def _loaded(self) -> VectorIndex:
@@ -243,28 +236,19 @@ class LocalIndex:
             self._vectors, self._sequence = self._begin()
         return self._vectors
 
-    def _trained_by(self, policy: TrainingPolicy, clock: Callable[[], float]) -> Trainer[Any]:
-        """Return what makes the structure of this kind of index."""
-        store = self._store
-        if self.info.kind == "ivf":
-            make = partial(trained_index, store, self._fill)
-            return Trainer(store, StructureFiles(store, IvfFormat()), make, self._adopt, policy, clock)
-        mapped = StructureFiles(store, FlatFormat(self.info.dimension))
-        return Trainer(store, mapped, self._as_now, self._adopt, policy, clock)
-
     def _begin(self) -> tuple[VectorIndex, int]:
         """Load the vectors; return them with the sequence number of the store's last change in them.
 
         Each page of the store is read in its own transaction, so that a long load does not block emptying the log.
         """
         self._learn()
-        if self._make_vectors is None and (structure := self._trainer.files.newest()) is not None:
-            return structure, structure.sequence
-        if self._make_vectors is not None:
-            vectors = self._make_vectors(self.info.dimension)
-        else:
-            vectors = FlatIndex(self.info.dimension, capacity=self._store.count() * 5 // 4)
+        if (newest := self._trainer.files.newest()) is not None:
+            return self._over(*newest), newest[0].sequence
+        vectors = VectorIndex(self.info.dimension, self._store.count() * 5 // 4, make_mirror=self._make_mirror)
         return vectors, self._caught_up(vectors, 0)
+
+    def _over(self, block: Block, book: RowBook) -> VectorIndex:
+        return VectorIndex(self.info.dimension, block=block, book=book, make_mirror=self._make_mirror)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
         """Bring vectors from the state after change `sequence` to the present one; return the last change."""
@@ -287,25 +271,11 @@ class LocalIndex:
         with suppress(StorageFull, StorageUnavailable):
             self._store.learn_directions()
 
-    def _fill(self, index: IvfIndex) -> None:
-        index.sequence = self._caught_up(index, 0)
-
-    @property
-    def _structured_at(self) -> int:
-        """The store's last change in the structure that the vectors have in files; 0 if they have none."""
-        return self._vectors.sequence if isinstance(self._vectors, IvfIndex | FlatIndex) else 0
-
-    def _as_now(self, checkpoint: Callable[[], None]) -> FlatIndex | None:
-        """Return the present vectors of an index that is searched exhaustively; None if there are none."""
+    def _adopt(self, block: Block, book: RowBook) -> None:
+        """Switch to a newer block. It catches up mostly before the switch, while the old one serves searches."""
+        vectors = self._over(block, book)
+        sequence = self._caught_up(vectors, block.sequence)
         with self._catching_up:
-            vectors = self._loaded()
-            self._sequence = self._caught_up(vectors, self._sequence)
-            return vectors.as_of(self._sequence) if isinstance(vectors, FlatIndex) and len(vectors) else None
-
-    def _adopt(self, index: IvfIndex | FlatIndex) -> None:
-        """Switch to another structure. It catches up mostly before the switch, while the old one serves searches."""
-        sequence = self._caught_up(index, index.sequence)
-        with self._catching_up:
-            if self._vectors is not None and self._structured_at < index.sequence:
-                self._sequence = self._caught_up(index, sequence)
-                self._vectors = index
+            if self._vectors is not None and self._vectors.sequence < block.sequence:
+                self._sequence = self._caught_up(vectors, sequence)
+                self._vectors = vectors
