@@ -230,7 +230,7 @@ def test_a_disk_without_room_for_two_files_gets_none(
     until(lambda: rows(other) == 200)
 
 
-@pytest.mark.parametrize("damage", ["a bit", "the end", "another store", "another format", "a missing file"])
+@pytest.mark.parametrize("damage", ["a bit", "the end", "another store", "a later format", "a missing file"])
 def test_a_block_that_cannot_be_used_is_named_and_made_again(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,9 +244,9 @@ def test_a_block_that_cannot_be_used_is_named_and_made_again(
         path.with_suffix(".block").rename(path.with_name("other.block"))
         path = path.with_name("other.sqlite3")
         DocumentStore(index.path).back_up(path)
-    elif damage == "another format":
+    elif damage == "a later format":
         manifest = json.loads((file.parent / "manifest.json").read_text())
-        (file.parent / "manifest.json").write_text(json.dumps(manifest | {"format": 1}))
+        (file.parent / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
     elif damage == "a missing file":
         (file.parent / "rows.npy").unlink()
     else:

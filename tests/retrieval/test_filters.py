@@ -253,7 +253,6 @@ def test_a_filter_that_no_document_can_match_finds_nothing(tmp_path: Path, filte
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
     store.upsert([Document("a", "word")], np.eye(1, 4), [b""])
     assert matching(store, Filter(filter)) == []
-    assert store.best_by_words("word", 5, Filter(filter)).ids == []
     assert matching(store, Filter({"not": filter})) == ["a"]
     store.close()
 

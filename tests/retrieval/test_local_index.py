@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from boundarymorph.inference.executors import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.index import LocalIndex
@@ -127,13 +128,13 @@ def test_deletions_that_are_forgotten_while_it_is_first_read(tmp_path: Path, mon
     reader = LocalIndex("index", DocumentStore(path, page=10))
     read = DocumentStore.changes
 
-    def changes(store: DocumentStore, after: int) -> Changes:
+    def changes(store: DocumentStore, after: int, *, texts: bool) -> Changes:
         if after == 20:
             monkeypatch.undo()
             for id in names(12):
                 writer.delete([id])
             put(writer, names(30, 100))
-        return read(store, after)
+        return read(store, after, texts=texts)
 
     monkeypatch.setattr(DocumentStore, "changes", changes)
     assert sorted(nearest(reader, unit(1, DIMENSION)[0], 1000).ids) == sorted(names(28, 12) + names(30, 100))
@@ -158,3 +159,13 @@ def test_a_first_reading_does_not_keep_the_log(tmp_path: Path, monkeypatch: pyte
     assert emptied == [True] * 4
     reader.close()
     writer.close()
+
+
+def test_a_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
+    """Else an index that takes longer to read than anybody waits would never be read."""
+    index = open_index("flat")
+    put(index, names(40))
+    with awaited() as context:
+        pass
+    context.run(index.refresh)
+    assert len(index._vectors or ()) == 40

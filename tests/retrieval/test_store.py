@@ -17,7 +17,6 @@ from boundarymorph.retrieval.local import settled
 from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
-from tests.retrieval.bm25 import literal_bm25
 
 
 @pytest.fixture
@@ -103,13 +102,7 @@ def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Re
     for worker in workers:
         worker.join()
     assert not failures
-    assert store.count() == 6 * 20 + 1
-    ids = store.changes(0).ids
-    texts = [document.content for document in store.documents(ids).values()]
-    for query in ("text shared", "5 of"):
-        np.testing.assert_allclose(
-            stores[1].bm25(query, stores[1].sequences(ids)), literal_bm25(query, texts), rtol=1e-12
-        )
+    assert store.count() == 6 * 20 + 1 == len(store.changes(0).ids)
 
 
 def test_readers_that_missed_forgotten_deletions_are_told_what_lives(tmp_path: Path) -> None:
@@ -144,7 +137,7 @@ def test_what_is_read_in_one_state_does_not_change(store: DocumentStore, reopen:
         with store.one_state():
             assert store.changes(0).ids == before.ids == ["a", "b"]
         assert store.last_sequence() == before.sequence == 2
-        assert list(store.embeddings(["a", "b", "c"])) == ["a", "b"]
+        assert list(store.digests(["a", "b", "c"])) == ["a", "b"]
         assert matching(store, Filter({})) == ["a", "b"]
     assert store.changes(0).ids == ["b", "c"]
     assert matching(store, Filter({})) == ["b", "c"]
@@ -158,7 +151,7 @@ def test_the_log_is_emptied_once_it_is_too_long(store: DocumentStore) -> None:
     bound = 2**19
     writer = DocumentStore(store.path, log_bytes=bound)
     sizes = []
-    for seed in range(60):
+    for seed in range(100):
         write(writer, [str(i) for i in range(20)], seed=seed)
         sizes.append(log_size(store))
     writer.close()

@@ -1,6 +1,7 @@
 """VectorIndex in memory, over a block, with clusters and with a mirror, against the contract and brute force."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import faiss
@@ -48,7 +49,7 @@ def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clust
         inverted.add(halves.astype(np.float32))
     numbers = np.arange(1, count + 1)
     loss = float(np.abs(unit_rows_of(halves).lengths - 1).max())
-    block = Block(count, numbers, index, loss, None if effort is None else Clusters(inverted, *effort))
+    block = Block(count, numbers, halves, index, loss, None if effort is None else Clusters(inverted, *effort))
     return VectorIndex(dimension, block=block, book=RowBook.of(names(count), numbers, np.ones(count, np.bool_)))
 
 
@@ -170,7 +171,7 @@ def test_the_recall_that_is_measured_is_what_other_queries_see(removed: bool) ->
     clusters = measured(inverted, block.vectors.index, vectors[:3000:60], NEVER)
     assert clusters.depths == DEPTHS and min(clusters.recalls) >= TARGET
     assert clusters.tried[0] < clusters.count / 4
-    block = Block(block.sequence, block.sequences, block.vectors, block.loss, clusters)
+    block = replace(block, clusters=clusters)
     index = VectorIndex(16, block=block, book=index._book)
     alive = np.arange(len(vectors))
     if removed:

@@ -9,7 +9,7 @@ import fcntl
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,11 @@ from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import Block, Clusters, rounding_error
 from boundarymorph.retrieval.storage import sync
 from boundarymorph.retrieval.vectors import are_among
+from boundarymorph.retrieval.words import columns
+from boundarymorph.retrieval.words.columns import ColumnWriter
+from boundarymorph.retrieval.words.lexical import WORDS_VERSION
 
-FORMAT = 2
+FORMAT = 1
 DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
 TARGET = 0.99  # mean recall to reach, over a sample of queries
 QUERIES = 64  # of the index's own vectors, to measure recall
@@ -66,11 +69,14 @@ class BlockFiles:
     def newest(self, after: int = 0) -> tuple[Block, RowBook] | None:
         """Return the newest intact block of a change later than `after`, and its documents; a damaged one is logged,
         once."""
+        wanted = self._words_wanted()
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
                 continue
             try:
-                return self._read(name)
+                if (facts := self._manifest(name))["words"] == wanted:
+                    return self._read(name, facts)
+                continue
             except (CorruptIndex, OSError) as error:
                 if not (self.folder / name).exists():
                     continue  # another process has replaced it
@@ -97,7 +103,8 @@ class BlockFiles:
             if shutil.disk_usage(temporary).free < ROOM * size:
                 raise StorageFull(f"{temporary} needs {size:,} bytes for a file of vectors, and as much free beside it")
             facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
-            facts |= self._filled(temporary, sequence, count, seed, checkpoint)
+            facts["words"] = self._words_wanted()
+            facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
             manifests.seal(temporary, facts, checkpoint)
             temporary.rename(self.folder / name)
         except RuntimeError as error:
@@ -124,24 +131,30 @@ class BlockFiles:
                 return
             yield True
 
+    def _words_wanted(self) -> int:
+        """Return the version of the words that a block is to have; 0 for none."""
+        return WORDS_VERSION if self._store.has_words() else 0
+
     def _filled(
-        self, folder: Path, sequence: int, count: int, seed: int, checkpoint: Callable[[], None]
+        self, folder: Path, sequence: int, count: int, seed: int, lexical: bool, checkpoint: Callable[[], None]
     ) -> dict[str, Any]:
         """Write the files of a block, and return the facts for its manifest."""
-        dimension, loss, numbers = self._store.info.dimension, 0.0, []
+        dimension, loss, numbers, words = self._store.info.dimension, 0.0, [], ColumnWriter(folder)
         sample, index = np.empty((0, dimension), np.float32), None
         if self._store.info.kind == "ivf":
             sample = self._store.sample(min(count, clusters_of(count) * _SAMPLE), seed)
             index = trained(sample, min(len(sample), clusters_of(count)), seed, checkpoint)
         with (folder / _VECTORS).open("wb") as file:
             # FAISS's own file of no vectors, whose last eight bytes are their size; they follow, a page at a time.
-            empty = _faiss.serialize_index(_vectors_of(dimension)).tobytes()
+            empty = _faiss.serialize_index(_vectors_of(max(1, dimension))).tobytes()
             file.write(empty)
-            for sequences, halves in self._store.halves(sequence):
+            for sequences, halves, texts in self._store.pages(sequence, texts=lexical):
                 checkpoint()
                 numbers.append(sequences)
                 loss = max(loss, float(np.abs(unit_rows_of(halves).lengths - 1).max()))
                 halves.tofile(file)
+                if lexical:
+                    words.add(texts)
                 if index is not None:
                     index.add(floats_from_halves(halves))
             rows = np.concatenate([np.empty(0, np.int64), *numbers])
@@ -150,6 +163,8 @@ class BlockFiles:
             file.seek(len(empty) - 8)
             file.write(np.uint64(2 * dimension * len(rows)).tobytes())
         np.save(folder / _ROWS, rows)
+        if lexical:
+            words.finish(checkpoint)
         facts: dict[str, Any] = {"count": len(rows), "loss": loss, "clusters": 0}
         if index is not None:
             exact = _faiss.read_index(str(folder / _VECTORS), _faiss.IO_FLAG_MMAP_IFC)
@@ -159,21 +174,28 @@ class BlockFiles:
             facts |= {"clusters": clusters.count, **effort}
         return facts
 
-    def _read(self, name: str) -> tuple[Block, RowBook]:
+    def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, RowBook]:
         """Raises OSError, or CorruptIndex if it does not match its manifest or belongs to another store."""
-        folder, facts = self.folder / name, self._manifest(name)
+        folder = self.folder / name
         manifests.verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
             raise CorruptIndex("it is newer than its store, which may be an older copy")
         try:
-            sequences, clusters = np.load(folder / _ROWS, mmap_mode="r"), None
-            vectors = _faiss.read_index(str(folder / _VECTORS), _faiss.IO_FLAG_MMAP_IFC)
+            sequences, clusters, count = np.load(folder / _ROWS, mmap_mode="r"), None, facts["count"]
+            halves, vectors = np.empty((count, 0), np.float16), None
+            if dimension := self._store.info.dimension:
+                vectors = _faiss.read_index(str(folder / _VECTORS), _faiss.IO_FLAG_MMAP_IFC)
+                before = (folder / _VECTORS).stat().st_size - 2 * dimension * count
+                halves = np.memmap(folder / _VECTORS, "<f2", "r", before, (count, dimension))
             if facts["clusters"]:
                 index = _faiss.read_index(str(folder / _CLUSTERS), _faiss.IO_FLAG_MMAP_IFC)
                 clusters = Clusters(index, *(tuple(facts[each]) for each in ("depths", "probes", "recalls")))
-            if not len(sequences) == vectors.ntotal == facts["count"]:
-                raise ValueError(f"its files have {len(sequences)} and {vectors.ntotal} rows")
-            block = Block(facts["sequence"], np.asarray(sequences), vectors, facts["loss"], clusters)
+            if len(sequences) != count or (vectors is not None and vectors.ntotal != count):
+                raise ValueError(f"its files do not have {count} rows")
+            words = columns.read(folder) if facts["words"] else None
+            block = Block(
+                facts["sequence"], np.asarray(sequences), np.asarray(halves), vectors, facts["loss"], clusters, words
+            )
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptIndex(f"{folder} cannot be read: {error}") from error
         return block, self._book(block)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
+from boundarymorph.errors import EmptyIndex, InvalidInput, StorageFull, StorageUnavailable
 from boundarymorph.inference.executors import computing
 from boundarymorph.retrieval.catalog import IndexConfiguration, StructureDescription
 from boundarymorph.retrieval.document import Document, fingerprint
@@ -28,12 +28,8 @@ from boundarymorph.retrieval.local.vectors import Mirror, VectorIndex, VectorVie
 from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
+from boundarymorph.retrieval.words.columns import RowWords
 from boundarymorph.selection.pool import Pool
-
-WORDS_WITHOUT_STEMS = (
-    "the words of this index are those of an earlier release; for better selections, index them again with "
-    "`boundarymorph index words {name}`"
-)
 
 
 class LocalIndex:
@@ -90,39 +86,34 @@ class LocalIndex:
 
     def retrieve(self, search: Search) -> Retrieved:
         """See `Index.retrieve`."""
-        with self._one_state() as vectors:
-            within = None if search.condition is None else self._store.matching_sequences(search.condition)
-            unit = search.unit
-            if len(vectors) == 0:
+        with self._one_state() as everything:
+            view = everything
+            if len(everything) == 0:
                 raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-            found = vectors.search(unit, search.depth, within=within)
+            if search.condition is not None:
+                view = everything.among(self._store.matching_sequences(search.condition))
+            found = view.search(search.unit, search.depth)
             with computing():
-                warnings = [*self._warnings, *found.warnings]
                 features: dict[str, NDArray[np.float64]] = {}
-                terms, directions = None, None
-                if search.hybrid and found.ids:  # else no document matches the filter
-                    found, features = self._merged(found, search)
-                if found.ids and self._store.has_words():
-                    features["bm25"] = self._store.bm25(search.query, found.sequences)
-                    terms = self._store.terms(search.query, found.sequences)
-                    if terms is None:
-                        warnings.append(WORDS_WITHOUT_STEMS.format(name=self.name))
-                    elif search.directions:
-                        directions = self._store.directions()
+                terms, directions, words = None, None, view.words
+                if search.hybrid and words is None:
+                    raise InvalidInput(
+                        "this index has no lexical part; query it without hybrid retrieval, or index its words with "
+                        "`boundarymorph index words NAME`"
+                    )
+                if search.hybrid and words is not None and found.ids:  # else no document matches the filter
+                    found, features = _merged(found, view, words, search)
+                if found.ids and words is not None:
+                    features["bm25"] = words.scores(search.query, found.rows)
+                    terms = words.terms(search.query, found.rows)
+                    directions = self._store.directions() if search.directions else None
                 if directions is None:
-                    embeddings, query = found.vectors, unit
+                    embeddings, query = found.vectors, search.unit
                 else:
-                    embeddings = directions.units_of(found.sequences, found.vectors_at, len(vectors))
-                    query = directions.units(unit[None])[0]
+                    embeddings = directions.units_of(found.sequences, found.vectors_at, len(everything))
+                    query = directions.units(search.unit[None])[0]
+        warnings = [*self._warnings, *found.warnings]
         return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings)
-
-    def _merged(self, found: Neighbours, search: Search) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
-        """Fuse the nearest with the best by words. Returns them with their similarities as a feature."""
-        near = Pool(found.ids, found.vectors, search.unit, found.scores)
-        best = self._store.best_by_words(search.query, search.depth, search.condition)
-        pool = fused(near, best.ids, search.depth, self._store.embeddings)
-        places, sequences = np.arange(len(pool)), self._store.sequences(pool.ids)
-        return Neighbours(list(pool.ids), pool.embeddings, places, pool.scores, sequences), dict(pool.features)
 
     def check(self, document: Document) -> None:
         """Accept any document; see `Index.check`."""
@@ -179,14 +170,14 @@ class LocalIndex:
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Remove deleted documents from the words, empty the store's log, and make the block again.
+        """Empty the store's log, and make the block again.
 
         Returns False if another process is making it. Raises StorageFull or StorageUnavailable.
         """
-        self._store.compact()
+        self._store.empty_log()
         self.refresh()
         self._trainer.wait()
-        if self.info.kind == "flat" and self._vectors is not None and not self._vectors.sequence:
+        if self.info.kind != "ivf" and self._vectors is not None and not self._vectors.sequence:
             return True
         with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
             return self._trainer.train(after=self._store.last_sequence() - 1)
@@ -195,13 +186,11 @@ class LocalIndex:
         """Copy one state of the index into a new folder; see `backups.write`."""
         return backups.write(self.name, self._store, target)
 
-    def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Index the words of an index without them, or with those of an earlier version; see
-        `DocumentStore.index_words`. False if they are indexed.
-
-        on_progress: called with the number of indexed documents and the total.
-        """
-        return self._store.index_words(on_progress)
+    def index_words(self) -> bool:
+        """Index the words of an index without them, from now on in every process. False if they are indexed."""
+        made = self._store.index_words()
+        self.settle()
+        return made
 
     def release(self) -> None:
         """Close the file and forget the vectors; whoever still uses this object opens and loads them again."""
@@ -232,7 +221,7 @@ class LocalIndex:
 
     def _loaded(self) -> VectorIndex:
         """Return the vectors, after loading them if need be. The lock must be held."""
-        if self._vectors is None:
+        if self._vectors is None or self._vectors.lexical != self._store.has_words():
             self._vectors, self._sequence = self._begin()
         return self._vectors
 
@@ -244,11 +233,17 @@ class LocalIndex:
         self._learn()
         if (newest := self._trainer.files.newest()) is not None:
             return self._over(*newest), newest[0].sequence
-        vectors = VectorIndex(self.info.dimension, self._store.count() * 5 // 4, make_mirror=self._make_mirror)
+        vectors = VectorIndex(
+            self.info.dimension,
+            self._store.count() * 5 // 4,
+            lexical=self._store.has_words(),
+            make_mirror=self._make_mirror,
+        )
         return vectors, self._caught_up(vectors, 0)
 
     def _over(self, block: Block, book: RowBook) -> VectorIndex:
-        return VectorIndex(self.info.dimension, block=block, book=book, make_mirror=self._make_mirror)
+        lexical = block.words is not None
+        return VectorIndex(self.info.dimension, block=block, book=book, lexical=lexical, make_mirror=self._make_mirror)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
         """Bring vectors from the state after change `sequence` to the present one; return the last change."""
@@ -256,11 +251,11 @@ class LocalIndex:
         while not complete:
             with self._store.one_state():
                 forgotten |= sequence > 0 and self._store.forgets(sequence)
-                changes = self._store.changes(sequence)
+                changes = self._store.changes(sequence, texts=vectors.lexical)
             if changes.deleted:
                 vectors.remove(changes.deleted)
             if changes.ids:
-                vectors.upsert(changes.ids, changes.vectors, changes.sequences)
+                vectors.upsert(changes.ids, changes.vectors, changes.sequences, changes.contents)
             sequence, complete = changes.sequence, changes.complete
         if forgotten:
             vectors.remove(vectors.view().rows.others(self._store.living()[0]))
@@ -279,3 +274,23 @@ class LocalIndex:
             if self._vectors is not None and self._vectors.sequence < block.sequence:
                 self._sequence = self._caught_up(vectors, sequence)
                 self._vectors = vectors
+
+
+def _merged(
+    found: Neighbours, view: VectorView, words: RowWords, search: Search
+) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
+    """Fuse the nearest with the best by words. Returns them with their similarities as a feature."""
+    near = Pool(found.ids, found.vectors, search.unit, found.scores)
+    best, _ = words.best(search.query, search.depth, view.rows.alive)
+    ids = [view.rows.ids[row] for row in best.tolist()]
+    row_of = dict(zip([*found.ids, *ids], [*found.rows.tolist(), *best.tolist()], strict=True))
+
+    def vectors(ids: list[str]) -> dict[str, NDArray[np.float32]]:
+        ascending = sorted(ids, key=row_of.__getitem__)
+        return dict(zip(ascending, view.vectors(np.array([row_of[id] for id in ascending], np.int64)), strict=True))
+
+    pool = fused(near, ids, search.depth, vectors)
+    rows = np.array([row_of[id] for id in pool.ids], np.int64)
+    places, sequences = np.arange(len(pool)), view.rows.sequences[rows]
+    merged = Neighbours(list(pool.ids), pool.embeddings, places, pool.scores, sequences, rows, found.warnings)
+    return merged, dict(pool.features)

@@ -26,8 +26,8 @@ FEW = 2_000  # writes since an answer whose metadata are read one by one, rather
 _REMAINS = 10_000  # writes after which an answer is computed anew, without those that are gone
 _ENTRY_BYTES = 1_024  # memory of a filter, without its values
 _EVERY = 2**62
-_FIRST_LIMIT, _GROWTH = 1_000, 8
-_READ_PER_CHECK = 16  # rows of an index that are read in the time of reading one document's metadata
+_FIRST_LIMIT, _GROWTH = 250, 4
+_READ_PER_CHECK = 8  # rows of an index that are read in the time of reading one document's metadata
 _BETWEEN = "\x1f"  # the names of a path; no filter can contain it
 # SQLite orders numbers before texts before bytes, so the bytes of what is neither come after both.
 _NULL, _FALSE, _TRUE, _PRESENT = b"\0", b"\1", b"\2", b"\3"
@@ -139,7 +139,8 @@ def _meeting_all(connection: sqlite3.Connection, parts: Iterable[Condition], mos
     met = reduce(_in_both, (found for found in each if found is not None))
     costly: list[Condition] = []
     for part in (part for part, found in zip(remaining, each, strict=True) if found is None):
-        further = _matching(connection, part, _READ_PER_CHECK * len(met))
+        enough = _READ_PER_CHECK * len(met)
+        further = _matching(connection, part, enough) if enough > _GROWTH * limit else None
         if further is None:
             costly.append(part)
         else:

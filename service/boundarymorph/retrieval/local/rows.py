@@ -21,7 +21,8 @@ class Neighbours:
     """n documents, best first.
 
     matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
-    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; warnings: about how they were found.
+    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; rows: (n,) where they are in the index;
+    warnings: about how they were found.
     """
 
     ids: list[str]
@@ -29,6 +30,7 @@ class Neighbours:
     places: NDArray[np.int64]
     scores: NDArray[np.float64]
     sequences: NDArray[np.int64]
+    rows: NDArray[np.int64]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -89,7 +91,7 @@ class Rows:
             best = np.argsort(-scores, kind="stable")[:depth]
             chosen = rows[best]
             ids = list(map(self.ids.__getitem__, chosen.tolist()))
-            return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen], warnings)
+            return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen], chosen, warnings)
 
 
 class RowBook:

@@ -12,11 +12,8 @@ from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.local import metadata
 from boundarymorph.retrieval.local.lookup import LIVING
 from boundarymorph.retrieval.local.sqlite_file import SqliteFile, storage_trouble
-from boundarymorph.retrieval.words.lexical import WORDS_VERSION
-from boundarymorph.retrieval.words.lexical_index import SCHEMA as LEXICAL_SCHEMA
 
 SCHEMA_VERSION = 4
-BATCH = 1_000  # documents per transaction of a long task, while other writers wait
 _APPLICATION = 0x424D4F52
 
 # A row without an embedding is a tombstone. The text is last, so that catching up and filters do not read it.
@@ -44,12 +41,12 @@ def create(path: Path, *, encoder: str | None, dimension: int, kind: str, lexica
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "purged": 0,
         "kind": kind,
-        "words": WORDS_VERSION if lexical else None,
+        "words": 1 if lexical else None,
     }
     path.touch(exist_ok=False)  # the system's error is clearer than SQLite's
     with storage_trouble(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(_SCHEMA + LEXICAL_SCHEMA + metadata.SCHEMA)
+        connection.executescript(_SCHEMA + metadata.SCHEMA)
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
         connection.execute(f"PRAGMA application_id={_APPLICATION}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -69,7 +66,9 @@ def check(store: SqliteFile) -> None:
         )
 
 
-def configuration(connection: sqlite3.Connection, lexical: bool) -> IndexConfiguration:
-    """Return what the store was created with. lexical: whether it has the words now."""
+def configuration(connection: sqlite3.Connection) -> IndexConfiguration:
+    """Return what the store was created with, and whether its words are indexed now."""
     meta = dict(connection.execute("SELECT key, value FROM meta"))
-    return IndexConfiguration(meta["encoder"], meta["dimension"], meta["created"], meta["kind"], lexical)
+    return IndexConfiguration(
+        meta["encoder"], meta["dimension"], meta["created"], meta["kind"], meta["words"] is not None
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import faiss
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.executors import check_awaited
-from boundarymorph.retrieval.halves import to_unit_length
+from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.local.rows import Neighbours, RowBook, Rows, with_room
 from boundarymorph.retrieval.vectors import check_search
+from boundarymorph.retrieval.words.columns import Columns, RowWords, merged
+from boundarymorph.retrieval.words.lexical import PoolWords
 
 _MARGIN = 64  # nominated beyond the depth: rounding may reorder the last ones
 _FAILURES = (RuntimeError, MemoryError)  # of FAISS: out of memory, or a failing device
@@ -62,15 +65,18 @@ class Clusters:
 class Block:
     """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
 
-    sequence: the change; sequences: (n,) of the rows. vectors: FAISS's index of the stored halves; loss: the most by
-    which the length of one differs from 1. clusters: for approximate search, in an index of kind ivf.
+    sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
+    the most by which the length of one differs from 1. clusters: for approximate search, in an index of kind ivf.
+    words: in an index of words, their columns and the (n,) number of each row's words.
     """
 
     sequence: int
     sequences: NDArray[np.int64]
+    halves: NDArray[np.float16]
     vectors: Any
     loss: float
-    clusters: Clusters | None
+    clusters: Clusters | None = None
+    words: tuple[Columns, NDArray[np.uint32]] | None = None
 
     @property
     def count(self) -> int:
@@ -78,9 +84,7 @@ class Block:
 
     def units(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return (n, d) unit rows, bit for bit those that the store returns."""
-        if not len(rows):
-            return np.empty((0, int(self.vectors.d)), np.float32)
-        return to_unit_length(self.vectors.reconstruct_batch(rows)).vectors
+        return unit_from_halves(self.halves[rows])
 
     def search(
         self, query: NDArray[np.float32], reach: int, chosen: Any = None
@@ -122,13 +126,16 @@ class VectorView:
     """The state of a `VectorIndex` that one search sees. Immutable.
 
     rows: those of the block, then those in the matrix. matrix: (capacity, d) float32, of which rows in use never
-    change. mirror: the same vectors on a device, if there is one.
+    change. words: of all rows, if they are indexed. mirror: the vectors on a device, if there is one. whole: whether no
+    rows are left out.
     """
 
     rows: Rows
     block: Block | None
     matrix: NDArray[np.float32]
+    words: RowWords | None = None
     mirror: Mirror | None = None
+    whole: bool = True
 
     def __len__(self) -> int:
         """Number of documents in it."""
@@ -139,22 +146,28 @@ class VectorView:
         """Number of rows in the block."""
         return 0 if self.block is None else self.block.count
 
+    def among(self, within: NDArray[np.int64]) -> VectorView:
+        """Return the same with only the documents of these ascending sequence numbers; unknown numbers are ignored."""
+        return replace(self, rows=self.rows.among(within), whole=False)
+
     def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
         """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
 
-        within: ascending sequence numbers of the only documents to search; unknown numbers are ignored. Sums in float32
-        depend on their order, so they only nominate somewhat more than the depth, to be ranked by inner products in
-        float64. Of a block with clusters some of the nearest may be missed, but none of `within`.
+        within: see `among`. Sums in float32 depend on their order, so they only nominate somewhat more than the depth,
+        to be ranked by inner products in float64. In a block with clusters some of the nearest may be missed, unless
+        this is not the whole.
         """
+        if within is not None:
+            return self.among(within).search(query, depth)
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
-        rows, found, warnings = self.rows if within is None else self.rows.among(within), None, ()
-        if self.mirror is not None and within is None and depth < len(rows):
+        rows, found, warnings = self.rows, None, ()
+        if self.mirror is not None and self.whole and depth < len(rows):
             found, warnings = self._by_device(self.mirror, query, depth)
         if found is None:
             base, found = self.base, self._in_matrix(rows, query, depth)
             if self.block is not None:
-                found = np.concatenate([_in_block(self.block, rows.alive[:base], query, depth, within is None), found])
+                found = np.concatenate([_in_block(self.block, rows.alive[:base], query, depth, self.whole), found])
         if self.block is None:
             return rows.ranked(query, depth, found, self.matrix, found, warnings)
         return rows.ranked(query, depth, found, self.vectors(found), np.arange(len(found)), warnings)
@@ -205,14 +218,18 @@ class VectorIndex:
         *,
         block: Block | None = None,
         book: RowBook | None = None,
+        lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """capacity: documents to make room for. book: the rows of the block. make_mirror: makes one of no rows, given
-        d, on a device that is to nominate."""
+        """capacity: documents to make room for. book: the rows of the block. lexical: whether there are words of all
+        rows. make_mirror: makes one of no rows, given d, on a device that is to nominate."""
         self._dimension = dimension
         self._book = book or RowBook()
         self._block = block
+        self.lexical = lexical
         self._make_mirror = make_mirror
+        self._parts: tuple[Columns, ...] = ()  # of the words since the block, in order of rows
+        self._lengths = np.empty(0, np.uint32) if block is None or block.words is None else block.words[1]
         self._writing = threading.Lock()
         self.sequence = 0 if block is None else block.sequence
         self.changed = self._book.now.count - len(self._book.now)
@@ -224,15 +241,24 @@ class VectorIndex:
         return len(self._view)
 
     def upsert(
-        self, ids: Sequence[str], vectors: NDArray[np.float32], sequences: NDArray[np.int64] | None = None
+        self,
+        ids: Sequence[str],
+        vectors: NDArray[np.float32],
+        sequences: NDArray[np.int64] | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
         """Add n documents with their (n, d) unit rows, replacing those of the same id; the last one of an id wins.
 
-        sequences: (n,) positive numbers, one per version of a document, for `within`. Raises InvalidEmbeddings.
+        sequences: (n,) positive numbers, one per version of a document, for `VectorView.among`. texts: of the n, for an
+        index of words. Raises InvalidEmbeddings.
         """
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
+        # In a context of its own, since others depend on it, even if nobody waits for this search any more.
+        words = Context().run(PoolWords.of, texts) if self.lexical else None
         with self._writing:
+            if words is not None:
+                self._add_words(words)
             count = self._book.now.count - self._view.base
             matrix = with_room(self._view.matrix, count, len(ids))
             matrix[count : count + len(ids)] = vectors
@@ -256,9 +282,29 @@ class VectorIndex:
         now, base = self._book.now, self._view.base
         living = int(np.count_nonzero(now.alive[base:]))
         if now.count - base > 2 * living + 1024:
-            matrix = matrix[self._book.close_gaps(base) - base]
-        view = VectorView(self._book.now, self._block, matrix)
-        self._view = VectorView(view.rows, view.block, matrix, self._mirrored(view))
+            moved = self._book.close_gaps(base)
+            matrix = matrix[moved - base]
+            if self.lexical:
+                places = np.full(now.count, -1)
+                places[moved] = np.arange(base, base + len(moved))
+                self._parts = tuple(part.moved(places) for part in self._parts)
+                self._lengths = np.concatenate([self._lengths[:base], self._lengths[moved]])
+            now = self._book.now
+        words = None
+        if self.lexical:
+            first = () if self._block is None or self._block.words is None else self._block.words[:1]
+            words = RowWords((*first, *self._parts), self._lengths[: now.count], now.alive)
+        view = VectorView(now, self._block, matrix, words)
+        self._view = replace(view, mirror=self._mirrored(view))
+
+    def _add_words(self, words: PoolWords) -> None:
+        """Add the words of the next rows, in parts of which each is more than twice as large as the next."""
+        count, parts = self._book.now.count, [*self._parts, Columns.of(words, self._book.now.count)]
+        while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
+            parts[-2:] = [merged(parts[-2:])]
+        self._lengths = with_room(self._lengths, count, len(words.lengths))
+        self._lengths[count : count + len(words.lengths)] = words.lengths
+        self._parts = tuple(parts)
 
     def _mirrored(self, view: VectorView) -> Mirror | None:
         """Return the mirror of a view; from the first failure on one that cannot nominate."""
