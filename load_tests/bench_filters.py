@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import orjson
-from boundarymorph.retrieval.local.matching import MatchingReader
 
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
 from load_tests import report
 from load_tests.bench_words import texts

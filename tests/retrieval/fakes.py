@@ -37,10 +37,11 @@ class Words:
 
     def best(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
         with self.index._one_state() as view:
-            assert view.words is not None
+            words = view.words
+            assert words is not None
             if filter is not None:
                 view = view.among(self.index._store.matching_sequences(filter))
-            rows, scores = view.words.best(query, depth, view.rows.alive)
+            rows, scores = words.best(query, depth, view.rows.alive)
             return FusedRanking([view.rows.ids[row] for row in rows.tolist()], scores)
 
     def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:

@@ -102,7 +102,12 @@ def test_after_a_few_writes_only_these_are_read(store: DocumentStore, monkeypatc
     write(store, {str(number): {"n": number} for number in range(100)})
     asked, full = Filter({"n": {"gte": 50}}), []
     matching_before = module._matching
-    monkeypatch.setattr(module, "_matching", lambda *given: full.append(given) or matching_before(*given))
+
+    def noted(*given: Any) -> Any:
+        full.append(given)
+        return matching_before(*given)
+
+    monkeypatch.setattr(module, "_matching", noted)
     monkeypatch.setattr(module, "FEW", 3)
     assert len(store.matching_sequences(asked)) == 50
     write(store, {"a": {"n": 70}, "b": {"n": 7}, "60": {"n": 0}})

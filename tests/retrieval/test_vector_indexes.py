@@ -88,9 +88,10 @@ def test_after_changes_it_equals_brute_force(
     expected: dict[str, NDArray[np.float32]] = {}
 
     def drawn(size: int) -> NDArray[np.float16]:
-        vectors = bases[rng.integers(distinct, size=size)]
-        vectors = vectors + rng.choice([0, 1e-3], (size, 1)) * rng.standard_normal((size, dimension))
-        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+        noise = rng.choice([0, 1e-3], (size, 1)) * rng.standard_normal((size, dimension))
+        rows: NDArray[np.float64] = bases[rng.integers(distinct, size=size)] + noise
+        halves: NDArray[np.float16] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+        return halves
 
     halves = drawn(count)
     first = unit_from_halves(halves)

@@ -20,11 +20,10 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.backups import BackupInfo
-from boundarymorph.retrieval.local.blocks import Block
 from boundarymorph.retrieval.local.rows import Neighbours, RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
-from boundarymorph.retrieval.local.vectors import Mirror, VectorIndex, VectorView
+from boundarymorph.retrieval.local.vectors import Block, Mirror, VectorIndex, VectorView
 from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from boundarymorph.errors import BoundaryMorphError, UnknownIndex
-from boundarymorph.retrieval.local.blocks import Block, BlockFiles
+from boundarymorph.retrieval.local.blocks import BlockFiles
 from boundarymorph.retrieval.local.rows import RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import VectorIndex
+from boundarymorph.retrieval.local.vectors import Block, VectorIndex
 
 _log = logging.getLogger(__name__)
 

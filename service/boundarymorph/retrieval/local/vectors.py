@@ -161,7 +161,8 @@ class VectorView:
             return self.among(within).search(query, depth)
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
-        rows, found, warnings = self.rows, None, ()
+        rows, found = self.rows, None
+        warnings: tuple[str, ...] = ()
         if self.mirror is not None and self.whole and depth < len(rows):
             found, warnings = self._by_device(self.mirror, query, depth)
         if found is None:

@@ -31,11 +31,12 @@ class WordsIndex(LocalIndex):
         with self._one_state() as view:
             if not len(view):
                 raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-            assert view.words is not None
+            words = view.words
+            assert words is not None
             if search.condition is not None:
                 view = view.among(self._store.matching_sequences(search.condition))
             with computing():
-                rows, scores = view.words.best(search.query, search.depth, view.rows.alive)
+                rows, scores = words.best(search.query, search.depth, view.rows.alive)
             ids = [view.rows.ids[row] for row in rows.tolist()]
             texts = self._texts(ids)
         if not ids:
@@ -45,11 +46,11 @@ class WordsIndex(LocalIndex):
         from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
 
         with computing():  # which also bounds the memory for words
-            words = PoolWords.of(texts)
+            found = PoolWords.of(texts)
             del texts
-            vectors, query = lexical_vectors(words, search.query)
+            vectors, query = lexical_vectors(found, search.query)
             features = {"bm25": scores, "similarity": exact_scores(vectors, query)}
-            terms = words.terms(search.query)
+            terms = found.terms(search.query)
         return Retrieved(Pool(ids, vectors, query, scores, features, terms), vectors="lexical")
 
     def _texts(self, ids: Sequence[str]) -> list[str]:
