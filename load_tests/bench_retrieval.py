@@ -32,8 +32,6 @@ from boundarymorph.retrieval import retriever
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
-from boundarymorph.retrieval.local.flat import scan
-from boundarymorph.retrieval.local.rows import Rows
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.vectors import exact_scores
 from load_tests import processes, report
@@ -182,7 +180,6 @@ async def compared(arguments: argparse.Namespace, ask: Search) -> dict[str, Any]
     plain = faiss.IndexFlatIP(arguments.dimension)
     plain.add(matrix)
     names = [f"document-{number}" for number in range(arguments.documents)]
-    everything = Rows(names, np.empty(0, np.int64), np.ones(len(matrix), np.bool_), len(matrix))
     ours, theirs, recalls, their_recalls, same = [], [], [], [], True
     for query in queries:
         start = time.perf_counter()
@@ -192,9 +189,8 @@ async def compared(arguments: argparse.Namespace, ask: Search) -> dict[str, Any]
         start = time.perf_counter()
         found, their = await ask(query)
         ours.append(time.perf_counter() - start)
-        candidates = scan(matrix, everything, query, arguments.depth)
-        order = np.argsort(-exact_scores(matrix[candidates], query), kind="stable")[: arguments.depth]
-        exact = {names[row] for row in candidates[order]}
+        order = np.argsort(-exact_scores(matrix, query), kind="stable")[: arguments.depth]
+        exact = {names[row] for row in order}
         recalls.append(len(exact & set(found)) / len(exact))
         their_recalls.append(len(exact & set(ids)) / len(exact))
         same &= np.array_equal(their, matrix[[int(id.rpartition("-")[2]) for id in found]])

@@ -67,11 +67,13 @@ def main() -> None:
                 vector = rng.standard_normal(DIMENSION, np.float32)
                 vector /= np.linalg.norm(vector)
                 start = time.perf_counter()
-                sequences = index.refresh().view().search(vector, arguments.depth).sequences
+                view = index.refresh().view()
+                found = view.search(vector, arguments.depth).rows
                 searched = time.perf_counter()
-                index._store.bm25(query, sequences)
+                assert view.words is not None
+                view.words.scores(query, found)
                 scored = time.perf_counter()
-                index._store.terms(query, sequences)
+                view.words.terms(query, found)
                 looked_up = time.perf_counter()
                 index.retrieve(Search(query, arguments.depth, vector, hybrid=True))
                 hybrid.append(time.perf_counter() - looked_up)

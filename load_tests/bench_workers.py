@@ -17,7 +17,6 @@ import numpy as np
 
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.retriever import Search
 from load_tests import report
 
@@ -78,7 +77,9 @@ def measured(folder: Path, processes: int, dimension: int, mapped: bool) -> tupl
 
 def search(folder: Path, dimension: int, mapped: bool, parent: Connection) -> None:
     """Search the index once, and wait for the end."""
-    catalog = LocalCatalog(folder, None if mapped else FlatIndex)
+    catalog = LocalCatalog(folder)
+    if not mapped:
+        catalog.get(NAME)._trainer.files.newest = lambda after=0: None  # type: ignore[method-assign]
     catalog.get(NAME).retrieve(Search("", 100, np.ones(dimension)))
     parent.send("found")
     parent.recv()

@@ -42,7 +42,7 @@ ALLOWED = {  # by the `pattern` of a field
     "'*.' and a domain, or '*' for all",
     r"^[\w./-]{1,128}$": "must have 1 to 128 letters, digits, '.', '_', '-' and '/'",
     r"^(auto|cpu|cuda(:\d+)?)$": "must be auto, cpu, cuda or cuda:N",
-    r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$": "must be cpu, cuda, cuda:N, faiss or faiss:N",
+    r"^(cpu|faiss(:\d+)?)$": "must be cpu, faiss or faiss:N",
     r"^[A-Za-z0-9_.-]{1,64}$": "must have 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'",
     r"^https?://": "must begin with http:// or https://",
     r"^[A-Za-z_][A-Za-z0-9_]{0,99}$": "must have 1 to 100 of A-Z, a-z, 0-9 and '_', and not begin with a digit",

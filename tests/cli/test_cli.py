@@ -22,13 +22,14 @@ from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import common, index
 from boundarymorph.cli import main as cli
 from boundarymorph.cli.common import new_console
-from boundarymorph.errors import InvalidInput, UnknownIndex
+from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy
+from boundarymorph.retrieval.retriever import Search
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE
 from tests.retrieval.milvus import embedded
@@ -257,12 +258,11 @@ class TestIndexes:
         assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0
         assert "index words" in refused(run("select", "few", "violin", "--hybrid"))
         catalog = LocalCatalog(Path("data/indexes"))
-        with pytest.raises(InvalidInput, match="index words"):
-            catalog.get("few")._store.bm25("violin", np.array([1]))
         assert run("index", "words", "few").out.endswith("few has its words now\n")
         index = catalog.get("few")
-        scores = index._store.bm25("violin", index._store.sequences(["violin", "tram"]))
-        assert scores[0] > 0 == scores[1]
+        found = index.retrieve(Search("violin", 100, np.ones(index.info.dimension))).pool
+        scores = dict(zip(found.ids, found.features["bm25"], strict=True))
+        assert scores["violin"] > 0 == scores["tram"]
         assert run("index", "words", "few").out.endswith("few already had its words\n")
         assert "'none'" in run("index", "words", "none").err
         catalog.close()

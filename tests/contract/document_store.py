@@ -116,15 +116,6 @@ class DocumentStoreContract:
         assert store.changes(before).ids == []
         assert store.documents(["a"])["a"].text == "text of a"
 
-    def test_embeddings_by_id(self, store: DocumentStore) -> None:
-        write(store, ["a", "b", "c"])
-        store.delete(["b"])
-        changes = store.changes(0)
-        found = store.embeddings(["c", "b", "a", "unknown"])
-        assert list(found) == ["c", "a"]
-        for id, vector in zip(changes.ids, changes.vectors, strict=True):
-            np.testing.assert_array_equal(found[id], vector)
-
     def test_changes_are_numbered(self, store: DocumentStore) -> None:
         write(store, ["a", "b", "c"])
         write(store, ["a"])
@@ -134,21 +125,6 @@ class DocumentStoreContract:
         assert changes.sequences.dtype == np.int64
         assert changes.sequences[0] < changes.sequences[1] <= changes.sequence
         assert store.changes(int(changes.sequences[0])).ids == ["a"]
-
-    def test_words_are_found_as_they_are_now(self, store: DocumentStore, reopen: Reopen) -> None:
-        reader = reopen()
-        write(store, ["a", "b"], text="tram")
-        write(store, ["c"], text="tram tram")
-        assert reader.best_by_words("Tram!", 5).ids == ["c", "a", "b"]
-        write(store, ["a"], text="violin")
-        store.delete(["c"])
-        found = reader.best_by_words("tram violin", 5)
-        assert set(found.ids) == {"a", "b"}
-        np.testing.assert_array_equal(
-            reader.bm25("tram violin", reader.sequences([*found.ids, "c"])), [*found.scores, 0]
-        )
-        alone = reopen()
-        np.testing.assert_array_equal(alone.bm25("tram violin", alone.sequences(found.ids)), found.scores)
 
     def test_filters_see_what_is_there_now(self, store: DocumentStore, reopen: Reopen) -> None:
         reader, even = reopen(), Filter({"number": {"in": [0, 2, 4]}})

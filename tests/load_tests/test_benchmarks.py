@@ -40,8 +40,8 @@ def test_the_gpu_check_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert correctness["ratios"]["from_float32_bf16"] < 0.05
     searched = orjson.loads((tmp_path / "build/bench/gpu-search.json").read_bytes())["rows"]
     assert [(row["index"], row["depth"], row["same_ids"]) for row in searched] == [
-        ("FlatIndex", 500, True),
-        ("TorchIndex", 500, True),
+        ("cpu", 500, True),
+        ("faiss", 500, True),
     ]
 
 

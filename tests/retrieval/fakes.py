@@ -1,4 +1,4 @@
-"""A cheap encoder: a text's vector is drawn from a generator that is seeded with the text."""
+"""A cheap encoder, whose vectors are drawn from a generator seeded with the text, and looks into indexes."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -8,6 +8,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.fusion import FusedRanking
+from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.training import TrainingPolicy
+from boundarymorph.retrieval.local.vectors import VectorView
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.selection import Pool
 
@@ -21,6 +27,36 @@ def vector_of(text: str, dimension: int = 32) -> NDArray[np.float32]:
 def nearest(index: Index, query: ArrayLike, depth: int) -> Pool:
     """The documents of an index that are nearest to a vector."""
     return index.retrieve(Search("", depth, query)).pool
+
+
+class Words:
+    """What searches see of the words of a store, through an index over it."""
+
+    def __init__(self, store: DocumentStore, policy: TrainingPolicy | None = None) -> None:
+        self.index = LocalIndex("words", store, policy=policy)
+
+    def best(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
+        with self.index._one_state() as view:
+            words = view.words
+            assert words is not None
+            if filter is not None:
+                view = view.among(self.index._store.matching_sequences(filter))
+            rows, scores = words.best(query, depth, view.rows.alive)
+            return FusedRanking([view.rows.ids[row] for row in rows.tolist()], scores)
+
+    def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
+        with self.index._one_state() as view:
+            assert view.words is not None
+            return view.words.scores(query, self._rows(view, ids))
+
+    def terms(self, query: str, ids: Sequence[str]) -> NDArray[np.bool_]:
+        with self.index._one_state() as view:
+            assert view.words is not None
+            return view.words.terms(query, self._rows(view, ids))
+
+    def _rows(self, view: VectorView, ids: Sequence[str]) -> NDArray[np.int64]:
+        rows = {view.rows.ids[row]: row for row in np.flatnonzero(view.rows.alive)}
+        return np.array([rows[id] for id in ids], np.int64)
 
 
 class SeededEncoder:

@@ -18,6 +18,7 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import backups, manifests
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.retriever import Search
 from tests.retrieval.fakes import nearest, vector_of
 
 ROOT = Path(__file__).parents[2]
@@ -62,8 +63,8 @@ def assert_same(one: LocalIndex, other: LocalIndex) -> None:
         first, second = (nearest(index, vector_of(f"query {seed}"), 50) for index in (one, other))
         assert list(first.ids) == list(second.ids)
         np.testing.assert_array_equal(first.embeddings, second.embeddings)
-    ids = list(contents(one))
-    mine, theirs = (index._store.bm25("version 7", index._store.sequences(ids)) for index in (one, other))
+    search = Search("version 7", 10_000, np.ones(32))
+    mine, theirs = (index.retrieve(search).pool.features["bm25"] for index in (one, other))
     np.testing.assert_array_equal(mine, theirs)
     np.testing.assert_array_equal(
         one._store.matching_sequences(Filter({"n": 7})), other._store.matching_sequences(Filter({"n": 7}))
@@ -173,7 +174,7 @@ def test_a_folder_that_is_not_a_snapshot_is_refused(catalog: LocalCatalog, index
 
 def test_a_trained_structure_is_not_a_snapshot(catalog: LocalCatalog, index: LocalIndex) -> None:
     assert index.compact()
-    (manifest,) = index.path.parent.glob("*.ivf/*/manifest.json")
+    (manifest,) = index.path.parent.glob("*.block/*/manifest.json")
     with pytest.raises(InvalidInput, match="not a snapshot of an index"):
         catalog.restore("b", manifest.parent)
     assert not catalog.exists("b")
@@ -295,4 +296,4 @@ def test_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_p
     told = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     copied, restored, count = (int(line) for line in told.stdout.split())
-    assert copied > 128 and restored >= 128 and count == COUNT + 19
+    assert copied >= 128 and restored >= 128 and count == COUNT + 19

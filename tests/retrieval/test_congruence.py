@@ -1,4 +1,4 @@
-"""Indexes of this machine, on the CPU, with PyTorch and with FAISS as on a GPU, Milvus with its vectors from there
+"""Indexes of this machine, on the CPU and with FAISS as on a GPU, Milvus with its vectors from there
 and from here, and a worker at the other end of a socket, over the same documents: the same ids, in the same order up to
 ties, with the same vectors and scores to the bit. FAISS, with its float32 sums, agrees as far as these go."""
 
@@ -19,8 +19,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.flat import rounding_error
-from boundarymorph.retrieval.local.torch_index import TorchIndex
+from boundarymorph.retrieval.local.vectors import rounding_error
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.milvus.vectors import VectorCache
@@ -35,7 +34,7 @@ from tests.contract.vector_index import unit
 from tests.patience import PATIENCE
 from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
-from tests.retrieval.test_device_indexes import Simulated
+from tests.retrieval.test_vector_indexes import mirror
 
 COUNT, DIMENSION = 400, 24
 REMOTE = ("here", "milvus", "milvus, vectors here")  # that are asked through a socket, too
@@ -72,8 +71,7 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
     with milvus.embedded(tmp_path / "milvus") as url:
         made: dict[str, Catalog] = {
             "here": LocalCatalog(tmp_path / "indexes"),
-            "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: Simulated(dimension, 100)),
-            "torch": LocalCatalog(tmp_path / "torch", TorchIndex),
+            "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: mirror(dimension, 100)),
             "milvus": MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX),
             "milvus, vectors here": MilvusCatalog(
                 MilvusConnection(url),

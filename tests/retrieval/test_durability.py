@@ -10,7 +10,7 @@ import numpy as np
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words.lexical import PoolWords
-from tests.retrieval.fakes import nearest, vector_of
+from tests.retrieval.fakes import Words, nearest, vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times
 from tests.system import forked
@@ -65,8 +65,9 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     query = f"version {last} document {ids[0]} padding {last} unheard"
     texts = [document_of(number, version).content for number, version in stored.items()]
     expected = PoolWords.of(texts).bm25(query)
-    np.testing.assert_allclose(store.bm25(query, store.sequences(ids)), expected, rtol=1e-12)
-    found = store.best_by_words(query, len(ids) + 1)
+    words = Words(store)
+    np.testing.assert_allclose(words.bm25(query, ids), expected, rtol=1e-12)
+    found = words.best(query, len(ids) + 1)
     assert sorted(found.ids) == sorted(ids)
     np.testing.assert_allclose(found.scores, -np.sort(-expected), rtol=1e-12)
     with store.transaction() as connection:

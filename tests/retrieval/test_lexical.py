@@ -1,38 +1,28 @@
 """Words, and BM25 over a pool and over a store, against a literal reference."""
 
 import itertools
-import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from boundarymorph.errors import CorruptIndex, InvalidInput
+from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.matching import MatchingReader
+from boundarymorph.retrieval.local import blocks
+from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.training import TrainingPolicy
+from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.words.columns import MOST_COUNTED, Columns, ColumnWriter, RowWords, merged, read
 from boundarymorph.retrieval.words.lexical import MOST_TERMS, WORDS_VERSION, PoolWords, query_terms, stem_numbers, words
-from boundarymorph.retrieval.words.lexical_index import LexicalReader
-from boundarymorph.retrieval.words.postings import (
-    SEGMENT_DOCUMENTS,
-    WordSegment,
-    assemble,
-    build,
-    chunks,
-    find,
-    find_stem,
-    merge,
-    to_merge,
-)
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25, plain_words
+from tests.retrieval.fakes import Words
 
 texts = st.lists(
     st.sampled_from(
@@ -68,8 +58,10 @@ texts = st.lists(
         ("Straße ΣΊΣΥΦΟΣ İstanbul", "strasse σισυφοσ istanbul"),
         ("“naïve”—don\u2019t\u00a0stop", "naive don t stop"),
         ("\uff46\uff55\uff4c\uff4c ﬁne x² ½", "full fine x2 1 2"),
-        ("हिन्दी 한국어", "हिन्दी 한국어"),
-        ("漢字かなA漢", "漢字 字か かな a 漢"),
+        ("हिन्दी 한국어 책", "हिन्दी 한국 국어 한 국 어 책"),
+        ("漢字かなA漢", "漢字 字か かな 漢 字 か な a 漢"),
+        ("مُحَمَّد الرَّحْمٰن", "محمد الرحمن"),
+        ("שָׁלוֹם־עוֹלָם", "שלום עולם"),
         ("ไทย", "ไท ทย"),
         ("が か\u3099", "が が"),
         ("a\x00b\ud800c 🙂", "a b c"),
@@ -78,6 +70,16 @@ texts = st.lists(
 )
 def test_words(text: str, expected: str) -> None:
     assert [word.decode() for word in words(text)] == expected.split()
+
+
+def test_a_query_has_a_single_character_only_where_it_has_no_pair() -> None:
+    asked = {query: b" ".join(words(query, query=True)).decode() for query in ("漢字かなA漢", "漢", "책을", "ไทย")}
+    assert asked == {"漢字かなA漢": "漢字 字か かな a 漢", "漢": "漢", "책을": "책을", "ไทย": "ไท ทย"}
+    pool = PoolWords.of(["漢字かな", "字", "かな文字", "책을 읽다"])
+    assert (pool.bm25("字") > 0).tolist() == [True, True, True, False]
+    assert (pool.bm25("漢字") > 0).tolist() == [True, False, False, False]
+    assert (pool.bm25("책") > 0).tolist() == [False, False, False, True]
+    assert pool.terms("字").tolist() == [[True, True, True, False]]
 
 
 @given(st.text(st.characters(max_codepoint=0x24F, exclude_categories=["Cs"])))
@@ -106,7 +108,7 @@ def test_a_pool(query: str, pool: list[str]) -> None:
     st.lists(texts | st.text("catlogue ü", max_size=12), max_size=6),
 )  # fmt: skip
 def test_terms_are_words_by_their_first_four_letters(query: str, pool: list[str]) -> None:
-    asked = list(dict.fromkeys(word.decode()[:4] for word in words(query)))
+    asked = list(dict.fromkeys(word.decode()[:4] for word in words(query, query=True)))
     having = [{word.decode()[:4] for word in words(text)} for text in pool]
     expected = [[term in stems for stems in having] for term in asked]
     found = PoolWords.of(pool).terms(query)
@@ -134,10 +136,9 @@ def test_words_are_numbered_by_their_stems(pool: list[str]) -> None:
     every = [word for text in pool for word in words(text)]
     stems = [word.decode()[:4].encode() if len(word.decode()) >= 4 else word + b" " for word in every]
     found = PoolWords.of(pool)
-    numbers = found.index_terms(WORDS_VERSION)
+    numbers = found.index_terms()
     np.testing.assert_array_equal(numbers >> np.uint64(32), stem_numbers(stems))
     np.testing.assert_array_equal(numbers & np.uint64(2**32 - 1), found.hashes)
-    np.testing.assert_array_equal(found.index_terms(1), found.hashes.astype(np.uint64) << np.uint64(32))
 
 
 @pytest.mark.parametrize(
@@ -151,85 +152,49 @@ def test_few_stems_share_a_number(letters: str) -> None:
     assert numbers.max() < 2**32
 
 
-def segment_of(documents: list[str], first: int) -> WordSegment:
-    words = PoolWords.of(documents)
-    return build(np.arange(first, first + len(documents)), words.lengths, words.index_terms())
+def columns_of(texts: Sequence[str], first: int = 0) -> Columns:
+    return Columns.of(PoolWords.of(texts), first)
 
 
-def segment_of_numbers(first: int, documents: list[list[int]]) -> WordSegment:
-    words = np.array([number for document in documents for number in document], dtype=np.uint64)
-    return build(np.arange(first, first + len(documents)), np.array([len(each) for each in documents]), words)
+def same(one: Columns, other: Columns) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in Columns.__slots__)
 
 
-def same(one: WordSegment, other: WordSegment) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in WordSegment.__slots__)
+@given(st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=4), st.sets(st.integers(0, 19)))
+def test_columns_merge_and_move_as_if_made_of_the_living(batches: list[list[str]], dead: set[int]) -> None:
+    every = [text for batch in batches for text in batch]
+    firsts = np.cumsum([0, *map(len, batches)]).tolist()
+    parts = [columns_of(batch, first) for batch, first in zip(batches, firsts, strict=False)]
+    assert same(merged(parts), columns_of(every))
+    with tempfile.TemporaryDirectory() as folder:
+        writer = ColumnWriter(Path(folder))
+        for batch in batches:
+            writer.add(batch)
+        writer.finish(lambda: None)
+        found, lengths = read(Path(folder))
+        assert same(found, columns_of(every))
+        assert lengths.tolist() == [len(words(text)) for text in every]
+        assert {path.suffix for path in Path(folder).iterdir()} == {".bin"}
+    living = [row for row in range(len(every)) if row not in dead]
+    places = np.full(len(every), -1)
+    places[living] = np.arange(len(living))
+    moved = RowWords((merged(parts).moved(places),), np.zeros(len(living), np.uint32), np.ones(len(living), np.bool_))
+    for query in ("the themes", "жизнь b"):
+        np.testing.assert_array_equal(
+            moved.terms(query, np.arange(len(living))), PoolWords.of(every[row] for row in living).terms(query)
+        )
 
 
-@given(st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=4), st.sets(st.integers(1, 20)))
-def test_segments_merge_as_if_built_of_the_living(batches: list[list[str]], dead: set[int]) -> None:
-    parts, numbered = [], [text for batch in batches for text in batch]
-    start = 1
-    for batch in batches:
-        parts.append(segment_of(batch, start))
-        start += len(batch)
-    living = [number for number in range(1, start) if number not in dead]
-    words = PoolWords.of(numbered[number - 1] for number in living)
-    expected = build(np.array(living, dtype=np.int64), words.lengths, words.index_terms())
-    assert same(merge(parts, np.array(sorted(dead), dtype=np.int64)), expected)
+def test_very_frequent_words_are_counted_up_to_a_bound() -> None:
+    assert columns_of(["a " * 70_000, "b a"]).counts.max() == MOST_COUNTED
 
 
-def test_a_full_segment() -> None:
-    full = segment_of_numbers(0, [[7]] * SEGMENT_DOCUMENTS)
-    ((_, piece),) = chunks(full)
-    np.testing.assert_array_equal(find(piece, 7).rows, np.arange(SEGMENT_DOCUMENTS))
-    other = segment_of_numbers(SEGMENT_DOCUMENTS, [[7]] * 2)
-    assert same(merge([full, other], other.sequences), full)
-    shifted = merge([full, other], np.array([0, 5]))
-    np.testing.assert_array_equal(shifted.rows, np.arange(SEGMENT_DOCUMENTS))
-    assert shifted.sequences[-1] == SEGMENT_DOCUMENTS + 1
-
-
-@pytest.mark.parametrize("version", [1, WORDS_VERSION])
-def test_segments_come_back_from_their_chunks(version: int) -> None:
-    rng = np.random.default_rng(0)
-    vocabulary = rng.integers(0, 2**32, 4_000, dtype=np.uint64) << np.uint64(32)
-    vocabulary[:2] = 0, (2**32 - 1) << 32
-    if version > 1:
-        vocabulary[2:] = rng.choice(vocabulary[:1_000], 3_998)
-        vocabulary |= rng.integers(0, 2**32, 4_000, dtype=np.uint64)
-        vocabulary[1] = 2**64 - 1
-    documents = [vocabulary[np.minimum(rng.zipf(1.3, 60) - 1, 3_999)] for _ in range(1_000)]
-    documents.append(np.full(70_000, 7 << 32, dtype=np.uint64))
-    documents.append(np.empty(0, dtype=np.uint64))
-    segment = build(np.arange(len(documents)), np.array([len(words) for words in documents]), np.concatenate(documents))
-    pieces = list(chunks(segment))
-    assert len(pieces) > 3
-    assert {int.from_bytes(piece[4:8], "little") for _, piece in pieces} <= ({1, 2} if version == 1 else {65537, 65538})
-    assert same(assemble(segment.sequences, segment.lengths, [piece for _, piece in pieces]), segment)
-    assert [first for first, _ in pieces] == sorted({first for first, _ in pieces})
-    for term in [*vocabulary[:200].tolist(), 7 << 32]:
-        piece = [piece for first, piece in pieces if first <= term >> 32][-1]
-        with_stem = [row for row, words in enumerate(documents) if (words >> np.uint64(32) == term >> 32).any()]
-        assert sorted(set(find_stem(piece, term >> 32).tolist())) == with_stem
-        expected = [(row, min(int((words == term).sum()), 65_535)) for row, words in enumerate(documents)]
-        found = find(piece, term)
-        assert list(zip(found.rows, found.counts, strict=True)) == [pair for pair in expected if pair[1]]
-    assert len(find(pieces[0][1], 12_345).rows) == len(find_stem(pieces[0][1], 12_345)) == 0
-
-
-@given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 3)), min_size=1, max_size=200))
-def test_segments_stay_few_and_mostly_alive(writes: list[tuple[int, int]]) -> None:
-    sizes: list[tuple[int, int]] = []
-    for documents, share in writes:
-        sizes = [(living, min(dead + living * share // 4, living)) for living, dead in sizes] + [(documents, 0)]
-        while (part := to_merge(sizes)) is not None:
-            merged = sum(living - dead for living, dead in sizes[part])
-            assert 0 <= merged <= SEGMENT_DOCUMENTS
-            assert part.stop - part.start > 1 or sizes[part.start][1] * 2 > sizes[part.start][0]
-            sizes[part] = [(merged, 0)] if merged else []
-        assert all(2 * dead <= living for living, dead in sizes)
-    small = sum(living < SEGMENT_DOCUMENTS // 2 for living, _ in sizes)
-    assert small <= 6 * 8
+def test_a_block_without_any_words(tmp_path: Path) -> None:
+    writer = ColumnWriter(tmp_path)
+    writer.add(["", "-"])
+    writer.finish(lambda: None)
+    found, lengths = read(tmp_path)
+    assert (len(found.terms), len(found.rows), lengths.tolist()) == (0, 0, [0, 0])
 
 
 @pytest.fixture
@@ -240,42 +205,22 @@ def store(tmp_path: Path) -> Iterator[DocumentStore]:
 
 
 def write(store: DocumentStore, documents: dict[str, str]) -> None:
-    store.upsert(
-        [Document(id, text) for id, text in documents.items()], vectors(len(documents)), [b""] * len(documents)
-    )
+    rows = [Document(id, text) for id, text in documents.items()]
+    store.upsert(rows, unit(len(rows), 4), [b""] * len(rows))
 
 
-def vectors(number: int) -> NDArray[np.float32]:
-    return unit(number, 4)
-
-
-def agree(store: DocumentStore, expected: dict[str, str], query: str) -> None:
+def agree(found: Words, expected: dict[str, str], query: str) -> None:
+    """expected: in the order of writing."""
     scores = literal_bm25(query, list(expected.values()))
-    np.testing.assert_allclose(store.bm25(query, store.sequences([*expected, "unknown"])), [*scores, 0], rtol=1e-12)
-    changes = store.changes(0)
-    by_sequence = store.bm25(query, changes.sequences)
-    assert dict(zip(changes.ids, by_sequence, strict=True)) == pytest.approx(
-        dict(zip(expected, scores, strict=True)), rel=1e-12
-    )
-    terms = PoolWords.of(expected[id] for id in changes.ids).terms(query)
-    np.testing.assert_array_equal(store.terms(query, changes.sequences), terms)
-    every = np.random.default_rng(0).permutation(store.last_sequence() + 2)  # the dead and the unborn, too
-    padded = np.zeros((len(terms), len(every)), np.bool_)
-    padded[:, changes.sequences] = terms
-    np.testing.assert_array_equal(store.terms(query, every), padded[:, every])
-    dead = ~np.isin(every, changes.sequences)
-    assert not store.bm25(query, every)[dead].any()
-    written = {id: number for number, id in enumerate(changes.ids)}
-    found = store.best_by_words(query, 1_000)
+    np.testing.assert_allclose(found.bm25(query, list(expected)), scores, rtol=1e-12)
+    np.testing.assert_array_equal(found.terms(query, list(expected)), PoolWords.of(expected.values()).terms(query))
     having = [id for id, score in zip(expected, scores, strict=True) if score > 0]
-    exact = store.bm25(query, store.sequences(having))
-    order = sorted(range(len(having)), key=lambda place: (-exact[place], written[having[place]]))
-    assert found.ids == [having[place] for place in order]
-    np.testing.assert_array_equal(found.scores, exact[order])
-    for depth in (1, 2, 5):
-        cut = store.best_by_words(query, depth)
-        assert cut.ids == found.ids[:depth]
-        np.testing.assert_array_equal(cut.scores, found.scores[:depth])
+    exact = dict(zip(having, found.bm25(query, having).tolist(), strict=True))
+    order = sorted(having, key=lambda id: -exact[id])
+    for depth in (1, 2, 5, 1_000):
+        best = found.best(query, depth)
+        assert best.ids == order[:depth]
+        np.testing.assert_array_equal(best.scores, [exact[id] for id in best.ids])
 
 
 ids = st.sampled_from([f"d{number}" for number in range(12)])
@@ -284,74 +229,51 @@ steps = st.one_of(st.dictionaries(ids, texts, max_size=4), st.sets(ids, max_size
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(steps, texts), min_size=1, max_size=30), st.booleans())
-def test_a_store_scores_as_if_built_of_what_it_holds(
+def test_an_index_scores_as_if_made_of_what_it_holds(
     history: list[tuple[dict[str, str] | set[str], str]], late: bool
 ) -> None:
+    """With blocks in one of two processes, and words that are indexed from the beginning or from the middle."""
     with tempfile.TemporaryDirectory() as directory:
         store = DocumentStore.create(Path(directory) / "s", encoder=None, dimension=4, lexical=not late)
-        reader = DocumentStore(store.path)
+        readers = Words(store), Words(DocumentStore(store.path, page=3), TrainingPolicy(least=4, pause=0))
         expected: dict[str, str] = {}
         for number, (step, query) in enumerate(history):
             if isinstance(step, dict):
                 write(store, step)
-                expected |= step
+                expected = {id: text for id, text in expected.items() if id not in step} | step
             else:
                 store.delete(sorted(step))
                 expected = {id: text for id, text in expected.items() if id not in step}
             if late and number == len(history) // 2:
-                reader.index_words()
+                assert readers[1].index.index_words()
             if not late or number >= len(history) // 2:
-                agree(reader if number % 2 else store, expected, query)
-        store.close()
-        reader.close()
+                agree(readers[number % 2], expected, query)
+            if number % 5 == 0:
+                readers[1].index.settle()
+        for reader in readers:
+            reader.index.close()
 
 
 def test_the_best_that_meet_a_filter(store: DocumentStore) -> None:
-    rng = np.random.default_rng(1)
+    rng, found = np.random.default_rng(1), Words(store)
     documents = [
         Document(str(number), "tram " * int(rng.integers(0, 4)) + "x", metadata={"n": number % 7})
         for number in range(200)
     ]
-    store.upsert(documents, vectors(200), [b""] * 200)
+    store.upsert(documents, unit(200, 4), [b""] * 200)
     store.delete([str(number) for number in range(50, 60)])
-    everything = store.best_by_words("tram", 1_000)
+    everything = found.best("tram", 1_000)
     for filter, residues in (({"n": {"lt": 3}}, {0, 1, 2}), ({}, set(range(7))), ({"n": 99}, set())):
         expected = [
             (id, score) for id, score in zip(everything.ids, everything.scores, strict=True) if int(id) % 7 in residues
         ]
         for depth in (1, 10, 1_000):
-            found = store.best_by_words("tram", depth, Filter(filter))
-            assert list(zip(found.ids, found.scores, strict=True)) == expected[:depth]
-
-
-def test_a_view_of_the_past_gets_its_own_answers(store: DocumentStore) -> None:
-    words_reader, matching_reader, everything = LexicalReader(), MatchingReader(), Filter({})
-    query = "tram x"
-
-    def answers(connection: sqlite3.Connection) -> tuple[list[int], list[float], *tuple[list[Any], ...]]:
-        sequences, scores = words_reader.best(connection, WORDS_VERSION, query, 99)
-        by_number = words_reader.scores(connection, WORDS_VERSION, query, np.arange(10))
-        terms = words_reader.terms(connection, query, np.arange(10))
-        matching = matching_reader.sequences(connection, everything)
-        return sequences.tolist(), scores.tolist(), by_number.tolist(), terms.tolist(), matching.tolist()
-
-    write(store, {"a": "tram", "b": "tram x", "c": "x y"})
-    with store.transaction() as past:
-        before = answers(past)
-        for change in ({"a": "x x"}, {"d": "tram"}, {"b": "y"}):
-            write(store, change)
-            with store.transaction() as present:
-                now = answers(present)
-                alone = LexicalReader().best(present, WORDS_VERSION, query, 99)
-            assert now[:2] == (alone[0].tolist(), alone[1].tolist())
-            assert now != before
-            assert answers(past) == before
-    with store.transaction() as present:
-        assert answers(present) == now
+            best = found.best("tram", depth, Filter(filter))
+            assert list(zip(best.ids, best.scores, strict=True)) == expected[:depth]
 
 
 def test_many_small_writes(store: DocumentStore) -> None:
-    rng, expected = np.random.default_rng(0), dict[str, str]()
+    rng, expected, found = np.random.default_rng(0), dict[str, str](), Words(store)
     vocabulary = ["alpha", "alphabet", "beta", "gamma", "delta", "the", "of"]
     for step in range(400):
         batch = {
@@ -359,81 +281,61 @@ def test_many_small_writes(store: DocumentStore) -> None:
             for number in rng.choice(300, size=3, replace=False)
         }
         write(store, batch)
-        expected |= batch
+        expected = {id: text for id, text in expected.items() if id not in batch} | batch
         if step % 5 == 0:
             gone = [f"d{number}" for number in rng.choice(300, size=4)]
             store.delete(gone)
             expected = {id: text for id, text in expected.items() if id not in gone}
-    agree(store, expected, "the alpha of unheard")
-    with store.transaction() as connection:
-        segments, documents = connection.execute("SELECT count(*), sum(documents) FROM segments").fetchone()
-        assert segments < 30
-        assert documents <= 2 * len(expected)
-        (dead,) = connection.execute("SELECT count(*) FROM dead").fetchone()
-        assert documents - dead == len(expected)
+            found.index.refresh()
+    agree(found, expected, "the alpha of unheard")
+    words = found.index.refresh().view().words
+    assert words is not None and len(words.parts) < 15
 
 
 def test_titles_count_and_the_later_of_one_call_wins(store: DocumentStore) -> None:
     documents = [Document("a", "old"), Document("b", "text", title="Title"), Document("a", "new title")]
-    store.upsert(documents, vectors(3), [b""] * 3)
-    assert store.best_by_words("title", 9).ids == ["b", "a"]
-    assert store.best_by_words("old", 9).ids == []
+    store.upsert(documents, unit(3, 4), [b""] * 3)
+    assert Words(store).best("title", 9).ids == ["b", "a"]
+    assert Words(store).best("old", 9).ids == []
 
 
-def test_a_store_without_words(tmp_path: Path) -> None:
+def test_words_that_are_indexed_later(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
+    index, other = LocalIndex("a", store), LocalIndex("a", DocumentStore(store.path))
     write(store, {"a": "one", "b": "two"})
     assert not store.info.lexical
-    for ask in (
-        lambda: store.bm25("one", store.sequences(["a"])),
-        lambda: store.best_by_words("one", 1),
-        lambda: store.terms("one", np.array([1])),
-    ):
-        with pytest.raises(InvalidInput, match="lexical"):
-            ask()
-    other = DocumentStore(store.path)
-    other.index_words()
-    other.index_words()
-    assert store.best_by_words("one", 5).ids == ["a"]
+    assert dict(index.retrieve(Search("one", 2, np.ones(4))).pool.features) == {}
+    with pytest.raises(InvalidInput, match="lexical"):
+        index.retrieve(Search("one", 2, np.ones(4), hybrid=True))
+    assert (other.index_words(), other.index_words(), index.index_words()) == (True, False, False)
+    for each in (index, other):
+        assert sorted(each.retrieve(Search("one", 2, np.ones(4))).pool.features) == ["bm25"]
     write(store, {"c": "one"})
-    assert other.best_by_words("one", 5).ids == ["a", "c"]
+    assert Words(store).best("one", 5).ids == ["a", "c"]
     assert DocumentStore(store.path).info.lexical
+    index.close()
+    other.close()
 
 
-def test_words_of_other_rules_are_refused(store: DocumentStore) -> None:
-    with store.transaction("IMMEDIATE") as connection:
-        connection.execute("UPDATE meta SET value = 99 WHERE key = 'words'")
-    for ask in (
-        lambda: write(store, {"a": "b"}),
-        lambda: store.bm25("a", store.sequences(["a"])),
-        lambda: DocumentStore(store.path),
-    ):
-        with pytest.raises(CorruptIndex, match="99"):
-            ask()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE postings SET chunk = x'01'",
-        "UPDATE postings SET chunk = substr(chunk, 1, 40)",
-        "DELETE FROM segment_documents",
-        "UPDATE segment_documents SET lengths = x'0102'",
-        "DROP TABLE postings",
-    ],
-)
-def test_damaged_words_are_named(store: DocumentStore, damage: str) -> None:
-    write(store, {f"d{number}": f"word number {number}" for number in range(20)})
-    with store.transaction("IMMEDIATE") as connection:
-        connection.execute(damage)
-    with pytest.raises(CorruptIndex, match="damaged"):
-        DocumentStore(store.path).best_by_words("word", 5)
-    with pytest.raises(CorruptIndex, match="damaged"):
-        DocumentStore(store.path).terms("word", np.arange(20))
-
-
-def test_a_depth_of_nothing(store: DocumentStore) -> None:
-    with pytest.raises(InvalidInput):
-        store.best_by_words("a", 0)
-    assert store.best_by_words("a", 1).ids == []
-    assert store.bm25("a", store.sequences([])).shape == (0,)
+@pytest.mark.parametrize("change", ["words later", "earlier rules"])
+def test_a_block_without_the_present_words_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=change != "words later")
+    policy = TrainingPolicy(least=4, pause=0)
+    index = LocalIndex("a", DocumentStore(store.path), policy=policy)
+    expected = {f"d{number}": f"tram {number}" for number in range(9)}
+    write(store, expected)
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "WORDS_VERSION", WORDS_VERSION - 1)
+        index.settle()
+        assert index.refresh().sequence
+        index.close()
+    later = Words(store, policy)
+    if change == "words later":
+        assert store.index_words()
+    assert later.index.refresh().sequence == 0
+    agree(later, expected, "tram 7")
+    later.index.settle()
+    assert later.index.refresh().sequence
+    agree(later, expected, "tram 7")

@@ -119,10 +119,10 @@ def test_texts_that_share_no_word() -> None:
 
 
 def test_scripts_without_spaces() -> None:
-    """Pairs of characters take the place of words."""
+    """Pairs of characters, and single ones, take the place of words."""
     vectors = of(["東京大学の図書館", "東京大学の研究室", "京都の寺", "the library"], "図書館")
     similarity = vectors.documents @ vectors.query
-    assert similarity.argmax() == 0 and similarity[0] > 0.5
+    assert similarity.argmax() == 0 and similarity[0] > 0.3
     products = vectors.documents @ vectors.documents.T
     assert products[0, 1] > 0.3 > products[0, 2] and products[0, 3] == pytest.approx(0, abs=1e-6)
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from boundarymorph.inference.executors import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import Changes, DocumentStore
+from boundarymorph.retrieval.local.vectors import VectorIndex
 from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
-from tests.retrieval.test_training import put
+from tests.retrieval.test_blocks import put
 
 DIMENSION = 16
 Open = Callable[..., LocalIndex]
@@ -48,7 +49,7 @@ def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
     changes = index._store.changes(0)
     expected = dict(zip(changes.ids, changes.sequences.tolist(), strict=True))
     query = unit(1, DIMENSION)[0]
-    for opened in (index, open_index("ivf"), open_index("ivf", make_vectors=FlatIndex)):
+    for opened in (index, open_index("ivf")):
         with opened._one_state() as vectors:
             found = vectors.search(query, 10_000)
             assert dict(zip(found.ids, found.sequences.tolist(), strict=True)) == expected
@@ -127,13 +128,13 @@ def test_deletions_that_are_forgotten_while_it_is_first_read(tmp_path: Path, mon
     reader = LocalIndex("index", DocumentStore(path, page=10))
     read = DocumentStore.changes
 
-    def changes(store: DocumentStore, after: int) -> Changes:
+    def changes(store: DocumentStore, after: int, *, texts: bool) -> Changes:
         if after == 20:
             monkeypatch.undo()
             for id in names(12):
                 writer.delete([id])
             put(writer, names(30, 100))
-        return read(store, after)
+        return read(store, after, texts=texts)
 
     monkeypatch.setattr(DocumentStore, "changes", changes)
     assert sorted(nearest(reader, unit(1, DIMENSION)[0], 1000).ids) == sorted(names(28, 12) + names(30, 100))
@@ -147,14 +148,24 @@ def test_a_first_reading_does_not_keep_the_log(tmp_path: Path, monkeypatch: pyte
     writer = LocalIndex("index", DocumentStore(path))
     put(writer, names(40))
     reader = LocalIndex("index", DocumentStore(path, page=10))
-    emptied, upsert = [], FlatIndex.upsert
+    emptied, upsert = [], VectorIndex.upsert
 
-    def slowly(index: FlatIndex, *arguments: object) -> None:
+    def slowly(index: VectorIndex, *arguments: object) -> None:
         emptied.append(writer._store.empty_log())
         upsert(index, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(FlatIndex, "upsert", slowly)
+    monkeypatch.setattr(VectorIndex, "upsert", slowly)
     assert len(nearest(reader, unit(1, DIMENSION)[0], 1000)) == 40
     assert emptied == [True] * 4
     reader.close()
     writer.close()
+
+
+def test_a_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
+    """Else an index that takes longer to read than anybody waits would never be read."""
+    index = open_index("flat")
+    put(index, names(40))
+    with awaited() as context:
+        pass
+    context.run(index.refresh)
+    assert len(index._vectors or ()) == 40

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.build import build_catalog, build_indexes
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.faiss_index import FaissMirror, FaissShard
-from boundarymorph.retrieval.local.flat import FlatIndex, FlatView
-from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
-from boundarymorph.retrieval.local.torch_index import TorchIndex, TorchMirror
+from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard
+from boundarymorph.retrieval.local.vectors import BeyondDevice, VectorView
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.settings import Settings
 from tests.contract.vector_index import names, unit
@@ -40,24 +35,15 @@ async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     return [list(each.warnings) for each in found]
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "faiss:99"])
-async def test_a_gpu_that_is_not_there(tmp_path: Path, device: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gpu_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
+    device = "faiss:99"
     catalog = build_indexes(Settings(data_directory=tmp_path, search_device=device))
     assert isinstance(catalog, LocalCatalog)
     told = await warnings_of(catalog)
     assert told == [[f"search_device {device} cannot be used here; the CPU searched"]] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"] and device in caplog.text
-    assert isinstance(catalog.get("a").refresh(), FlatIndex)
     assert catalog.get("a").compact()
-    catalog.close()
-
-
-async def test_without_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boundarymorph.retrieval.local.torch_index", None)
-    catalog = build_indexes(Settings(data_directory=tmp_path, search_device="cuda"))
-    assert isinstance(catalog, LocalCatalog)
-    assert all("cuda" in warning for (warning,) in await warnings_of(catalog))
     catalog.close()
 
 
@@ -69,8 +55,7 @@ async def test_on_the_cpu_there_is_nothing_to_say(tmp_path: Path) -> None:
 
 
 def test_a_command_uses_no_device(tmp_path: Path) -> None:
-    """So that it can train an index of kind ivf, for services that search on the CPU."""
-    catalog = build_catalog(Settings(data_directory=tmp_path, search_device="cuda:99"))
+    catalog = build_catalog(Settings(data_directory=tmp_path, search_device="faiss:99"))
     index = catalog.create("a", encoder=None, dimension=8, kind="ivf")
     index.upsert([Document(id, "") for id in names(20)], unit(20, 8))
     assert index.compact()
@@ -81,20 +66,15 @@ def test_a_command_uses_no_device(tmp_path: Path) -> None:
 class Refusing:
     """A device that answers nothing."""
 
-    def extended(self, view: FlatView, kept: int) -> Refusing:
+    def extended(self, view: VectorView, kept: int) -> Refusing:
         return self
 
-    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+    def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         raise BeyondDevice("it is small")
 
 
-class Small(MirroredIndex):
-    def _empty(self) -> Refusing:
-        return Refusing()
-
-
 async def test_a_single_search_that_the_device_cannot_answer(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path, Small, warnings=["of all"])
+    catalog = LocalCatalog(tmp_path, lambda dimension: Refusing(), warnings=["of all"])
     beyond = "the CPU searched, not the device: it is small"
     assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
     catalog.close()
@@ -105,36 +85,22 @@ NO_ROOM = "the CPU searched, not the device: it could not load the documents of 
 NO_MEMORY = "the CPU searched, not the device: it failed or is out of memory; the log says why"
 
 
-class FullMirror(TorchMirror):
-    def extended(self, view: FlatView, kept: int) -> TorchMirror:
-        if view.rows.count > SIZE:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return super().extended(view, kept)
-
-
-class FullTorch(TorchIndex):
-    def _empty(self) -> FullMirror:
-        empty = super()._empty()
-        return FullMirror(empty.matrix, empty.alive, empty.loss)
-
-
-class FullFaiss(MirroredIndex):
+class Memory(faiss.IndexFlatIP):
     """FAISS on the CPU in place of a GPU whose memory is full at a point, in the middle of what it is given."""
 
-    class Memory(faiss.IndexFlatIP):
-        def add(self, rows: NDArray[np.float32]) -> None:  # type: ignore[override]
-            super().add(rows[:7])
-            if self.ntotal + len(rows) - 7 > SIZE:
-                raise RuntimeError("Error: StandardGpuResources: alloc fail type FlatData: cudaMalloc error 2")
-            super().add(rows[7:])
-
-    def _empty(self) -> FaissMirror:
-        return FaissMirror([FaissShard(self.Memory(self._dimension))], 2_048)
+    def add(self, rows: NDArray[np.float32]) -> None:  # type: ignore[override]
+        super().add(rows[:7])
+        if self.ntotal + len(rows) - 7 > SIZE:
+            raise RuntimeError("Error: StandardGpuResources: alloc fail type FlatData: cudaMalloc error 2")
+        super().add(rows[7:])
 
 
-class Unbuildable(TorchIndex):
-    def _empty(self) -> TorchMirror:
-        raise MemoryError
+def full(dimension: int) -> FaissMirror:
+    return FaissMirror([FaissShard(Memory(dimension))], 2_048)
+
+
+def unbuildable(dimension: int) -> FaissMirror:
+    raise MemoryError
 
 
 def put(catalog: LocalCatalog, ids: list[str], seed: int = 0) -> None:
@@ -142,11 +108,8 @@ def put(catalog: LocalCatalog, ids: list[str], seed: int = 0) -> None:
     index.upsert([Document(id, "") for id in ids], unit(len(ids), 8, seed))
 
 
-@pytest.mark.parametrize("make", [FullTorch, FullFaiss])
-def test_a_device_without_room_for_what_is_written(
-    tmp_path: Path, make: Callable[[int], MirroredIndex], caplog: pytest.LogCaptureFixture
-) -> None:
-    catalog, plain = LocalCatalog(tmp_path, make), LocalCatalog(tmp_path, FlatIndex)
+def test_a_device_without_room_for_what_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    catalog, plain = LocalCatalog(tmp_path, full), LocalCatalog(tmp_path)
     queries = unit(5, 8, seed=9)
 
     def warnings() -> set[tuple[str, ...]]:
@@ -168,8 +131,7 @@ def test_a_device_without_room_for_what_is_written(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "150 vectors of 8 numbers" in caplog.text
     vectors = catalog.get("a").refresh()
-    assert isinstance(vectors, MirroredIndex)
-    assert vectors._flat.view().rows.count == SIZE + 50 + 20  # no row twice
+    assert vectors.view().rows.count == SIZE + 50 + 20  # no row twice
     few = vectors.view().search(queries[0], 1).sequences
     assert len(vectors.view().search(queries[0], 5, within=few).ids) == 1
     catalog.close()
@@ -177,30 +139,28 @@ def test_a_device_without_room_for_what_is_written(
 
 
 def test_a_device_without_room_for_anything(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path, Unbuildable)
+    catalog = LocalCatalog(tmp_path, unbuildable)
     put(catalog, names(20))
     found = catalog.get("a").retrieve(Search("", 5, unit(1, 8)[0]))
     assert (len(found.pool), list(found.warnings)) == (5, [NO_ROOM])
     catalog.close()
 
 
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cudaMalloc"), MemoryError()]
-)
+@pytest.mark.parametrize("error", [RuntimeError("cudaMalloc"), MemoryError()])
 def test_a_search_that_fails_on_its_device(
     tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    catalog = LocalCatalog(tmp_path, TorchIndex)
+    catalog = LocalCatalog(tmp_path, full)
     put(catalog, names(50))
     query = unit(1, 8, seed=3)[0]
     on_device = catalog.get("a").retrieve(Search("", 5, query))
     assert list(on_device.warnings) == []
 
-    def fail(mirror: TorchMirror, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+    def fail(mirror: FaissMirror, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(TorchMirror, "nominate", fail)
+        broken.setattr(FaissMirror, "nominate", fail)
         on_cpu = catalog.get("a").retrieve(Search("", 5, query))
     assert list(on_cpu.warnings) == [NO_MEMORY]
     assert list(on_cpu.pool.ids) == list(on_device.pool.ids)

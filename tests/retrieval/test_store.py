@@ -17,7 +17,6 @@ from boundarymorph.retrieval.local import settled
 from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
-from tests.retrieval.bm25 import literal_bm25
 
 
 @pytest.fixture
@@ -103,13 +102,7 @@ def test_writers_of_many_threads_and_two_stores(store: DocumentStore, reopen: Re
     for worker in workers:
         worker.join()
     assert not failures
-    assert store.count() == 6 * 20 + 1
-    ids = store.changes(0).ids
-    texts = [document.content for document in store.documents(ids).values()]
-    for query in ("text shared", "5 of"):
-        np.testing.assert_allclose(
-            stores[1].bm25(query, stores[1].sequences(ids)), literal_bm25(query, texts), rtol=1e-12
-        )
+    assert store.count() == 6 * 20 + 1 == len(store.changes(0).ids)
 
 
 def test_readers_that_missed_forgotten_deletions_are_told_what_lives(tmp_path: Path) -> None:
@@ -144,7 +137,7 @@ def test_what_is_read_in_one_state_does_not_change(store: DocumentStore, reopen:
         with store.one_state():
             assert store.changes(0).ids == before.ids == ["a", "b"]
         assert store.last_sequence() == before.sequence == 2
-        assert list(store.embeddings(["a", "b", "c"])) == ["a", "b"]
+        assert list(store.digests(["a", "b", "c"])) == ["a", "b"]
         assert matching(store, Filter({})) == ["a", "b"]
     assert store.changes(0).ids == ["b", "c"]
     assert matching(store, Filter({})) == ["b", "c"]
@@ -158,7 +151,7 @@ def test_the_log_is_emptied_once_it_is_too_long(store: DocumentStore) -> None:
     bound = 2**19
     writer = DocumentStore(store.path, log_bytes=bound)
     sizes = []
-    for seed in range(60):
+    for seed in range(100):
         write(writer, [str(i) for i in range(20)], seed=seed)
         sizes.append(log_size(store))
     writer.close()
@@ -239,47 +232,6 @@ def test_what_meets_a_filter_in_an_older_state(store: DocumentStore, reopen: Reo
             assert np.isin(expected, store.matching_sequences(filter)).all()
             assert store.matching_sequences(filter).max() <= store.last_sequence()
     assert np.isin(store.living()[0], store.matching_sequences(filter)).all()
-
-
-VERSION_1 = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value);
-CREATE TABLE documents (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, digest BLOB, embedding BLOB, title TEXT,
-    text TEXT, metadata BLOB
-);
-CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
-INSERT INTO meta VALUES ('encoder', 'seeded'), ('dimension', 2), ('created', '2025-01-01T00:00:00+00:00');
-INSERT INTO meta VALUES ('purged', 0);
-INSERT INTO documents VALUES (1, 'a', x'00', x'003c0000', 'Title', 'text', CAST('{"n":1}' AS BLOB));
-INSERT INTO documents (sequence, id) VALUES (2, 'gone');
-INSERT INTO documents VALUES (3, 'b', x'00', x'0000003c', NULL, 'more text', CAST('{}' AS BLOB));
-PRAGMA application_id=0x424D4F52;
-PRAGMA user_version=1;
-"""
-
-
-def test_a_store_of_schema_version_1_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite3"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(VERSION_1)
-    for _ in range(2):
-        store = DocumentStore(path)
-        assert (store.info.encoder, store.info.dimension, store.info.lexical) == ("seeded", 2, False)
-        assert store.documents(["a"]) == {"a": Document("a", "text", "Title", {"n": 1})}
-        assert matching(store, Filter({"n": 1})) == ["a"]
-        with pytest.raises(InvalidInput, match="lexical"):
-            store.best_by_words("text", 5)
-        store.close()
-    store = DocumentStore(path)
-    told: list[tuple[int, int]] = []
-    assert store.index_words(lambda done, total: told.append((done, total)))
-    assert told == [(2, 2)]
-    assert not store.index_words()
-    assert store.best_by_words("title text", 5).ids == ["a", "b"]
-    store.upsert([Document("c", "title")], np.eye(1, 2), [b""])
-    assert set(store.best_by_words("title", 5).ids) == {"a", "c"}
-    store.close()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])

@@ -1,26 +1,76 @@
-"""FlatIndex against the contract, and it and the inverted file that reads all clusters against brute force."""
+"""VectorIndex in memory, over a block, with clusters and with a mirror, against the contract and brute force."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.local.flat import FlatIndex
-from boundarymorph.retrieval.local.vector_index import VectorIndex
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.halves import unit_from_halves, unit_rows_of
+from boundarymorph.retrieval.local import blocks, gpu
+from boundarymorph.retrieval.local.blocks import DEPTHS, TARGET, clusters_of, measured, trained
+from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
+from boundarymorph.retrieval.local.rows import RowBook
+from boundarymorph.retrieval.local.vectors import Block, Clusters, VectorIndex
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
-from tests.retrieval.test_ivf import untrained
+
+NEVER = type("NEVER", (), {"__call__": lambda self: None})()
+Effort = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
-class TestFlatIndex(VectorIndexContract):
+class Recorded:
+    """FAISS's index, which keeps how many results it was asked for, and of how many clusters."""
+
+    def __init__(self, index: Any) -> None:
+        self.index, self.asked = index, list[tuple[int, int]]()
+
+    def search(self, query: NDArray[np.float32], count: int, *, params: Any) -> Any:
+        self.asked.append((count, getattr(params, "nprobe", 0)))
+        return self.index.search(query, count, params=params)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.index, name)
+
+
+def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clusters: int = 12) -> VectorIndex:
+    """An index over a block of these vectors, in clusters that have nothing to do with them if there is an effort."""
+    count, dimension = vectors.shape
+    halves = vectors.astype(np.float16)
+    index, inverted = Recorded(blocks._vectors_of(dimension)), None
+    index.add(halves.astype(np.float32))
+    if effort is not None:
+        inverted = Recorded(trained(unit(clusters, dimension, seed=5), clusters, 0, NEVER))
+        inverted.add(halves.astype(np.float32))
+    numbers = np.arange(1, count + 1)
+    loss = float(np.abs(unit_rows_of(halves).lengths - 1).max())
+    block = Block(count, numbers, halves, index, loss, None if effort is None else Clusters(inverted, *effort))
+    return VectorIndex(dimension, block=block, book=RowBook.of(names(count), numbers, np.ones(count, np.bool_)))
+
+
+class TestVectorIndex(VectorIndexContract):
     @pytest.fixture
     def make(self) -> Make:
-        return FlatIndex
+        return VectorIndex
 
 
-@settings(max_examples=100, deadline=None)
+def brute_force(
+    vectors: dict[str, NDArray[np.float32]], query: NDArray[np.float32], depth: int
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.float32]]:
+    matrix = np.array(list(vectors.values()), np.float32).reshape(-1, query.size)
+    scores = np.einsum("nd,d->n", matrix, query, dtype=np.float64)
+    best = np.argsort(-scores, kind="stable")[:depth]
+    return [list(vectors)[row] for row in best], scores[best], matrix[best]
+
+
+@settings(max_examples=200, deadline=None)
 @given(
-    kind=st.sampled_from(["flat", "ivf"]),
+    kind=st.sampled_from(["memory", "block", "clusters", "gpu"]),
     count=st.integers(1, 300),
     later=st.integers(0, 100),
     dimension=st.integers(1, 24),
@@ -32,56 +82,245 @@ class TestFlatIndex(VectorIndexContract):
 def test_after_changes_it_equals_brute_force(
     kind: str, count: int, later: int, dimension: int, depth: int, distinct: int, removed: float, seed: int
 ) -> None:
-    """With ties across every cut, with any share removed and some written anew, among all and among some."""
+    """With ties across every cut and near ones, with any share removed and some written anew, in all and among some."""
     rng = np.random.default_rng(seed)
-    index: VectorIndex = FlatIndex(dimension) if kind == "flat" else untrained(dimension)
+    bases, numbers = unit(distinct, dimension, seed), dict[str, int]()
     expected: dict[str, NDArray[np.float32]] = {}
-    bases = unit(distinct, dimension, seed)
-    numbers: dict[str, int] = {}
 
-    def write(ids: list[str]) -> None:
-        vectors = bases[rng.integers(distinct, size=len(ids))]
-        first = max(numbers.values(), default=0) + 1
-        index.upsert(ids, vectors, np.arange(first, first + len(ids)))
-        for number, (id, vector) in enumerate(zip(ids, vectors, strict=True), start=first):
-            expected.pop(id, None)
-            expected[id] = vector
-            numbers[id] = number
+    def drawn(size: int) -> NDArray[np.float16]:
+        noise = rng.choice([0, 1e-3], (size, 1)) * rng.standard_normal((size, dimension))
+        rows: NDArray[np.float64] = bases[rng.integers(distinct, size=size)] + noise
+        halves: NDArray[np.float16] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
+        return halves
 
-    write(names(count))
+    halves = drawn(count)
+    first = unit_from_halves(halves)
+    if kind in ("memory", "gpu"):
+        index = VectorIndex(dimension) if kind == "memory" else simulated(dimension, 40)
+        index.upsert(names(count), first, np.arange(1, count + 1))
+    else:
+        index = blocked(halves.astype(np.float32), effort=((10,), (12,), (1.0,)) if kind == "clusters" else None)
+    expected |= zip(names(count), first, strict=True)
+    numbers |= zip(names(count), range(1, count + 1), strict=True)
     gone = [id for id in names(count) if rng.random() < removed]
     index.remove(gone)
     for id in gone:
         del expected[id]
-    write([f"d{number}" for number in rng.permutation(count + later)[:later]])
+    again = [f"d{number}" for number in rng.permutation(count + later)[:later]]
+    for number, (id, vector) in enumerate(
+        zip(again, changed := unit_from_halves(drawn(later)), strict=True), start=count + 1
+    ):
+        expected.pop(id, None)
+        expected[id], numbers[id] = vector, number
+    index.upsert(again, changed, np.arange(count + 1, count + later + 1))
+    assert len(index) == len(expected)
 
     query = unit(1, dimension, seed + 1)[0]
-    some = [id for id in names(count + later) if rng.random() < 0.5]
+    some = {id for id in expected if rng.random() < 0.5}
     for allowed in (None, some):
-        within = None if allowed is None else np.array(sorted(numbers[id] for id in allowed if id in numbers), np.int64)
-        ids = [id for id in expected if allowed is None or id in allowed]
-        vectors = np.array([expected[id] for id in ids], np.float32).reshape(-1, dimension)
-        scores = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
-        best = np.argsort(-scores, kind="stable")[:depth]
+        within = None if allowed is None else np.array(sorted(numbers[id] for id in allowed), np.int64)
         found = index.view().search(query, depth, within=within)
-        assert found.ids == [ids[row] for row in best]
-        np.testing.assert_array_equal(found.scores, scores[best])
-        np.testing.assert_array_equal(found.vectors, vectors[best])
+        among = {id: vector for id, vector in expected.items() if allowed is None or id in allowed}
+        ids, scores, vectors = brute_force(among, query, depth)
+        assert found.ids == ids
+        np.testing.assert_array_equal(found.scores, scores)
+        np.testing.assert_array_equal(found.vectors, vectors)
 
 
 def test_memory_of_replaced_rows_is_given_back() -> None:
-    index = FlatIndex(8)
-    for step in range(200):
-        index.upsert(names(100), unit(100, 8, seed=step))
-    assert len(index) == 100
-    assert len(index.view().matrix) < 5000
+    for index in (VectorIndex(8), blocked(unit(50, 8))):
+        for step in range(200):
+            index.upsert(names(100), unit(100, 8, seed=step))
+        assert len(index) == 100
+        assert len(index.view().matrix) < 5000
+        assert index.view().search(unit(1, 8, seed=199)[0], 1).ids == ["d0"]
 
 
 def test_room_that_was_reserved_is_used() -> None:
-    index = FlatIndex(8, capacity=3000)
+    index = VectorIndex(8, capacity=3000)
     matrix = index.view().matrix
     for start in range(0, 3000, 1000):
         index.upsert(names(1000, start), unit(1000, 8, seed=start))
     assert index.view().matrix is matrix
     index.upsert(names(1, 3000), unit(1, 8))
     assert len(index) == 3001
+
+
+def test_a_block_nominates_little_more_than_the_depth() -> None:
+    index = blocked(unit(3_000, 8))
+    block = index.view().block
+    assert block is not None and 0 < block.loss < 1e-3
+    index.view().search(unit(1, 8, seed=1)[0], 640)
+    assert block.vectors.asked == [(640 + 10 + 64, 0)]
+
+
+def clustered(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((max(1, count // 100), dimension))
+    vectors = centres[rng.integers(len(centres), size=count)] + 0.8 * rng.standard_normal((count, dimension))
+    return unit_from_halves((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16))
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_recall_that_is_measured_is_what_other_queries_see(removed: bool) -> None:
+    vectors = clustered(12_000, 16)
+    index = blocked(vectors)
+    inverted = trained(vectors[::3], clusters_of(len(vectors)), 0, NEVER)
+    inverted.add(vectors.astype(np.float16).astype(np.float32))
+    block = index.view().block
+    assert block is not None
+    clusters = measured(inverted, block.vectors.index, vectors[:3000:60], NEVER)
+    assert clusters.depths == DEPTHS and min(clusters.recalls) >= TARGET
+    assert clusters.tried[0] < clusters.count / 4
+    block = replace(block, clusters=clusters)
+    index = VectorIndex(16, block=block, book=index._book)
+    alive = np.arange(len(vectors))
+    if removed:
+        index.remove([f"d{row}" for row in range(0, len(vectors), 2)])
+        alive = alive[1::2]
+    for depth, recall in zip(clusters.depths[:-1], clusters.recalls, strict=False):
+        found = 0
+        for query in vectors[5:3000:60]:
+            best = alive[np.argsort(-(vectors[alive] @ query))[:depth]]
+            found += len(set(index.view().search(query, depth).ids) & {f"d{row}" for row in best})
+        assert found / (depth * 50) > recall - 0.03
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_very_few_vectors(count: int) -> None:
+    vectors = unit(count, 4)
+    inverted, exact = trained(vectors, clusters_of(count), 0, NEVER), blocks._vectors_of(4)
+    for each in (inverted, exact):
+        each.add(vectors)
+    assert measured(inverted, exact, vectors, NEVER).probes(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("probes", "depth", "of_clusters", "of_all"),
+    [(3, 10, [(74, 3)], []), (30, 10, [], [(74, 0)]), (3, 640, [], [(714, 0)]), (1, 250, None, [])],
+)
+def test_no_more_is_searched_than_the_effort_says(
+    probes: int, depth: int, of_clusters: list[tuple[int, int]] | None, of_all: list[tuple[int, int]]
+) -> None:
+    """Except that clusters without enough documents are doubled, step by step."""
+    last = 1_000 if of_clusters is None else 10
+    index = blocked(unit(1000, 8), effort=((10, last) if last > 10 else (10,), (probes,) * (1 + (last > 10)), (1.0,)))
+    block = index.view().block
+    assert block is not None and block.clusters is not None
+    assert len(index.view().search(unit(1, 8, seed=1)[0], depth).ids) == depth
+    if of_clusters is None:
+        steps = [clusters for _, clusters in block.clusters.index.asked]
+        assert len(steps) > 1 and steps == [2**step for step in range(len(steps))]
+    else:
+        assert block.clusters.index.asked == of_clusters
+        assert block.vectors.asked == of_all
+
+
+def test_probes_by_depth() -> None:
+    clusters = Clusters(None, (10, 100, 1000), (4, 16, 64), (1.0, 1.0, 1.0))
+    assert [clusters.probes(depth) for depth in (1, 10, 100, 1000, 2000, 10_000)] == [4, 4, 16, 64, 128, 640]
+    between = [clusters.probes(depth) for depth in range(10, 1001, 10)]
+    assert between == sorted(between)
+    assert clusters.probes(32) == 9  # half way in logarithms, rounded up
+
+
+class Limited:
+    """FAISS on the CPU, which refuses what its kernels on a GPU refuse."""
+
+    def __init__(self, dimension: int, most: int) -> None:
+        self.index, self.most = faiss.IndexFlatIP(dimension), most
+        self.asked: list[int] = []
+
+    def add(self, vectors: NDArray[np.float32]) -> None:
+        self.index.add(vectors)
+
+    def search(self, query: NDArray[np.float32], reach: int) -> Any:
+        assert 0 < reach <= self.most
+        self.asked.append(reach)
+        return self.index.search(query, reach)
+
+
+def mirror(dimension: int, most: int, shards: int = 4) -> FaissMirror:
+    """FAISS on the CPU in place of a GPU, and a limit of its own."""
+    return FaissMirror([FaissShard(Limited(dimension, most)) for _ in range(shards)], most)
+
+
+def simulated(dimension: int, most: int, shards: int = 4) -> VectorIndex:
+    return VectorIndex(dimension, make_mirror=lambda dimension: mirror(dimension, most, shards))
+
+
+class TestWithAMirror(VectorIndexContract):
+    @pytest.fixture(params=[100, 2_048])
+    def make(self, request: pytest.FixtureRequest) -> Make:
+        return lambda dimension: simulated(dimension, request.param)
+
+
+def both(make: Callable[[], VectorIndex], *written: tuple[list[str], NDArray[np.float32]]) -> tuple[VectorIndex, ...]:
+    pair = make(), VectorIndex(written[0][1].shape[1])
+    for each in pair:
+        for ids, vectors in written:
+            each.upsert(ids, vectors)
+    return pair
+
+
+def test_ten_thousand_of_twenty_thousand() -> None:
+    """The depth of the paper, which is beyond what FAISS returns on a GPU at once."""
+    index, plain = both(lambda: simulated(32, 2_048, shards=16), (names(20_000), unit(20_000, 32)))
+    query = unit(1, 32, seed=1)[0]
+    found, expected = index.view().search(query, 10_000), plain.view().search(query, 10_000)
+    assert (found.ids, found.warnings) == (expected.ids, ())
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_a_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the nearest are in one shard, and the others are asked once."""
+    vectors = unit(4000, 8)
+    vectors[:, 0] = -np.abs(vectors[:, 0])
+    near = unit(400, 8, seed=7) / 10
+    near[:, 0] += 1
+    near = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+    shards = FaissMirror._shards_of
+    monkeypatch.setattr(
+        FaissMirror, "_shards_of", lambda mirror, n: np.zeros(n, np.int64) if n == 400 else shards(mirror, n)
+    )
+    index, plain = both(lambda: simulated(8, 2_000), (names(400), near), (names(4000, 400), vectors))
+    query = np.eye(8, dtype=np.float32)[0]
+    found, expected = index.view().search(query, 390), plain.view().search(query, 390)
+    assert (found.ids, found.warnings) == (expected.ids, ())
+    used = index.view().mirror
+    assert isinstance(used, FaissMirror)
+    asked = [shard.index.asked for shard in used.shards]
+    assert len(asked[0]) > 1 and asked[0] == sorted(asked[0])
+    assert [len(each) for each in asked[1:]] == [1, 1, 1]
+
+
+def test_beyond_what_the_shards_return_the_cpu_answers_and_says_so() -> None:
+    vectors, index = unit(5000, 8), simulated(8, 500)
+    index.upsert(names(5000), vectors)
+    found = index.view().search(vectors[0], 1500)
+    assert (len(found.ids), found.warnings) == (1500, ())
+    found = index.view().search(vectors[0], 3000)
+    assert len(set(found.ids)) == 3000
+    (warning,) = found.warnings
+    assert "3,000" in warning and "500 results from each of 4 shards" in warning
+
+
+def test_the_limit_of_a_build_of_faiss() -> None:
+    class Library:
+        StandardGpuResources = object
+
+        def __init__(self, options: str) -> None:
+            self.options = options
+
+        def get_compile_options(self) -> str:
+            return self.options
+
+    assert limit(Library("OPTIMIZE AVX2 GPU")) == 2_048
+    assert limit(Library("OPTIMIZE GPU CUVS")) == 16_384
+    assert limit(object()) == 0
+
+
+def test_without_gpu_support_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_faiss", object())
+    with pytest.raises(InvalidConfiguration, match="faiss-gpu-cu12"):
+        mirrors(0)

@@ -25,7 +25,6 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.halves import unit_rows_of
 from boundarymorph.retrieval.local import backups
-from boundarymorph.retrieval.local.flat import FlatIndex
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -35,6 +34,7 @@ from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25
+from tests.retrieval.test_vector_indexes import mirror
 from tests.stateful.profile import draws
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
@@ -143,7 +143,7 @@ class InterruptedStore(DocumentStore):
 class IndexMachine(RuleBasedStateMachine):
     @initialize(lexical=st.booleans(), device=st.booleans(), kind=st.sampled_from(["flat", "ivf"]))
     def make(self, lexical: bool, device: bool, kind: str) -> None:
-        """device: the second reader searches a `VectorIndex` of its own."""
+        """device: the second reader has a mirror of its vectors."""
         self.folder = Path(tempfile.mkdtemp(prefix="index-", dir=MEMORY))
         self.path = self.folder / "index.sqlite3"
         DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, kind=kind, lexical=lexical).close()
@@ -157,8 +157,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     def open(self, reader: int) -> LocalIndex:
         store = InterruptedStore(self.path, tombstones_kept=2, page=3, log_bytes=2**16)
-        make_vectors = FlatIndex if reader and self.device else None
-        return LocalIndex("index", store, make_vectors, policy=POLICIES[reader])
+        make_mirror = (lambda dimension: mirror(dimension, 4)) if reader and self.device else None
+        return LocalIndex("index", store, make_mirror, policy=POLICIES[reader])
 
     def teardown(self) -> None:
         for index in getattr(self, "indexes", []):

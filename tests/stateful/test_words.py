@@ -1,11 +1,9 @@
-"""The indexes of metadata and of words against a dictionary: interrupted, purged, opened by several processes."""
+"""The metadata and the words of an index against a dictionary: with blocks, purged, opened by several processes."""
 
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +12,19 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import metadata_index, schema, words
+from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words import lexical_index
-from boundarymorph.retrieval.words.lexical import WORDS_VERSION, PoolWords
+from boundarymorph.retrieval.local.training import TrainingPolicy
+from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.contract.document_store import matching
 from tests.retrieval.bm25 import literal_bm25
+from tests.retrieval.fakes import Words
 from tests.stateful.profile import draws
 
 IDS = [f"d{number}" for number in range(12)]
+POLICIES = [TrainingPolicy(least=4, pause=0), TrainingPolicy(least=10**9)]
 TERMS = ["tram", "trams", "violin", "bread", "breadth", "the"]
 
 texts = st.lists(st.sampled_from(TERMS), max_size=6).map(" ".join)
@@ -49,14 +48,10 @@ filters = st.one_of(
 )
 
 
-class Interrupted(Exception):
-    """A process dies here."""
-
-
 class DerivedIndexes(RuleBasedStateMachine):
-    """Two processes have one store open, which has forgotten all but two deletions and indexes three documents a time.
+    """Two processes have one index open, which has forgotten all but two deletions; the first makes blocks.
 
-    The model: `held`, text and metadata by id, and the version of the words, None until they are complete.
+    The model: `held`, text and metadata by id, in the order of writing, and whether the words are indexed.
     """
 
     stores: list[DocumentStore]
@@ -66,21 +61,17 @@ class DerivedIndexes(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.held: dict[str, tuple[str, dict[str, Any]]] = {}
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(words, "BATCH", 3)
-        self.patches.setattr(metadata_index, "MOST_TERMS", 4)
-        self.patches.setattr(metadata_index, "_FIRST_LIMIT", 2)
-        self.patches.setattr(lexical_index, "SEGMENT_DOCUMENTS", 8)
+        self.patches.setattr(module, "_FIRST_LIMIT", 2)
+        self.patches.setattr(module, "FEW", 5)
 
-    @initialize(version=st.sampled_from([None, 1, WORDS_VERSION]))
-    def make(self, version: int | None) -> None:
-        with self.patches.context() as patch:
-            patch.setattr(schema, "WORDS_VERSION", version)
-            DocumentStore.create(self.folder / "s", encoder=None, dimension=2, lexical=version is not None).close()
-        self.words = version
-        self.stores = [self.opened(), self.opened()]
-
-    def opened(self) -> DocumentStore:
-        return DocumentStore(self.folder / "s", tombstones_kept=2, filter_bytes=4_000)
+    @initialize(words=st.booleans())
+    def make(self, words: bool) -> None:
+        DocumentStore.create(self.folder / "s", encoder=None, dimension=2, lexical=words).close()
+        self.words = words
+        self.stores, self.readers = [], []
+        for which in range(2):
+            self.stores.append(DocumentStore(self.folder / "s", tombstones_kept=2, filter_bytes=4_000))
+            self.readers.append(Words(self.stores[which], POLICIES[which]))
 
     @rule(which=st.integers(0, 1), batch=documents)
     def upsert(self, which: int, batch: dict[str, tuple[str, dict[str, Any]]]) -> None:
@@ -101,21 +92,16 @@ class DerivedIndexes(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), query=texts, filter=st.none() | filters)
     def look_for_words(self, which: int, query: str, filter: dict[str, Any] | None) -> None:
-        store = self.stores[which]
+        reader = self.readers[which]
         if not self.words:
-            with pytest.raises(InvalidInput):
-                store.best_by_words(query, 5)
+            assert reader.index.refresh().view().words is None
             return
-        expected = literal_bm25(query, [text for text, _ in self.held.values()])
-        np.testing.assert_allclose(store.bm25(query, store.sequences(list(self.held))), expected, rtol=1e-9)
-        terms = store.terms(query, store.sequences([*self.held, "unknown"]))
-        if self.words == WORDS_VERSION:
-            texts = [*(text for text, _ in self.held.values()), ""]
-            np.testing.assert_array_equal(terms, PoolWords.of(texts).terms(query))
-        else:
-            assert terms is None
+        texts = [text for text, _ in self.held.values()]
+        expected = literal_bm25(query, texts)
+        np.testing.assert_allclose(reader.bm25(query, list(self.held)), expected, rtol=1e-9)
+        np.testing.assert_array_equal(reader.terms(query, list(self.held)), PoolWords.of(texts).terms(query))
         wanted = None if filter is None else Filter(filter)
-        found = store.best_by_words(query, 20, wanted)
+        found = reader.best(query, 20, wanted)
         met = [
             (id, score)
             for (id, (_, values)), score in zip(self.held.items(), expected, strict=True)
@@ -124,72 +110,41 @@ class DerivedIndexes(RuleBasedStateMachine):
         assert sorted(found.ids) == sorted(id for id, _ in met)
         np.testing.assert_allclose(found.scores, sorted((score for _, score in met), reverse=True), rtol=1e-9)
 
-    @precondition(lambda self: self.words != WORDS_VERSION)
-    @rule(which=st.integers(0, 1), batches=st.integers(1, 5))
-    def index_words(self, which: int, batches: int) -> None:
-        """So many batches, and then the process dies."""
-        left = batches
-
-        def count(done: int, total: int) -> None:
-            nonlocal left
-            left -= 1
-            assert done <= total
-            if left == 0:
-                raise Interrupted
-
-        with suppress(Interrupted):
-            self.stores[which].index_words(count)
-        self.words = WORDS_VERSION if self.stores[1 - which].has_words() else None
-        assert self.words or batches <= len(self.held) // 3 + 1
-
-    @rule()
-    def index_all_words(self) -> None:
-        assert self.stores[0].index_words() is (self.words != WORDS_VERSION)
-        self.words = WORDS_VERSION
+    @precondition(lambda self: not self.words)
+    @rule(which=st.integers(0, 1))
+    def index_words(self, which: int) -> None:
+        assert self.readers[which].index.index_words()
+        self.words = True
 
     @rule(which=st.integers(0, 1))
     def reopen(self, which: int) -> None:
-        self.stores[which].close()
-        self.stores[which] = self.opened()
+        self.readers[which].index.close()
+        self.stores[which] = DocumentStore(self.folder / "s", tombstones_kept=2, filter_bytes=4_000)
+        self.readers[which] = Words(self.stores[which], POLICIES[which])
 
-    @rule(batches=st.integers(0, 4))
-    def take_over(self, batches: int) -> None:
-        """From the version before the index of the metadata, where the process dies once or not."""
-        for store in self.stores:
-            store.close()
-        with closing(sqlite3.connect(self.folder / "s", isolation_level=None)) as connection:
-            connection.execute("DROP TABLE terms")
-            connection.execute("PRAGMA user_version=2")
-        left, add = batches, metadata_index.add
-
-        def dying(connection: sqlite3.Connection, rows: list[tuple[int, bytes]]) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Interrupted
-            add(connection, rows)
-
-        with self.patches.context() as patch:
-            patch.setattr(metadata_index, "add", dying)
-            with suppress(Interrupted):
-                self.opened().close()
-        self.stores = [self.opened(), self.opened()]
+    @rule()
+    def settle(self) -> None:
+        self.readers[0].index.settle()
 
     @invariant()
-    def terms_are_those_of_what_is_held(self) -> None:
+    def what_was_made_can_be_used(self) -> None:
+        assert not any(reader.index._trainer.files._refused for reader in getattr(self, "readers", []))
+
+    @invariant()
+    def values_are_those_of_what_is_held(self) -> None:
         """Nothing is left of what is gone."""
         if hasattr(self, "stores"):
             with self.stores[0].transaction() as connection:
                 (stale,) = connection.execute(
-                    "SELECT count(*) FROM terms WHERE sequence NOT IN "
+                    "SELECT count(*) FROM field_values WHERE sequence NOT IN "
                     "(SELECT sequence FROM documents WHERE embedding IS NOT NULL)"
                 ).fetchone()
             assert stale == 0
 
     def teardown(self) -> None:
         self.patches.undo()
-        for store in getattr(self, "stores", ()):
-            store.close()
+        for reader in getattr(self, "readers", ()):
+            reader.index.close()
         shutil.rmtree(self.folder)
 
 

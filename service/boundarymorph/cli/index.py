@@ -169,8 +169,8 @@ def say_what_it_holds(
 
 @app.command("compact")
 def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
-    """Rewrite the words without deleted documents, empty the write-ahead log, and train an ivf index again. Services do
-    this by themselves, less thoroughly."""
+    """Empty the write-ahead log, and make the block of a large index and the clusters of an ivf index again. Services
+    do this by themselves, less thoroughly."""
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
     console.print(f"{name} {'compacted' if done else 'is being trained by another process'}")
@@ -178,16 +178,10 @@ def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
 
 @app.command("words")
 def index_words(name: Name, data_directory: DataDirectory = None) -> None:
-    """Add the words for BM25 and hybrid search to an index that was made without them, or index again those of an
-    earlier release. Services can read and write meanwhile, without words. If interrupted, repeat the command: it
-    continues."""
-    from boundarymorph.cli import terminal
-
-    with _local_indexes(data_directory, "index words") as catalog, terminal.progress(console) as progress:
-        bar = progress.add_task(f"words of {name}", total=None)
-        made = catalog.get(name).index_words(
-            lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+    """Add the words for BM25 and hybrid search to an index that was made without them. Services can read and write
+    meanwhile."""
+    with _local_indexes(data_directory, "index words") as catalog:
+        made = catalog.get(name).index_words()
     console.print(f"{name} {'has its words now' if made else 'already had its words'}")
 
 

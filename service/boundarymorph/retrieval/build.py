@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders.encoder import Encoder
     from boundarymorph.retrieval.local.catalog import LocalCatalog
-    from boundarymorph.retrieval.local.vector_index import VectorIndex
+    from boundarymorph.retrieval.local.vectors import Mirror
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.stores.table import Store
 
@@ -95,7 +95,7 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
 
 
 def build_catalog(
-    settings: Settings, make_vectors: Callable[[int], VectorIndex] | None = None, warnings: Sequence[str] = ()
+    settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[str] = ()
 ) -> LocalCatalog:
     """Return the indexes on this machine. Raises InvalidConfiguration if the settings rule them out."""
     from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -103,7 +103,7 @@ def build_catalog(
     try:
         return LocalCatalog(
             settings.data_directory / "indexes",
-            make_vectors,
+            make_mirror,
             warnings=warnings,
             log_bytes=settings.index_log_bytes,
             filter_bytes=settings.filter_bytes,
@@ -166,30 +166,15 @@ def _milvus_catalog(settings: Settings) -> Catalog:
 
 def _searched_catalog(settings: Settings) -> LocalCatalog:
     device = settings.search_device
+    if device == "cpu":
+        return build_catalog(settings)
     try:
-        make_vectors = _device_index(device)
-        if make_vectors is not None:
-            make_vectors(1)
-    except (ImportError, InvalidConfiguration) as error:
+        from boundarymorph.retrieval.local.gpu import mirrors
+
+        return build_catalog(settings, mirrors(int(device.partition(":")[2] or 0)))
+    except InvalidConfiguration as error:
         _log.warning("search_device %s cannot be used, searching on the CPU instead: %s", device, error)
         return build_catalog(settings, warnings=[f"search_device {device} cannot be used here; the CPU searched"])
-    return build_catalog(settings, make_vectors)
-
-
-def _device_index(device: str) -> Callable[[int], VectorIndex] | None:
-    """Return a factory of vector indexes on another device; None for those on the CPU. Raises ImportError."""
-    kind, _, number = device.partition(":")
-    match kind:
-        case "cuda":
-            from boundarymorph.retrieval.local.torch_index import TorchIndex
-
-            return lambda dimension: TorchIndex(dimension, device=device)
-        case "faiss":
-            from boundarymorph.retrieval.local.faiss_index import FaissIndex
-
-            return lambda dimension: FaissIndex(dimension, device=int(number or 0))
-        case _:
-            return None
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:

@@ -1,4 +1,4 @@
-"""Filters over the metadata of documents: a small JSON language, translated to SQL and evaluated in Python.
+"""Filters over the metadata of documents: a small JSON language.
 
     {"language": "en"}                                        a field equals a value
     {"year": {"gte": 1990, "lt": 2000}}                       all of several comparisons of one field
@@ -31,26 +31,14 @@ MOST_SPELLED = 4
 
 Scalar = str | int | float | bool | None
 
-_ORDER: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "gt": (">", operator.gt),
-    "gte": (">=", operator.ge),
-    "lt": ("<", operator.lt),
-    "lte": ("<=", operator.le),
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
 }
 _BRIEFLY = Repr()
 _BRIEFLY.maxstring = _BRIEFLY.maxother = _BRIEFLY.maxlong = 60
-_TYPES = {"text": "'text'", "number": "'integer', 'real'", "true": "'true'", "false": "'false'", "null": "'null'"}
-
-
-@dataclass(frozen=True, slots=True)
-class Sql:
-    """A condition over a column of JSON objects, which is 0 or 1 and never null, and the values of its `?`.
-
-    It mentions the column even if it is always or never true, since SQLite rejects `INDEXED BY` with a constant 0.
-    """
-
-    text: str
-    parameters: tuple[Scalar, ...]
 
 
 class Filter:
@@ -69,12 +57,8 @@ class Filter:
     def __hash__(self) -> int:
         return hash(self.condition)
 
-    def sql(self, column: str) -> Sql:
-        """Translate the filter to SQL over a column, whose name must be trusted."""
-        return self.condition.sql(column)
-
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        """Whether a document's metadata match the filter; equivalent to the SQL."""
+        """Whether a document's metadata match the filter."""
         return self.condition.matches(metadata)
 
 
@@ -83,9 +67,6 @@ class AllOf:
     """True if all parts are; without parts, always."""
 
     parts: frozenset[Condition]
-
-    def sql(self, column: str) -> Sql:
-        return _joined(" AND ", f"{column} IS NOT NULL", self.parts, column)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return all(part.matches(metadata) for part in self.parts)
@@ -97,9 +78,6 @@ class AnyOf:
 
     parts: frozenset[Condition]
 
-    def sql(self, column: str) -> Sql:
-        return _joined(" OR ", f"{column} IS NULL", self.parts, column)
-
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return any(part.matches(metadata) for part in self.parts)
 
@@ -109,10 +87,6 @@ class Not:
     """The negation of its part."""
 
     part: Condition
-
-    def sql(self, column: str) -> Sql:
-        inner = self.part.sql(column)
-        return Sql(f"NOT {inner.text}", inner.parameters)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return not self.part.matches(metadata)
@@ -124,10 +98,6 @@ class Exists:
 
     path: tuple[str, ...]
 
-    def sql(self, column: str) -> Sql:
-        tests = [f"json_type({column}, ?) IS NOT NULL"] * len(spellings(self.path))
-        return Sql(f"({' OR '.join(tests)})", tuple(map(_json_path, spellings(self.path))))
-
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return bool(reach(metadata, self.path))
 
@@ -136,7 +106,7 @@ class Exists:
 class Compare:
     """Whether a field, or an element of it, is of one type and compares to one of the values.
 
-    type: one of _TYPES; comparison: "in", or one of _ORDER with one value.
+    type: as of `type_of`; comparison: "in", or one of _ORDER with one value.
     """
 
     path: tuple[str, ...]
@@ -144,43 +114,10 @@ class Compare:
     comparison: str
     values: tuple[Scalar, ...]
 
-    def sql(self, column: str) -> Sql:
-        *others, last = spellings(self.path)
-        condition = self._sql(column, last)
-        for path in reversed(others):
-            first = self._sql(column, path)
-            condition = Sql(
-                f"CASE WHEN json_type({column}, ?) IS NOT NULL THEN ({first.text}) ELSE ({condition.text}) END",
-                (_json_path(path), *first.parameters, *condition.parameters),
-            )
-        return condition
-
-    def _sql(self, column: str, names: tuple[str, ...]) -> Sql:
-        path, types, values = _json_path(names), _TYPES[self.type], self.values if self._has_operand else ()
-        kind, value = f"json_type({column}, ?)", f"json_extract({column}, ?)"
-        within = f"json_each({column}, ?) WHERE type IN ({types}) AND {self._test('atom')}"
-        return Sql(
-            f"CASE WHEN {kind} IN ({types}) THEN {self._test(value)} "  # noqa: S608
-            f"WHEN {kind} = 'array' THEN EXISTS (SELECT 1 FROM {within}) ELSE 0 END",
-            (path, *((path, *values) if self._has_operand else ()), path, path, *values),
-        )
-
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         for found in reach(metadata, self.path):
             return any(self._meets(element) for element in (found if isinstance(found, list) else [found]))
         return False
-
-    @property
-    def _has_operand(self) -> bool:
-        """Whether the value is compared, not only its type."""
-        return self.type in ("text", "number")
-
-    def _test(self, operand: str) -> str:
-        if not self._has_operand:
-            return "1"
-        if self.comparison == "in":
-            return f"{operand} IN ({', '.join('?' * len(self.values))})"
-        return f"{operand} {_ORDER[self.comparison][0]} ?"
 
     def _meets(self, value: object) -> bool:
         if isinstance(value, (dict, list)) or type_of(value) != self.type:
@@ -189,7 +126,7 @@ class Compare:
             value = value.partition("\0")[0]
         if self.comparison == "in":
             return value in self.values
-        return _ORDER[self.comparison][1](value, self.values[0])
+        return _ORDER[self.comparison](value, self.values[0])
 
 
 Condition = AllOf | AnyOf | Not | Exists | Compare
@@ -364,20 +301,3 @@ def by_spelling(leaf: Exists | Compare) -> Condition:
             condition = AllOf(frozenset({Not(Exists(path)), condition}))
         condition = AnyOf(frozenset({replace(leaf, path=path), condition}))
     return condition
-
-
-def _json_path(path: tuple[str, ...]) -> str:
-    return "$" + "".join(f'."{name}"' for name in path)
-
-
-def _joined(by: str, empty: str, parts: frozenset[Condition], column: str) -> Sql:
-    """Join sorted conditions into a balanced tree, because SQLite limits the depth of an expression."""
-    pieces = sorted((part.sql(column) for part in parts), key=repr) or [Sql(empty, ())]
-    while len(pieces) > 1:
-        pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]
-        pieces = [Sql(by.join(f"({piece.text})" for piece in pair), _parameters(pair)) for pair in pairs]
-    return Sql(f"({pieces[0].text})", pieces[0].parameters)
-
-
-def _parameters(pieces: Sequence[Sql]) -> tuple[Scalar, ...]:
-    return tuple(value for piece in pieces for value in piece.parameters)

@@ -2,16 +2,12 @@
 
 Indexes store float16 and normalize vectors when reading them, so a pool's float32 rows contain no more information than
 float16. A frame therefore carries them as float16, and its reader normalizes them again, with the same result bit for
-bit (`halves`). The writer still verifies every row, and sends those that would come out differently additionally as
-float32.
+bit (`halves`). The writer verifies that, and sends rows of which one would come out differently as they are.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast, get_args
 
@@ -30,9 +26,8 @@ from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
-VERSION = "4"
+VERSION = "5"
 HEADER_BYTES = 2**20  # limit for names, shapes and warnings
-MOST_WORKERS = 4  # threads that convert the rows of all frames
 _BLOCK = 2**18  # numbers normalized at a time, so that they stay in the CPU's cache
 _FEATURE = "feature:"
 _TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U32": "<u4", "U8": "|u1"}
@@ -51,7 +46,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
     offsets = np.zeros(len(pool) + 1, dtype="<u4")
     np.cumsum([len(id) for id in (pool.ids if ids.isascii() else map(_utf8, pool.ids))], out=offsets[1:])
     tensors = {
-        **_rows(pool.embeddings),
+        "vectors": _rows(pool.embeddings),
         "query": pool.query,
         "scores": pool.scores,
         "ids": np.frombuffer(ids.encode(), dtype=np.uint8),
@@ -143,28 +138,17 @@ def _frame(tensors: Mapping[str, NDArray[Any]], kind: str, **metadata: str) -> b
     return save(contiguous, {"type": kind, "version": VERSION, **metadata})
 
 
-def _rows(vectors: NDArray[np.floating]) -> Tensors:
-    """Return the rows as float16 plus those that float16 does not restore; or unchanged if that is shorter."""
+def _rows(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the rows as float16 if that restores them, else unchanged."""
     if vectors.dtype != np.float32:
-        return {"vectors": vectors}
+        return vectors
     vectors = np.ascontiguousarray(vectors)
-    count, dimension = vectors.shape
-    halves = np.empty((count, dimension), dtype="<f2")
-    differs = np.zeros(count, dtype=np.bool_)
-
-    def convert(rows: slice) -> None:
+    halves = np.empty(vectors.shape, dtype="<f2")
+    for rows in _blocks(vectors):
         halves[rows] = halves_from_floats(vectors[rows])
-        wrong = unit_from_halves(halves[rows]).view(np.uint32) != vectors[rows].view(np.uint32)
-        if wrong.any():
-            differs[rows] = wrong.any(axis=1)
-
-    _by_blocks(convert, count, dimension)
-    exceptions = np.flatnonzero(differs).astype("<u4")
-    if 2 * len(exceptions) > count:
-        return {"vectors": vectors}
-    if not len(exceptions):
-        return {"vectors": halves}
-    return {"vectors": halves, "exceptions": exceptions, "exact": vectors[exceptions]}
+        if (unit_from_halves(halves[rows]).view(np.uint32) != vectors[rows].view(np.uint32)).any():
+            return vectors
+    return halves
 
 
 def _vectors(tensors: Tensors) -> NDArray[Any]:
@@ -175,37 +159,17 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
     if sent.dtype != np.float16:
         _check_unit(sent, "one of its vectors")
         return sent
-    count, dimension = sent.shape
-    vectors = np.empty((count, dimension), dtype=np.float32)
-    lengths = np.empty(count)
-
-    def convert(rows: slice) -> None:
-        vectors[rows], lengths[rows] = unit_rows_of(sent[rows])
-
-    _by_blocks(convert, count, dimension)
-    _check_lengths(lengths, "one of its vectors")
-    if "exceptions" in tensors:
-        exceptions = _taken(tensors, "exceptions", np.dtype("<u4"), None)
-        if exceptions.ndim != 1 or (exceptions >= count).any() or (exceptions[1:] <= exceptions[:-1]).any():
-            raise MalformedFrame("its exceptions are not rows in ascending order")
-        vectors[exceptions] = exact = _taken(tensors, "exact", np.dtype("<f4"), (len(exceptions), dimension))
-        _check_unit(exact, "one of its vectors")
+    vectors = np.empty(sent.shape, dtype=np.float32)
+    for rows in _blocks(vectors):
+        vectors[rows], lengths = unit_rows_of(sent[rows])
+        _check_lengths(lengths, "one of its vectors")
     return vectors
 
 
-def _by_blocks(convert: Callable[[slice], None], count: int, dimension: int) -> None:
-    """Convert all rows in concurrent blocks; NumPy releases the GIL meanwhile."""
-    step = max(1, _BLOCK // dimension)
-    blocks = [slice(start, start + step) for start in range(0, count, step)]
-    if len(blocks) == 1:
-        convert(blocks[0])
-    else:
-        list(_workers().map(convert, blocks))
-
-
-@cache
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="frame")
+def _blocks(vectors: NDArray[Any]) -> Iterator[slice]:
+    """Yield the rows in parts that stay in the CPU's cache."""
+    step = max(1, _BLOCK // vectors.shape[1])
+    yield from (slice(start, start + step) for start in range(0, len(vectors), step))
 
 
 def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:

@@ -60,9 +60,7 @@ class Settings(BaseSettings):
         4 * 2**20, ge=2**16, description="size of an index's write-ahead log above which a write empties it"
     )
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
-    search_device: str = Field(
-        "cpu", pattern=r"^(cpu|cuda(:\d+)?|faiss(:\d+)?)$", description="cuda: PyTorch; faiss: FAISS on a GPU"
-    )
+    search_device: str = Field("cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="faiss, or faiss:N: FAISS on a GPU")
     open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
     filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
     selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")

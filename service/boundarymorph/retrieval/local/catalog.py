@@ -38,11 +38,11 @@ from boundarymorph.retrieval.catalog import (
 )
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.local.matching import FILTER_BYTES
+from boundarymorph.retrieval.local.metadata import FILTER_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.totals import Totals, files_of
-from boundarymorph.retrieval.local.vector_index import VectorIndex
+from boundarymorph.retrieval.local.vectors import Mirror
 from boundarymorph.retrieval.local.words_index import WordsIndex
 from boundarymorph.retrieval.storage import exists, storage_errors, sync
 
@@ -62,7 +62,7 @@ class _Open:
 
 
 class LocalCatalog:
-    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and trained structures beside it.
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and blocks beside it.
 
     An index appears and disappears when its folder is renamed, so no process ever sees a partial one. A generation is
     random, so processes that still have a deleted index open never touch a later one of the same name. Any number of
@@ -72,21 +72,21 @@ class LocalCatalog:
     def __init__(
         self,
         directory: Path,
-        make_vectors: Callable[[int], VectorIndex] | None = None,
+        make_mirror: Callable[[int], Mirror] | None = None,
         *,
         warnings: Sequence[str] = (),
         log_bytes: int = LOG_BYTES,
         filter_bytes: int = FILTER_BYTES,
         most_open: int = MOST_OPEN,
     ) -> None:
-        """make_vectors: makes the vector index of every index, whatever its kind, for instance on an accelerator.
+        """make_mirror: see `LocalIndex`.
 
         warnings: added to every answer, about how these indexes are searched. log_bytes: see `DocumentStore`.
         filter_bytes: memory of each index for the matches of recent filters. most_open: indexes whose files and vectors
         are kept open; of the caller that uses most of them, the one it used the longest ago makes room for another.
         """
         self._directory = directory
-        self._make_vectors = make_vectors
+        self._make_mirror = make_mirror
         self._warnings = warnings
         self._log_bytes = log_bytes
         self._filter_bytes = filter_bytes
@@ -235,7 +235,7 @@ class LocalCatalog:
         store = DocumentStore(self._file(folder), log_bytes=self._log_bytes, filter_bytes=self._filter_bytes)
         if store.info.kind == WORDS:
             return WordsIndex(name, store)
-        return LocalIndex(name, store, self._make_vectors, warnings=self._warnings)
+        return LocalIndex(name, store, self._make_mirror, warnings=self._warnings)
 
     @contextmanager
     def _looked_at(self, name: str) -> Iterator[LocalIndex]:
@@ -321,9 +321,7 @@ class LocalCatalog:
         return _locked(self._directory, fcntl.LOCK_SH)
 
     def _tidy(self) -> None:
-        """Remove leftovers of killed processes and earlier versions, and restore an index about to be replaced."""
-        for remains in self._directory.glob("*/*.snapshots"):  # of vectors, written by earlier versions
-            shutil.rmtree(remains, ignore_errors=True)
+        """Remove leftovers of killed processes, and restore an index about to be replaced."""
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
         with suppress(OSError), _locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):

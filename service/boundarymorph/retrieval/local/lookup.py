@@ -14,12 +14,7 @@ from boundarymorph.retrieval.pieces import STOP, first_piece, size_of
 
 _PARAMETERS = 500
 LIVING = "embedding IS NOT NULL"
-COVERED = "documents INDEXED BY filtered"  # to read sequence, id and metadata without the documents
-
-# A covering index of what filters and rankings read of every document, without the texts.
-SCHEMA = f"""
-CREATE INDEX filtered ON documents (sequence, id, metadata) WHERE {LIVING};
-"""
+COVERED = "documents INDEXED BY living"  # to read sequence and id without the documents
 
 
 def select(

@@ -21,7 +21,8 @@ class Neighbours:
     """n documents, best first.
 
     matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
-    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; warnings: about how they were found.
+    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; rows: (n,) where they are in the index;
+    warnings: about how they were found.
     """
 
     ids: list[str]
@@ -29,6 +30,7 @@ class Neighbours:
     places: NDArray[np.int64]
     scores: NDArray[np.float64]
     sequences: NDArray[np.int64]
+    rows: NDArray[np.int64]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -79,6 +81,7 @@ class Rows:
         rows: NDArray[np.int64],
         matrix: NDArray[np.float32],
         places: NDArray[np.int64],
+        warnings: tuple[str, ...] = (),
     ) -> Neighbours:
         """Return the best `depth` of m ascending rows, by their exact scores. Their vectors are those of the matrix at
         (m,) places."""
@@ -88,7 +91,7 @@ class Rows:
             best = np.argsort(-scores, kind="stable")[:depth]
             chosen = rows[best]
             ids = list(map(self.ids.__getitem__, chosen.tolist()))
-            return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen])
+            return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen], chosen, warnings)
 
 
 class RowBook:
@@ -127,14 +130,15 @@ class RowBook:
                 alive[row] = False
         self.now = replace(self.now, alive=alive, living=len(self._row_of))
 
-    def close_gaps(self) -> NDArray[np.int64]:
-        """Move living documents to the first rows, in order; return their former rows."""
+    def close_gaps(self, base: int) -> NDArray[np.int64]:
+        """Move the living documents after the first `base` rows together, in order; return the former rows of these."""
         now = self.now
-        rows = np.flatnonzero(now.alive)
-        ids = [now.ids[row] for row in rows]
-        self._row_of = {id: row for row, id in enumerate(ids)}
-        self.now = Rows(ids, now.sequences[rows], np.ones(len(ids), np.bool_), len(ids), now.numbering + 1)
-        return rows
+        moved = np.flatnonzero(now.alive[base:]) + base
+        rows = np.concatenate([np.arange(base), moved])
+        ids = now.ids[:base] + [now.ids[row] for row in moved]
+        self._row_of |= {id: row for row, id in enumerate(ids[base:], start=base)}
+        self.now = Rows(ids, now.sequences[rows], now.alive[rows], now.living, now.numbering + 1)
+        return moved
 
 
 def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:

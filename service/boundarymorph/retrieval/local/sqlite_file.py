@@ -212,12 +212,6 @@ def storage_trouble(path: Path) -> Iterator[None]:
         raise
 
 
-def execute(connection: sqlite3.Connection, script: str) -> None:
-    """Execute every statement of a script in the caller's transaction, which `executescript` would end."""
-    for statement in filter(str.strip, script.split(";")):
-        connection.execute(statement)
-
-
 def _size(path: Path) -> int:
     """Return the bytes of a file; 0 if it does not exist."""
     try:

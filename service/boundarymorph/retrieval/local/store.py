@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +17,16 @@ from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.catalog import WORDS
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.fusion import FusedRanking
 from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
-from boundarymorph.retrieval.local import directions, lookup, metadata_index, schema
+from boundarymorph.retrieval.local import directions, lookup, metadata, schema
 from boundarymorph.retrieval.local.directions import Directions
 from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
-from boundarymorph.retrieval.local.matching import FILTER_BYTES, MatchingReader
+from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
-from boundarymorph.retrieval.local.words import bury_words, index_more_words, words_version
 from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.vectors import unit_embeddings
-from boundarymorph.retrieval.words.lexical import WORDS_VERSION
-from boundarymorph.retrieval.words.lexical_index import LexicalReader, append, merge_segments
+
+_PAGE_CHARACTERS = 2**22  # of texts, after which a page ends; their words take some eight times as many bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Changes:
 
     ids, vectors: documents written, in order, with (n, d) float32 unit rows. sequences: (n,) int64, the number of each
     of these writes. deleted: ids of deleted documents. sequence: where the next call continues. complete: whether there
-    were no further changes at the time.
+    were no further changes at the time. contents: the texts of the documents written, if they were asked for.
     """
 
     ids: list[str]
@@ -46,6 +44,7 @@ class Changes:
     sequence: int
     complete: bool
     sequences: NDArray[np.int64]
+    contents: list[str]
 
 
 class DocumentStore(SqliteFile):
@@ -67,7 +66,7 @@ class DocumentStore(SqliteFile):
         log_bytes: int = LOG_BYTES,
         filter_bytes: int = FILTER_BYTES,
     ) -> None:
-        """Open an existing store, after migrating one of an older version, in batches of documents.
+        """Open an existing store.
 
         tombstones_kept: deletions that `changes` still lists individually; page: how many changes it returns at a time;
         log_bytes: size of SQLite's write-ahead log above which a write empties it; filter_bytes: memory for the
@@ -77,12 +76,11 @@ class DocumentStore(SqliteFile):
         super().__init__(path, log_bytes=log_bytes)
         self._tombstones_kept = tombstones_kept
         self._page = page
-        self._words = LexicalReader()
         self._matched = MatchingReader(most_bytes=filter_bytes)
         self._directions: tuple[int, Directions] | None = None
-        schema.migrate(self)
+        schema.check(self)
         with self.transaction() as connection:
-            self.info = schema.configuration(connection, words_version(connection) is not None)
+            self.info = schema.configuration(connection)
 
     @classmethod
     def create(
@@ -90,7 +88,7 @@ class DocumentStore(SqliteFile):
     ) -> DocumentStore:
         """Create the file, which must not exist, and open it. Raises InvalidInput for an invalid dimension.
 
-        lexical: whether to keep an inverted index of the words, for `bm25` and `best_by_words`.
+        lexical: whether its words are to be indexed.
         """
         if dimension < 1 and kind != WORDS:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
@@ -118,7 +116,7 @@ class DocumentStore(SqliteFile):
         ]
         with self.write() as connection:
             replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])]
-            metadata_index.remove(connection, replaced)
+            metadata.remove(connection, replaced)
             before = last_sequence(connection)
             connection.executemany(
                 "INSERT OR REPLACE INTO documents (id, digest, embedding, title, text, metadata) "
@@ -127,11 +125,7 @@ class DocumentStore(SqliteFile):
             )
             kept = sorted({document.id: number for number, document in enumerate(documents)}.values())
             written = [before + 1 + number for number in kept]
-            metadata_index.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
-            bury_words(connection, replaced)
-            if version := words_version(connection):
-                append(connection, version, written, [documents[number].content for number in kept])
-            merge_segments(connection)
+            metadata.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; return how many of the ids existed."""
@@ -181,27 +175,49 @@ class DocumentStore(SqliteFile):
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
         return int(rows) - int(tombstones)
 
-    def changes(self, after: int) -> Changes:
+    def changes(self, after: int, *, texts: bool = False) -> Changes:
         """Return a page of the writes and deletions after sequence number `after`; 0 is the beginning.
 
         Deletions are recorded only for some time; see `forgets`.
         """
         with self.transaction() as connection:
-            rows = connection.execute(
-                "SELECT sequence, id, embedding FROM documents WHERE sequence > ? ORDER BY sequence LIMIT ?",
+            columns = "sequence, id, embedding, title, text" if texts else "sequence, id, embedding, NULL, NULL"
+            rows, complete = self._read_page(
+                connection,
+                f"SELECT {columns} FROM documents WHERE sequence > ? ORDER BY sequence LIMIT ?",  # noqa: S608
                 (after, self._page),
-            ).fetchall()
-            complete = len(rows) < self._page
+            )
             sequence = last_sequence(connection) if complete else rows[-1][0]
         written = [row for row in rows if row[2] is not None]
         return Changes(
-            ids=[id for _, id, _ in written],
-            vectors=self._vectors([embedding for *_, embedding in written]),
-            deleted=[id for _, id, embedding in rows if embedding is None],
+            ids=[row[1] for row in written],
+            vectors=self._vectors([row[2] for row in written]),
+            deleted=[row[1] for row in rows if row[2] is None],
             sequence=sequence,
             complete=complete,
-            sequences=np.array([sequence for sequence, *_ in written], dtype=np.int64),
+            sequences=np.array([row[0] for row in written], dtype=np.int64),
+            contents=_contents(written) if texts else [],
         )
+
+    def pages(self, until: int, *, texts: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float16], list[str]]]:
+        """Yield the documents written up to a sequence number, in order: their numbers, stored vectors, and texts.
+
+        Each page is read in a transaction of its own. What is replaced or deleted meanwhile may be left out.
+        """
+        columns = "sequence, id, embedding, title, text" if texts else "sequence, id, embedding, NULL, NULL"
+        after, complete = 0, False
+        while not complete:
+            with self.transaction() as connection:
+                rows, complete = self._read_page(
+                    connection,
+                    f"SELECT {columns} FROM documents WHERE {LIVING} AND sequence > ? AND sequence <= ? "  # noqa: S608
+                    "ORDER BY sequence LIMIT ?",
+                    (after, until, self._page),
+                )
+            if rows:
+                after = rows[-1][0]
+                numbers = np.array([row[0] for row in rows], np.int64)
+                yield numbers, self._halves([row[2] for row in rows]), _contents(rows) if texts else []
 
     def forgets(self, after: int) -> bool:
         """Whether `changes` no longer lists every deletion after this number; then use `living`."""
@@ -253,60 +269,11 @@ class DocumentStore(SqliteFile):
         with self.transaction() as connection:
             return last_sequence(connection)
 
-    def embeddings(self, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the (d,) unit vectors of these documents, by id and in their order, without unknown ones."""
-        with self.transaction() as connection:
-            rows = dict(select(connection, "id, embedding", ids))
-        present = [id for id in dict.fromkeys(ids) if id in rows]
-        return dict(zip(present, self._vectors([rows[id] for id in present]), strict=True))
-
-    def bm25(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (n,) BM25 of n documents for a query, by sequence numbers, with the statistics of the whole store.
-
-        0 for a document that was replaced or deleted since. Raises InvalidInput if the words are not indexed.
-        """
-        with self.transaction() as connection:
-            version = self._require_words(connection)
-            return self._words.scores(connection, version, query, sequences)
-
-    def terms(self, query: str, sequences: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Return (w, n) which of the w `lexical.query_terms` n documents have, by their sequence numbers.
-
-        None if the words are those of an earlier version, until `index_words` makes them anew. False for a document
-        that was replaced or deleted since. Raises InvalidInput if the words are not indexed.
-        """
-        with self.transaction() as connection:
-            current = self._require_words(connection) == WORDS_VERSION
-            return self._words.terms(connection, query, sequences) if current else None
-
-    def sequences(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return (n,) the sequence numbers of n documents; that of no living document for an unknown id."""
-        with self.transaction() as connection:
-            # Includes tombstones, which saves reading the rows: their numbers belong to no living document.
-            numbers = dict(select(connection, "id, sequence", ids, where="TRUE"))
-        return np.array([numbers.get(id, 0) for id in ids], dtype=np.int64)
-
-    def best_by_words(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
-        """Return up to `depth` documents with the highest BM25 that contain a word of the query and match the filter.
-
-        The statistics are those of the whole store. Ties are in order of writing. Raises InvalidInput if the store has
-        no index of its words.
-        """
-        if depth < 1:
-            raise InvalidInput(f"the depth must be at least 1, not {depth}")
-        with self.transaction() as connection:
-            version = self._require_words(connection)
-            among = None if filter is None else self._matched.sequences(connection, filter)
-            sequences, scores = self._words.best(connection, version, query, depth, among)
-            ids = dict(select(connection, "sequence, id", sequences.tolist(), by="sequence", table=COVERED))
-        return FusedRanking([ids[sequence] for sequence in sequences.tolist()], scores)
-
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
         """Return ascending sequence numbers, as in `changes`, of all documents whose metadata match a filter.
 
         Numbers of replaced or deleted documents may be among them, for callers that know which documents live; that
-        saves looking up the ids. The metadata index narrows down equality and membership; ranges, `not` and `exists`
-        alone read all metadata, or those written since the filter was last used.
+        saves looking up the ids.
         """
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
@@ -315,9 +282,7 @@ class DocumentStore(SqliteFile):
         """Remove documents by id and sequence number; return how many there were."""
         present = [id for id, _ in rows]
         before = last_sequence(connection)
-        metadata_index.remove(connection, [sequence for _, sequence in rows])
-        bury_words(connection, [sequence for _, sequence in rows])
-        merge_segments(connection)
+        metadata.remove(connection, [sequence for _, sequence in rows])
         connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
         (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
         if tombstones - len(present) > self._tombstones_kept:
@@ -340,49 +305,36 @@ class DocumentStore(SqliteFile):
         return int(count)
 
     def has_words(self) -> bool:
-        """Whether the words are indexed; another process may have done that since this store was opened."""
+        """Whether the words are indexed; another process may have begun that since this store was opened."""
         with self.transaction() as connection:
-            return words_version(connection) is not None
+            return bool(fact(connection, "words"))
 
-    def compact(self) -> None:
-        """Remove replaced and deleted documents from the words, and empty SQLite's log."""
+    def index_words(self) -> bool:
+        """Let the words be indexed from now on, by every process that has the store open. False if they already are."""
         with self.write() as connection:
-            merge_segments(connection, dead_share=0)
-        self.empty_log()
+            return connection.execute("UPDATE meta SET value = 1 WHERE key = 'words' AND value IS NULL").rowcount > 0
 
-    def index_words(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-        """Index the words of the store, one batch of documents per transaction. False if they already are.
+    def _read_page(self, connection: sqlite3.Connection, query: str, values: Sequence[int]) -> tuple[list[Any], bool]:
+        """Return rows until their texts are long or there are no more, and whether there are no more."""
+        rows, size = [], 0
+        for row in connection.execute(query, values):
+            rows.append(row)
+            size += len(row[4] or "")
+            if size >= _PAGE_CHARACTERS:
+                return rows, False
+        return rows, len(rows) < self._page
 
-        Words of an earlier version are removed first, so until the end the store has none, as when it was made without.
-        Others may read and write meanwhile, or do the same work. Once the index is complete, every process that has the
-        store open uses it. Interrupted work is continued at the next call. on_progress: called with the number of
-        indexed documents and the total.
-        """
-        made, total = False, self.count()
-        while (done := self._index_more_words()) is not None:
-            made = True
-            on_progress(done, max(done, total))
-        return made
-
-    def _vectors(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
+    def _halves(self, embeddings: Sequence[bytes]) -> NDArray[np.float16]:
         if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
             raise CorruptIndex(f"{self.path} holds embeddings that are not of its {self.info.dimension} dimensions")
-        stored = np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(-1, self.info.dimension)
-        vectors, lengths = unit_rows_of(stored)
-        if not (np.abs(lengths - 1) <= TOLERANCE).all():
+        return np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(len(embeddings), self.info.dimension)
+
+    def _vectors(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
+        vectors, lengths = unit_rows_of(self._halves(embeddings))
+        if self.info.dimension and not (np.abs(lengths - 1) <= TOLERANCE).all():
             raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
         return vectors
 
-    def _index_more_words(self) -> int | None:
-        with self.write() as connection:
-            return index_more_words(connection)
 
-    def _require_words(self, connection: sqlite3.Connection) -> int:
-        """Return the version of the words. Raises InvalidInput if there are none."""
-        version = words_version(connection)
-        if version is None:
-            raise InvalidInput(
-                "this index has no lexical part; query it without BM25 and hybrid retrieval, or create it with "
-                "`boundarymorph index words NAME`"
-            )
-        return version
+def _contents(rows: Sequence[Any]) -> list[str]:
+    return [Document(id, text, title).content for _, id, _, title, text in rows]

@@ -1,4 +1,4 @@
-"""When the structure of an index's vectors is made, and by which process."""
+"""When the block of an index is made, and by which process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
 
 from boundarymorph.errors import BoundaryMorphError, UnknownIndex
+from boundarymorph.retrieval.local.blocks import BlockFiles
+from boundarymorph.retrieval.local.rows import RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.structures import Kept, Structure, StructureFiles
+from boundarymorph.retrieval.local.vectors import Block, VectorIndex
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPolicy:
-    """When the structure of an index is made: clusters for kind ivf, a file of the vectors for kind flat.
+    """When the block of an index is made.
 
     least: number of documents below which there is none, and number of changes below which it is not made again;
     share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
@@ -30,33 +31,28 @@ class TrainingPolicy:
     pause: float = 5.0
     longest: float = 600.0
 
-    def due(self, vectors: Structure) -> bool:
+    def due(self, vectors: VectorIndex) -> bool:
         if vectors.sequence:
             return vectors.changed >= max(self.least, int(self.share * len(vectors)))
         return len(vectors) >= self.least
 
 
-class Trainer(Generic[Kept]):
-    """Makes the structure of one index in a thread; only one process at a time does that for an index.
+class Trainer:
+    """Makes the block of one index in a thread; only one process at a time does that for an index.
 
-    `adopt` is called in that thread with each newer structure, whether this process or another made it. A failed
-    attempt is logged and repeated after the pause; the index keeps working as it is.
+    `adopt` is called in that thread with each newer block, whether this process or another made it. A failed attempt is
+    logged and repeated after the pause; the index keeps working as it is.
     """
 
     def __init__(
         self,
         store: DocumentStore,
-        files: StructureFiles[Kept],
-        make: Callable[[Callable[[], None]], Kept | None],
-        adopt: Callable[[Kept], None],
+        adopt: Callable[[Block, RowBook], None],
         policy: TrainingPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make: returns a structure of all documents, None if there are none. It calls its argument now and then, which
-        raises an exception once the index is closed."""
-        self.files = files
+        self.files = BlockFiles(store)
         self._store = store
-        self._make = make
         self._adopt = adopt
         self._policy = policy
         self._clock = clock
@@ -66,7 +62,7 @@ class Trainer(Generic[Kept]):
         self._failures = 0
         self._closed = False
 
-    def consider(self, vectors: Structure) -> None:
+    def consider(self, vectors: VectorIndex) -> None:
         """Start training if it is due and none is running."""
         if not self._policy.due(vectors):
             return
@@ -78,21 +74,19 @@ class Trainer(Generic[Kept]):
             self._thread.start()
 
     def train(self, after: int) -> bool:
-        """Adopt a structure of a change later than `after`: another process's, or one made now, unless the store is
-        empty.
+        """Adopt a block of a change later than `after`: another process's, or one made now, unless the store is empty.
 
-        Returns False if another process is training. Raises OSError, StorageUnavailable, and UnknownIndex once closed.
+        Returns False if another process is making one. Raises OSError, StorageFull, StorageUnavailable, and
+        UnknownIndex once closed.
         """
         with self.files.lock() as ours:
-            index = self.files.newest(after)
-            if index is None and not ours:
+            newest = self.files.newest(after)
+            if newest is None and not ours:
                 return False
-            if index is None and (index := self._make(self._checkpoint)) is not None:
-                self.files.write(index, self._checkpoint)
-                if self.files.mapped:
-                    index = self.files.newest(after)
-        if index is not None:
-            self._adopt(index)
+            if newest is None and self.files.write(self._checkpoint):
+                newest = self.files.newest(after)
+        if newest is not None:
+            self._adopt(*newest)
         return True
 
     def wait(self) -> None:

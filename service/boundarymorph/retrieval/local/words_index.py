@@ -28,34 +28,32 @@ class WordsIndex(LocalIndex):
             raise InvalidInput(
                 f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
             )
-        with self._store.one_state():
-            if not self._store.count():
+        with self._one_state() as view:
+            if not len(view):
                 raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
-            ranked = self._store.best_by_words(search.query, search.depth, search.condition)
-            texts = self._texts(ranked.ids)
-        if not ranked.ids:
+            words = view.words
+            assert words is not None
+            if search.condition is not None:
+                view = view.among(self._store.matching_sequences(search.condition))
+            with computing():
+                rows, scores = words.best(search.query, search.depth, view.rows.alive)
+            ids = [view.rows.ids[row] for row in rows.tolist()]
+            texts = self._texts(ids)
+        if not ids:
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
         from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
 
         with computing():  # which also bounds the memory for words
-            words = PoolWords.of(texts)
+            found = PoolWords.of(texts)
             del texts
-            vectors, query = lexical_vectors(words, search.query)
-            features = {"bm25": ranked.scores, "similarity": exact_scores(vectors, query)}
-            terms = words.terms(search.query)
-        return Retrieved(Pool(ranked.ids, vectors, query, ranked.scores, features, terms), vectors="lexical")
+            vectors, query = lexical_vectors(found, search.query)
+            features = {"bm25": scores, "similarity": exact_scores(vectors, query)}
+            terms = found.terms(search.query)
+        return Retrieved(Pool(ids, vectors, query, scores, features, terms), vectors="lexical")
 
     def _texts(self, ids: Sequence[str]) -> list[str]:
         """Return what the vectors of documents, all of which are there, are made from."""
         pieces = in_pieces(self._store.documents, ids)
         return beginnings((document.content for piece in pieces for document in piece.values()), len(ids))
-
-    def settle(self) -> None:
-        """Do nothing: there is nothing to train."""
-
-    def compact(self) -> bool:
-        """Remove deleted documents from the words, and empty the store's log."""
-        self._store.compact()
-        return True

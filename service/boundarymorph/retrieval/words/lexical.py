@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from zlib import crc32
 
 import numpy as np
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import check_awaited
 
-WORDS_VERSION = 2  # of the words in an index; version 1 had no stems
-READABLE_VERSIONS = (1, WORDS_VERSION)
+WORDS_VERSION = 3  # of the rules by which the words of an index are made
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
 MOST_TERMS = 64  # of a query
@@ -25,32 +24,35 @@ MOST_TERMS = 64  # of a query
 _SPACE = ord(" ")
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+    "\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
+_IDEOGRAPHS = "\u2e80"  # from here on, a character without spaces around it is often a word
+_POINTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670]")
 _SHORT = 32  # characters; shorter runs are likely to recur
 _HEAD = 4  # bytes by which words are found
 _STEM_BYTES = 4 * STEM_LETTERS  # at most, in UTF-8
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
-_FOLDING = "boundarymorph.retrieval.words.lexical"
+_FOLDING, _FOLDING_QUERIES = "boundarymorph.words", "boundarymorph.words.queries"
 
 
-def words(text: str) -> list[bytes]:
-    """Return the words of a text in order, as UTF-8.
+def words(text: str, *, query: bool = False) -> list[bytes]:
+    """Return the words of a text or query in order, as UTF-8.
 
-    A word is a run of letters, marks, digits and underscores, in lower case (full case folding), in compatibility form
-    and without the accents of U+0300 to U+036F. Text written without spaces (Chinese, Japanese, Thai ...) becomes
-    overlapping pairs of characters. Nothing is stemmed or dropped.
+    A word is a run of letters, marks, digits and underscores, in lower case (full case folding), in compatibility form,
+    without the accents of U+0300 to U+036F and the points of Hebrew and Arabic vowels. Text written without spaces
+    becomes overlapping pairs of characters, and that in Chinese, Japanese or Korean also single ones, which a query has
+    only where it has no pair. Nothing is stemmed or dropped.
     """
-    return _spaced(_folded(text)).split()
+    return _spaced(_folded(text, query)).split()
 
 
-def hashes(text: str) -> NDArray[np.uint32]:
-    """Return (length,) the CRC-32 of each word of a text, in order.
+def hashes(query: str) -> NDArray[np.uint32]:
+    """Return (length,) the CRC-32 of each word of a query, in order.
 
     In a vocabulary of a million words, about one in 4,000 has the same hash as another, and they count as one word.
     """
-    found = words(text)
+    found = words(query, query=True)
     return np.fromiter(map(crc32, found), dtype=np.uint32, count=len(found))
 
 
@@ -60,7 +62,7 @@ def query_terms(query: str) -> list[bytes]:
     A term is the first STEM_LETTERS letters of a word. That of a shorter word ends with a space: only the word itself
     begins so.
     """
-    return list(dict.fromkeys(_stem(word) for word in words(query)))[:MOST_TERMS]
+    return list(dict.fromkeys(_stem(word) for word in words(query, query=True)))[:MOST_TERMS]
 
 
 def stem_numbers(terms: Sequence[bytes]) -> NDArray[np.uint64]:
@@ -99,11 +101,12 @@ class PoolWords:
     ends: NDArray[np.int64]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> PoolWords:
+    def of(cls, texts: Iterable[str], *, query: bool = False) -> PoolWords:
+        """Return the words of texts, or of queries; see `words`."""
         folded = []
         for text in texts:
             check_awaited()
-            folded.append(_folded(text))
+            folded.append(_folded(text, query))
         content = np.frombuffer(_spaced(b"\n".join([b"", *folded, _STEM_BYTES * b" "])), dtype=np.uint8)
         edges = np.flatnonzero(np.diff(content != _SPACE)) + 1
         ends = np.cumsum([len(text) + 1 for text in folded], dtype=np.int64)
@@ -119,22 +122,20 @@ class PoolWords:
         """(T,) of all words, as of `hashes`."""
         return np.fromiter(map(crc32, self.content.tobytes().split()), dtype=np.uint32, count=len(self.starts))
 
-    def index_terms(self, version: int = WORDS_VERSION) -> NDArray[np.uint64]:
+    def index_terms(self) -> NDArray[np.uint64]:
         """Return (T,) all words as the numbers by which an inverted index knows them.
 
         The upper half is that of the stem (`stem_numbers`), so that in numerical order the words of one stem are
-        neighbours; the lower half is the hash of the word. In version 1, the upper half is this hash, the lower is 0.
+        neighbours; the lower half is the hash of the word.
         """
-        upper = np.uint64(32)
-        hashes = self.hashes.astype(np.uint64)
-        return hashes << upper if version == 1 else self._stems << upper | hashes
+        return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
         """Return (n,) BM25 of each text, with the statistics of these texts; repeated words of the query count."""
         documents = len(self.ends)
         scores = np.zeros(documents)
         saturations = saturation(self.lengths, float(self.lengths.mean()) if documents else 0.0)
-        for word, times in Counter(words(query)).items():
+        for word, times in Counter(words(query, query=True)).items():
             counts = self._counts(word + b" ")
             having = np.flatnonzero(counts)
             amount = times * weight(documents, len(having))
@@ -189,26 +190,27 @@ def _hashed(padded: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return sums >> np.uint64(32)
 
 
-def _folded(text: str) -> bytes:
+def _folded(text: str, query: bool) -> bytes:
     """Return UTF-8 in which all but ASCII is folded, and all else that is not part of a word is a space."""
     if not text.isascii() and len(text.encode(errors="replace")) > 1.2 * len(text):
-        return _fold(text)  # the same result, faster if there is much to fold
-    return text.encode("ascii", _FOLDING)
+        return _fold(text, query)  # the same result, faster if there is much to fold
+    return text.encode("ascii", _FOLDING_QUERIES if query else _FOLDING)
 
 
 def _spaced(folded: bytes) -> bytes:
     return folded.translate(_LOWER_AND_SPACES)
 
 
-def _fold_run(error: UnicodeError) -> tuple[bytes, int]:
+def _fold_run(error: UnicodeError, query: bool = False) -> tuple[bytes, int]:
     """Replace a run of non-ASCII characters, for the ASCII codec; returns the replacement and where to continue."""
     assert isinstance(error, UnicodeEncodeError)
     run = error.object[error.start : error.end]
-    return (_fold_short if len(run) <= _SHORT else _fold)(run), error.end
+    return (_fold_short if len(run) <= _SHORT else _fold)(run, query), error.end
 
 
-def _fold(text: str) -> bytes:
-    return _UNSPACED_RUN.sub(_pairs, unicodedata.normalize("NFC", text).translate(_FOLDED_CHARACTERS)).encode()
+def _fold(text: str, query: bool) -> bytes:
+    folded = unicodedata.normalize("NFC", text).translate(_FOLDED_CHARACTERS)
+    return _UNSPACED_RUN.sub(_pairs if query else _pairs_and_singles, folded).encode()
 
 
 _fold_short = lru_cache(maxsize=65_536)(_fold)
@@ -219,8 +221,9 @@ class _FoldedCharacters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         parts = unicodedata.normalize("NFKD", chr(code)).casefold()
-        bare = "".join(part for part in parts if not "\u0300" <= part <= "\u036f")
-        kept = (part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in bare)
+        kept = (
+            part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in _POINTS.sub("", parts)
+        )
         self[code] = unicodedata.normalize("NFC", "".join(kept))
         return self[code]
 
@@ -230,8 +233,14 @@ def _pairs(run: re.Match[str]) -> str:
     return f" {' '.join(text[i : i + 2] for i in range(max(len(text) - 1, 1)))} "
 
 
+def _pairs_and_singles(run: re.Match[str]) -> str:
+    singles = (letter for letter in run[0] if letter >= _IDEOGRAPHS)
+    return f"{_pairs(run)}{' '.join(singles)} " if len(run[0]) > 1 else _pairs(run)
+
+
 _FOLDED_CHARACTERS = _FoldedCharacters()
 _LOWER_AND_SPACES = bytes(
     byte if byte >= 128 or chr(byte).isalnum() or byte == ord("_") else _SPACE for byte in bytes(range(256)).lower()
 )
 codecs.register_error(_FOLDING, _fold_run)
+codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))

@@ -7,7 +7,7 @@ last one is among the nearest of all; each search checks that, and if so asks th
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import faiss
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.local.flat import FlatView, rounding_error
-from boundarymorph.retrieval.local.mirror import BeyondDevice, MirroredIndex
+from boundarymorph.retrieval.local.vectors import BeyondDevice, VectorView, rounding_error
 
 SHARDS = 16
 NATIVE_LIMIT = 2_048  # most results of FAISS's own kernels
 CUVS_LIMIT = 16_384  # most results of cuVS
 _MARGIN = 64  # results requested from a shard beyond its share, which varies
+_BLOCK = 65_536  # rows added at a time
 _faiss: Any = faiss  # has few type hints
 
 
@@ -53,7 +53,10 @@ class FaissShard:
 
 
 class FaissMirror:
-    """Rows in shards that grow as rows are added; searches and additions exclude each other."""
+    """A `Mirror` of rows in shards that grow as rows are added; searches and additions exclude each other.
+
+    Takes 4d bytes per document on the device.
+    """
 
     def __init__(self, shards: Sequence[FaissShard], most: int, seed: int = 0) -> None:
         """most: results that a shard can return."""
@@ -62,17 +65,18 @@ class FaissMirror:
         self._rng = np.random.default_rng(seed)
         self._using = threading.Lock()
 
-    def extended(self, view: FlatView, kept: int) -> FaissMirror:
+    def extended(self, view: VectorView, kept: int) -> FaissMirror:
         """See `Mirror.extended`; returns itself with the new rows."""
         with self._using:
-            rows = np.arange(kept, view.rows.count)
-            chosen = self._shards_of(len(rows))
-            for place, shard in enumerate(self.shards):
-                if len(mine := rows[chosen == place]):
-                    shard.add(mine, view.matrix[mine])
+            for start in range(kept, view.rows.count, _BLOCK):
+                rows = np.arange(start, min(start + _BLOCK, view.rows.count))
+                vectors, chosen = view.vectors(rows), self._shards_of(len(rows))
+                for place, shard in enumerate(self.shards):
+                    if (mine := chosen == place).any():
+                        shard.add(rows[mine], vectors[mine])
         return self
 
-    def nominate(self, view: FlatView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+    def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """See `Mirror.nominate`. Raises BeyondDevice if a shard may hold more of the nearest than it can return."""
         error = 2 * rounding_error(query.size)
         with self._using:
@@ -101,7 +105,7 @@ class FaissMirror:
                     reaches[place] = min(2 * reaches[place], self._most, len(self.shards[place].rows))
                     found[place] = self.shards[place].nearest(query, reaches[place])
 
-    def _first_reach(self, shard: FaissShard, view: FlatView, depth: int) -> int:
+    def _first_reach(self, shard: FaissShard, view: VectorView, depth: int) -> int:
         """Return slightly more than the shard's share of the nearest, dead rows included."""
         share = depth * len(shard.rows) // max(1, view.rows.living)
         return min(share + share // 4 + _MARGIN, self._most, len(shard.rows))
@@ -111,33 +115,25 @@ class FaissMirror:
         return self._rng.integers(len(self.shards), size=count)
 
 
-class FaissIndex(MirroredIndex):
-    """A `VectorIndex` on a GPU with FAISS: exact, and complete at any depth, since the CPU answers if FAISS cannot.
+def mirrors(device: int) -> Callable[[int], FaissMirror]:
+    """Return what makes an empty mirror of vectors of d numbers on a GPU, given its number.
 
-    Takes 4d bytes per document here, and as many on the GPU.
+    Raises InvalidConfiguration if FAISS has no GPU support, or the GPU does not exist.
     """
+    most = limit(_faiss)
+    if most == 0:
+        raise InvalidConfiguration("this FAISS has no GPU support; install faiss-gpu-cu12 instead of faiss-cpu")
+    try:
+        there = _faiss.get_num_gpus()
+    except RuntimeError as error:
+        raise InvalidConfiguration(f"FAISS finds no GPU here: {error}") from error
+    if device >= there:
+        raise InvalidConfiguration(f"FAISS has no GPU {device} here: it sees {there}")
 
-    def __init__(self, dimension: int, *, device: int = 0) -> None:
-        """device: its number. Raises InvalidConfiguration if FAISS has no GPU support, or the GPU does not exist."""
-        self._most = limit(_faiss)
-        if self._most == 0:
-            raise InvalidConfiguration(
-                "this FAISS has no GPU support; install faiss-gpu-cu12 instead of faiss-cpu, or search with PyTorch"
-            )
-        try:
-            there = _faiss.get_num_gpus()
-            self._resources = _faiss.StandardGpuResources()
-        except RuntimeError as error:
-            raise InvalidConfiguration(f"FAISS finds no GPU here: {error}") from error
-        if device >= there:
-            raise InvalidConfiguration(f"FAISS has no GPU {device} here: it sees {there}")
-        self._device = device
-        super().__init__(dimension)
+    def make(dimension: int) -> FaissMirror:
+        configuration, resources = _faiss.GpuIndexFlatConfig(), _faiss.StandardGpuResources()
+        configuration.device = device
+        shards = (_faiss.GpuIndexFlatIP(resources, dimension, configuration) for _ in range(SHARDS))
+        return FaissMirror(list(map(FaissShard, shards)), most)
 
-    def _empty(self) -> FaissMirror:
-        configuration = _faiss.GpuIndexFlatConfig()
-        configuration.device = self._device
-        shards = [
-            FaissShard(_faiss.GpuIndexFlatIP(self._resources, self._dimension, configuration)) for _ in range(SHARDS)
-        ]
-        return FaissMirror(shards, self._most)
+    return make

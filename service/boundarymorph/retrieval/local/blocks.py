@@ -1,0 +1,293 @@
+"""Blocks: what searches read of an index in files beside its store, made from it, and mapped by all processes.
+
+The store is the truth. A block holds the rows up to one of its changes, and can be thrown away: it is made anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable
+from boundarymorph.retrieval.catalog import StructureDescription
+from boundarymorph.retrieval.halves import floats_from_halves, unit_rows_of
+from boundarymorph.retrieval.local import manifests
+from boundarymorph.retrieval.local.rows import RowBook
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import Block, Clusters, rounding_error
+from boundarymorph.retrieval.storage import sync
+from boundarymorph.retrieval.vectors import are_among
+from boundarymorph.retrieval.words import columns
+from boundarymorph.retrieval.words.columns import ColumnWriter
+from boundarymorph.retrieval.words.lexical import WORDS_VERSION
+
+FORMAT = 1
+DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
+TARGET = 0.99  # mean recall to reach, over a sample of queries
+QUERIES = 64  # of the index's own vectors, to measure recall
+ROOM = 2  # sizes of the vectors that must be free, so that they do not take the last place from the documents
+_SAMPLE, _ROUNDS = 40, 6  # of k-means: training vectors per cluster, and iterations
+_VECTORS, _CLUSTERS, _ROWS = "vectors.faiss", "clusters.faiss", "rows.npy"
+_COUNT_AT = 8  # bytes before the number of vectors in FAISS's file
+_faiss: Any = faiss  # has few type hints
+_log = logging.getLogger(__name__)
+
+
+class BlockFiles:
+    """The newest block of a store, in a folder beside its file, shared by all processes.
+
+    A block is a folder that is written under another name and then renamed, so it is never seen incomplete.
+    """
+
+    def __init__(self, store: DocumentStore) -> None:
+        self._store = store
+        self.folder = store.path.with_suffix(".block")
+        self._refused: set[str] = set()
+
+    def description(self) -> StructureDescription | None:
+        """Return what was trained last, without verifying its files; None if there is nothing."""
+        for name in self._names():
+            with suppress(CorruptIndex, OSError):
+                facts = self._manifest(name)
+                if facts["clusters"]:
+                    recall = dict(zip(facts["depths"], facts["recalls"], strict=True))
+                    named = {each: facts[each] for each in ("count", "sequence", "clusters")}
+                    return StructureDescription(**named, recall=recall)
+        return None
+
+    def newest(self, after: int = 0) -> tuple[Block, RowBook] | None:
+        """Return the newest intact block of a change later than `after`, and its documents; a damaged one is logged,
+        once."""
+        wanted = self._words_wanted()
+        for name in self._names():
+            if name in self._refused or int(name.partition("-")[0]) <= after:
+                continue
+            try:
+                if (facts := self._manifest(name))["words"] == wanted:
+                    return self._read(name, facts)
+                continue
+            except (CorruptIndex, OSError) as error:
+                if not (self.folder / name).exists():
+                    continue  # another process has replaced it
+                reason = "a file is missing" if isinstance(error, FileNotFoundError) else str(error)
+            self._refused.add(name)
+            _log.warning("ignoring the structure %s of %s: %s", name, self._store.path, reason)
+        return None
+
+    def write(self, checkpoint: Callable[[], None], seed: int = 0) -> bool:
+        """Replace earlier blocks by one of the store's present state; False if the store is empty. Needs the lock.
+
+        checkpoint is called about every second; an exception from it ends the work. Raises OSError, StorageFull and
+        StorageUnavailable, too; then nothing is left behind.
+        """
+        _faiss.omp_set_num_threads(1)  # of this thread: the others serve searches meanwhile
+        sequence, count = self._store.last_sequence(), self._store.count()
+        if not count:
+            return False
+        name = f"{sequence:016d}-{uuid4().hex[:8]}"
+        temporary = self.folder / f".writing-{name}"
+        try:
+            temporary.mkdir()
+            size = 2 * self._store.info.dimension * count
+            if shutil.disk_usage(temporary).free < ROOM * size:
+                raise StorageFull(f"{temporary} needs {size:,} bytes for a file of vectors, and as much free beside it")
+            facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
+            facts["words"] = self._words_wanted()
+            facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
+            manifests.seal(temporary, facts, checkpoint)
+            temporary.rename(self.folder / name)
+        except RuntimeError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise StorageUnavailable(f"FAISS could not write {temporary}: {error}") from error
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync(self.folder)
+        for path in self.folder.iterdir():
+            if path.is_dir() and path.name != name:
+                shutil.rmtree(path, ignore_errors=True)
+        return True
+
+    @contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Yield whether this process, and no other, may write within the block."""
+        self.folder.mkdir(exist_ok=True)
+        with (self.folder / "lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+    def _words_wanted(self) -> int:
+        """Return the version of the words that a block is to have; 0 for none."""
+        return WORDS_VERSION if self._store.has_words() else 0
+
+    def _filled(
+        self, folder: Path, sequence: int, count: int, seed: int, lexical: bool, checkpoint: Callable[[], None]
+    ) -> dict[str, Any]:
+        """Write the files of a block, and return the facts for its manifest."""
+        dimension, loss, numbers, words = self._store.info.dimension, 0.0, [], ColumnWriter(folder)
+        sample, index = np.empty((0, dimension), np.float32), None
+        if self._store.info.kind == "ivf":
+            sample = self._store.sample(min(count, clusters_of(count) * _SAMPLE), seed)
+            index = trained(sample, min(len(sample), clusters_of(count)), seed, checkpoint)
+        with (folder / _VECTORS).open("wb") as file:
+            # FAISS's own file of no vectors, whose last eight bytes are their size; they follow, a page at a time.
+            empty = _faiss.serialize_index(_vectors_of(max(1, dimension))).tobytes()
+            file.write(empty)
+            for sequences, halves, texts in self._store.pages(sequence, texts=lexical):
+                checkpoint()
+                numbers.append(sequences)
+                loss = max(loss, float(np.abs(unit_rows_of(halves).lengths - 1).max()))
+                halves.tofile(file)
+                if lexical:
+                    words.add(texts)
+                if index is not None:
+                    index.add(floats_from_halves(halves))
+            rows = np.concatenate([np.empty(0, np.int64), *numbers])
+            file.seek(_COUNT_AT)
+            file.write(np.int64(len(rows)).tobytes())
+            file.seek(len(empty) - 8)
+            file.write(np.uint64(2 * dimension * len(rows)).tobytes())
+        np.save(folder / _ROWS, rows)
+        if lexical:
+            words.finish(checkpoint)
+        facts: dict[str, Any] = {"count": len(rows), "loss": loss, "clusters": 0}
+        if index is not None:
+            exact = _faiss.read_index(str(folder / _VECTORS), _faiss.IO_FLAG_MMAP_IFC)
+            clusters = measured(index, exact, sample[:QUERIES], checkpoint)
+            _faiss.write_index(index, str(folder / _CLUSTERS))
+            effort = {"depths": clusters.depths, "probes": clusters.tried, "recalls": clusters.recalls}
+            facts |= {"clusters": clusters.count, **effort}
+        return facts
+
+    def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, RowBook]:
+        """Raises OSError, or CorruptIndex if it does not match its manifest or belongs to another store."""
+        folder = self.folder / name
+        manifests.verify(folder, facts["files"])
+        if facts["sequence"] > self._store.last_sequence():
+            raise CorruptIndex("it is newer than its store, which may be an older copy")
+        try:
+            sequences, clusters, count = np.load(folder / _ROWS, mmap_mode="r"), None, facts["count"]
+            halves, vectors = np.empty((count, 0), np.float16), None
+            if dimension := self._store.info.dimension:
+                vectors = _faiss.read_index(str(folder / _VECTORS), _faiss.IO_FLAG_MMAP_IFC)
+                before = (folder / _VECTORS).stat().st_size - 2 * dimension * count
+                halves = np.memmap(folder / _VECTORS, "<f2", "r", before, (count, dimension))
+            if facts["clusters"]:
+                index = _faiss.read_index(str(folder / _CLUSTERS), _faiss.IO_FLAG_MMAP_IFC)
+                clusters = Clusters(index, *(tuple(facts[each]) for each in ("depths", "probes", "recalls")))
+            if len(sequences) != count or (vectors is not None and vectors.ntotal != count):
+                raise ValueError(f"its files do not have {count} rows")
+            words = columns.read(folder) if facts["words"] else None
+            block = Block(
+                facts["sequence"], np.asarray(sequences), np.asarray(halves), vectors, facts["loss"], clusters, words
+            )
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CorruptIndex(f"{folder} cannot be read: {error}") from error
+        return block, self._book(block)
+
+    def _book(self, block: Block) -> RowBook:
+        """Return the documents of the rows, those alive that the store still has."""
+        living, ids = self._store.living()
+        if not are_among(living[living <= block.sequence], block.sequences).all():
+            raise CorruptIndex("documents of its store are missing from it")
+        alive = are_among(block.sequences, living)
+        places = np.searchsorted(living, block.sequences).tolist()
+        names = [ids[place] if there else "" for place, there in zip(places, alive.tolist(), strict=True)]
+        return RowBook.of(names, block.sequences, alive)
+
+    def _manifest(self, name: str) -> dict[str, Any]:
+        manifest = manifests.read(self.folder / name, FORMAT)
+        if manifest["store"] != self._store.path.name:
+            raise CorruptIndex(f"{self.folder / name} belongs to {manifest['store']}")
+        return manifest
+
+    def _names(self) -> list[str]:
+        """Return the names of complete blocks, newest first."""
+        with suppress(OSError):
+            return sorted((path.name for path in self.folder.iterdir() if path.name[:1].isdigit()), reverse=True)
+        return []
+
+
+def _vectors_of(dimension: int) -> Any:
+    """Return FAISS's index of float16 vectors and inner products, without vectors."""
+    return _faiss.IndexScalarQuantizer(dimension, _faiss.ScalarQuantizer.QT_fp16, _faiss.METRIC_INNER_PRODUCT)
+
+
+def clusters_of(count: int) -> int:
+    """Return the number of clusters for this many vectors."""
+    return max(1, min(count // 8, int(4 * math.sqrt(count))))
+
+
+def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
+    """Return FAISS's inverted file with half precision and inner products, trained but without vectors.
+
+    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called between iterations, which FAISS's own training
+    does not allow.
+    """
+    dimension = sample.shape[1]
+    index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
+    index.by_residual = False  # so that the stored halves are kept as they are
+    centres = sample[np.random.default_rng(seed).permutation(len(sample))[:clusters]].copy()
+    for _ in range(_ROUNDS):
+        checkpoint()
+        means = _faiss.Kmeans(
+            dimension,
+            clusters,
+            niter=1,
+            spherical=True,
+            seed=seed,
+            min_points_per_centroid=1,
+            max_points_per_centroid=_SAMPLE,
+        )
+        means.train(sample, init_centroids=centres)
+        centres = means.centroids.copy()
+    index.quantizer.add(centres)
+    index.train(sample[:1])  # of the halves there is nothing to learn
+    return index
+
+
+def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
+    """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries.
+
+    exact: FAISS's index of the same rows, searched exhaustively. checkpoint is called between searches.
+    """
+
+    def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
+        """Return (n, depth), descending, padded with the smallest float32."""
+        found = []
+        for query in queries:
+            checkpoint()
+            found.append(searched.search(query[None], depth, params=parameters)[0])
+        return np.concatenate(found)
+
+    depths = [depth for depth in DEPTHS if depth < index.ntotal] or [1]
+    best, error, probes = scores(exact, depths[-1], None), rounding_error(queries.shape[1]), 1
+    tried: list[int] = []
+    recalls: list[float] = []
+    for depth in depths:
+        recall = 1.0
+        while probes < index.nlist:
+            near = scores(index, depth, _faiss.SearchParametersIVF(nprobe=probes)) >= best[:, [depth - 1]] - 2 * error
+            recall = float(near.mean())
+            if recall >= TARGET:
+                break
+            probes = max(probes + 1, probes * 5 // 4)
+        probes = min(probes, index.nlist)
+        tried.append(probes)
+        recalls.append(recall if probes < index.nlist else 1.0)
+    return Clusters(index, tuple(depths), tuple(tried), tuple(recalls))

@@ -1,0 +1,232 @@
+"""Filters over the metadata of a document store: a table of their values, and a cache of what recent filters match."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from threading import Lock
+from typing import Any
+
+import cachetools
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boundarymorph.inference.executors import check_awaited
+from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
+from boundarymorph.retrieval.local.lookup import LIVING, last_sequence, select
+from boundarymorph.retrieval.local.sqlite_file import interruptible
+
+FILTER_BYTES = 64 * 2**20
+FEW = 2_000  # writes since an answer whose metadata are read one by one, rather than asking anew
+_REMAINS = 10_000  # writes after which an answer is computed anew, without those that are gone
+_ENTRY_BYTES = 1_024  # memory of a filter, without its values
+_EVERY = 2**62
+_FIRST_LIMIT, _GROWTH = 250, 4
+_READ_PER_CHECK = 8  # rows of an index that are read in the time of reading one document's metadata
+_BETWEEN = "\x1f"  # the names of a path; no filter can contain it
+# SQLite orders numbers before texts before bytes, so the bytes of what is neither come after both.
+_NULL, _FALSE, _TRUE, _PRESENT = b"\0", b"\1", b"\2", b"\3"
+_TESTS = {"gt": "value > ?", "gte": "value >= ?", "lt": "value < ?", "lte": "value <= ?"}
+_OF_TYPE = {"number": "value < ''", "text": "value >= '' AND value < x''"}
+
+SCHEMA = """
+CREATE TABLE field_values (
+    field TEXT NOT NULL,
+    value NOT NULL,
+    sequence INTEGER NOT NULL,
+    PRIMARY KEY (field, value, sequence)
+) WITHOUT ROWID;
+"""
+
+
+def add(connection: sqlite3.Connection, documents: Iterable[tuple[int, bytes]]) -> None:
+    """Write the values of new documents, by sequence number and JSON metadata, in the caller's transaction."""
+    connection.executemany("INSERT OR IGNORE INTO field_values VALUES (?, ?, ?)", _rows(documents))
+
+
+def remove(connection: sqlite3.Connection, sequences: Iterable[int]) -> None:
+    """Remove the values of documents, which must still be in the document table, where their metadata are."""
+    rows = _rows(select(connection, "sequence, metadata", sequences, by="sequence"))
+    connection.executemany("DELETE FROM field_values WHERE field = ? AND value = ? AND sequence = ?", rows)
+
+
+def _rows(documents: Iterable[tuple[int, bytes]]) -> list[tuple[str, Any, int]]:
+    """Return the rows of documents in an order in which writing them touches few pages."""
+    rows = [(*each, sequence) for sequence, metadata in documents for each in _values(orjson.loads(metadata))]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _values(metadata: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every field with each of its values; one without a scalar is only present."""
+    for name, value in metadata.items():
+        field = above + name
+        if len(field) > MAX_STRING or _BETWEEN in name:
+            continue  # no filter can contain it
+        elements = value if isinstance(value, list) else [value]
+        scalars = [_stored(element) for element in elements if not isinstance(element, (dict, list))]
+        for scalar in scalars or [_PRESENT]:
+            yield field, scalar
+        if isinstance(value, dict):
+            yield from _values(value, field + _BETWEEN)
+
+
+def _stored(value: object) -> Any:
+    """Return what stands for a scalar. A text ends at its first NUL, and where it differs from any in a filter."""
+    if isinstance(value, str):
+        return value.partition("\0")[0][: MAX_STRING + 1]
+    if value is None or isinstance(value, bool):
+        return {None: _NULL, False: _FALSE, True: _TRUE}[value]
+    return float(value) if isinstance(value, int) and value >= 2**63 else value
+
+
+def _matching(connection: sqlite3.Connection, condition: Condition, most: int = _EVERY) -> NDArray[np.int64] | None:
+    """Return ascending sequence numbers of all documents that match a condition.
+
+    None if more than `most` rows must be read for one of its comparisons.
+    """
+    check_awaited()
+    match condition:
+        case Exists(path):
+            return _with_fields(connection, spellings(path), "TRUE", (), most)
+        case Compare():
+            return _comparing(connection, condition, most)
+        case AllOf(parts):
+            return _meeting_all(connection, parts, most)
+        case AnyOf(parts):
+            each = [_matching(connection, part, most) for part in parts]
+            if any(found is None for found in each):
+                return None
+            return reduce(np.union1d, (found for found in each if found is not None), np.empty(0, np.int64))
+        case Not(part):
+            living = _living(connection, most)
+            found = None if living is None else _matching(connection, part)
+            return None if living is None or found is None else np.setdiff1d(living, found, assume_unique=True)
+
+
+def _comparing(connection: sqlite3.Connection, leaf: Compare, most: int) -> NDArray[np.int64] | None:
+    values: tuple[Any, ...] = tuple(map(_stored, leaf.values))
+    test = f"value IN ({', '.join('?' * len(values))})"
+    if leaf.comparison != "in":
+        test = f"{_OF_TYPE[leaf.type]} AND {_TESTS[leaf.comparison]}"
+    paths, every = spellings(leaf.path), np.empty(0, np.int64)
+    for number, names in enumerate(paths):
+        found = _with_fields(connection, [names], test, values, most)
+        if found is not None and number and len(found):  # the first path that leads somewhere counts
+            before = _with_fields(connection, paths[:number], "TRUE", (), most)
+            found = None if before is None else np.setdiff1d(found, before, assume_unique=True)
+        if found is None:
+            return None
+        every = np.union1d(every, found) if len(every) else found
+    return every
+
+
+def _meeting_all(connection: sqlite3.Connection, parts: Iterable[Condition], most: int) -> NDArray[np.int64] | None:
+    """Begin with the parts that few documents meet, and check the others on these, one by one if that is faster."""
+    remaining, limit = list(parts), min(_FIRST_LIMIT, most)
+    if not remaining:
+        return _living(connection, most)
+    each = [_matching(connection, part, limit) for part in remaining]
+    while all(found is None for found in each):
+        if limit >= most:
+            return None
+        limit = min(_GROWTH * limit, most)
+        each = [_matching(connection, part, limit) for part in remaining]
+    met = reduce(_in_both, (found for found in each if found is not None))
+    costly: list[Condition] = []
+    for part in (part for part, found in zip(remaining, each, strict=True) if found is None):
+        enough = _READ_PER_CHECK * len(met)
+        further = _matching(connection, part, enough) if enough > _GROWTH * limit else None
+        if further is None:
+            costly.append(part)
+        else:
+            met = _in_both(met, further)
+    if not costly:
+        return met
+    rows = select(connection, "sequence, metadata", met.tolist(), by="sequence")
+    return np.sort(_meeting(rows, AllOf(frozenset(costly))))
+
+
+def _in_both(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    both: NDArray[np.int64] = np.intersect1d(one, other, assume_unique=True)
+    return both
+
+
+def _meeting(rows: Iterable[tuple[int, bytes]], condition: Condition | Filter) -> NDArray[np.int64]:
+    """Return the sequence numbers of those of these documents that match, in their order."""
+    met = [sequence for sequence, metadata in rows if condition.matches(orjson.loads(metadata))]
+    return np.array(met, dtype=np.int64)
+
+
+def _with_fields(
+    connection: sqlite3.Connection, paths: list[tuple[str, ...]], test: str, values: tuple[Any, ...], most: int
+) -> NDArray[np.int64] | None:
+    fields = [_BETWEEN.join(names) for names in paths]
+    where = f"field_values WHERE field IN ({', '.join('?' * len(fields))}) AND {test}"
+    found = _read(connection, where, (*fields, *values), most)
+    return None if found is None else np.unique(found)
+
+
+def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
+    return _read(connection, f"documents INDEXED BY living WHERE {LIVING} ORDER BY sequence", (), most)
+
+
+def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], most: int) -> NDArray[np.int64] | None:
+    rows = connection.execute(f"SELECT sequence FROM {source} LIMIT ?", (*values, most + 1))  # noqa: S608
+    found = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+    return found if len(found) <= most else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """What matched a filter at write `until`, some since replaced; `full`: the write at which all was computed."""
+
+    sequences: NDArray[np.int64]
+    until: int
+    full: int
+    bytes: int
+
+
+class MatchingReader:
+    """The documents that match a filter, cached for recent filters.
+
+    Memory: 8 bytes per document and filter, plus the filters, up to a bound. Thread-safe. Every call is given a
+    connection in a transaction, whose state of the file it answers for.
+    """
+
+    def __init__(self, *, most_bytes: int = FILTER_BYTES) -> None:
+        self._lock = Lock()
+        self._known: cachetools.LRUCache[Filter, _Matches] = cachetools.LRUCache(most_bytes, lambda each: each.bytes)
+
+    def sequences(self, connection: sqlite3.Connection, filter: Filter) -> NDArray[np.int64]:
+        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones.
+
+        Raises Abandoned once nobody waits for the answer.
+        """
+        last = last_sequence(connection)
+        with self._lock:
+            known = self._known.get(filter)
+        if known is not None and known.until == last:
+            return known.sequences
+        with interruptible(connection):
+            if known is not None and last - FEW <= known.until < last <= known.full + _REMAINS:
+                since = connection.execute(
+                    f"SELECT sequence, metadata FROM documents WHERE {LIVING} AND sequence > ? "  # noqa: S608
+                    "ORDER BY sequence",
+                    (known.until,),
+                )
+                found, full = np.concatenate([known.sequences, _meeting(since, filter)]), known.full
+            else:
+                every = _matching(connection, filter.condition)
+                assert every is not None
+                found, full = every, last
+        found.flags.writeable = False
+        if known is None or known.until < last:  # else another thread has read a later state
+            size = _ENTRY_BYTES + 2 * len(repr(filter.condition)) + found.nbytes
+            with self._lock, suppress(ValueError):  # larger than all may be
+                self._known[filter] = _Matches(found, last, full, size)
+        return found

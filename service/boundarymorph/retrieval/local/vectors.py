@@ -1,0 +1,371 @@
+"""The vectors of an index: a block in files that all processes map, and what came since; the nearest to a query."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidEmbeddings
+from boundarymorph.inference.executors import check_awaited
+from boundarymorph.retrieval.halves import unit_from_halves
+from boundarymorph.retrieval.local.rows import Neighbours, RowBook, Rows, with_room
+from boundarymorph.retrieval.vectors import check_search
+from boundarymorph.retrieval.words.columns import Columns, RowWords, merged
+from boundarymorph.retrieval.words.lexical import PoolWords
+
+_MARGIN = 64  # nominated beyond the depth: rounding may reorder the last ones
+_FAILURES = (RuntimeError, MemoryError)  # of FAISS: out of memory, or a failing device
+_faiss: Any = faiss  # has few type hints
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """FAISS's inverted file over the rows of a block, and how many clusters to probe.
+
+    depths, ascending, with the probes and the recall measured at each; recall is 1 if all clusters are probed.
+    """
+
+    index: Any
+    depths: tuple[int, ...]
+    tried: tuple[int, ...]
+    recalls: tuple[float, ...]
+
+    @property
+    def count(self) -> int:
+        return int(self.index.nlist)
+
+    def probes(self, depth: int) -> int:
+        """Return the probes for any depth: interpolated between depths, linearly in logarithms; beyond, in proportion.
+
+        Nothing was measured beyond the last depth, so recall there depends on how well the proportion holds.
+        """
+        if depth >= self.depths[-1]:
+            return -(-self.tried[-1] * depth // self.depths[-1])
+        return int(np.ceil(np.exp(np.interp(np.log(depth), np.log(self.depths), np.log(self.tried))) - 1e-9))
+
+    def search(
+        self, query: NDArray[np.float32], reach: int, probes: int, chosen: Any = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return scores and rows of up to `reach` that are near, best first. chosen: FAISS's selector of rows."""
+        parameters = _faiss.SearchParametersIVF(sel=chosen, nprobe=probes)
+        (scores,), (rows,) = self.index.search(query[None], reach, params=parameters)
+        return scores[rows >= 0], rows[rows >= 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
+
+    sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
+    the most by which the length of one differs from 1. clusters: for approximate search, in an index of kind ivf.
+    words: in an index of words, their columns and the (n,) number of each row's words.
+    """
+
+    sequence: int
+    sequences: NDArray[np.int64]
+    halves: NDArray[np.float16]
+    vectors: Any
+    loss: float
+    clusters: Clusters | None = None
+    words: tuple[Columns, NDArray[np.uint32]] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.sequences)
+
+    def units(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return (n, d) unit rows, bit for bit those that the store returns."""
+        return unit_from_halves(self.halves[rows])
+
+    def search(
+        self, query: NDArray[np.float32], reach: int, chosen: Any = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return scores by the stored halves, and rows, of the nearest `reach`, best first. chosen: see `Clusters`."""
+        (scores,), (rows,) = self.vectors.search(query[None], reach, params=_faiss.SearchParameters(sel=chosen))
+        return scores, rows
+
+
+class BeyondDevice(Exception):
+    """The device cannot guarantee an exact answer to this search; the message says why."""
+
+
+class Mirror(Protocol):
+    """The vectors of a view on a device, which nominates candidates; those of this process decide."""
+
+    def extended(self, view: VectorView, kept: int) -> Mirror:
+        """Return the mirror of a view whose first `kept` rows are those here, where searches may go on meanwhile."""
+
+    def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        """Return ascending living rows that certainly include the nearest `depth`.
+
+        depth: less than the number of living rows. Raises BeyondDevice if the device cannot find that many.
+        """
+
+
+class _Unloaded:
+    """In place of a mirror that had no room for the vectors."""
+
+    def extended(self, view: VectorView, kept: int) -> _Unloaded:
+        return self
+
+    def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        raise BeyondDevice("it could not load the documents of this index; the log says why")
+
+
+@dataclass(frozen=True, slots=True)
+class VectorView:
+    """The state of a `VectorIndex` that one search sees. Immutable.
+
+    rows: those of the block, then those in the matrix. matrix: (capacity, d) float32, of which rows in use never
+    change. words: of all rows, if they are indexed. mirror: the vectors on a device, if there is one. whole: whether no
+    rows are left out.
+    """
+
+    rows: Rows
+    block: Block | None
+    matrix: NDArray[np.float32]
+    words: RowWords | None = None
+    mirror: Mirror | None = None
+    whole: bool = True
+
+    def __len__(self) -> int:
+        """Number of documents in it."""
+        return len(self.rows)
+
+    @property
+    def base(self) -> int:
+        """Number of rows in the block."""
+        return 0 if self.block is None else self.block.count
+
+    def among(self, within: NDArray[np.int64]) -> VectorView:
+        """Return the same with only the documents of these ascending sequence numbers; unknown numbers are ignored."""
+        return replace(self, rows=self.rows.among(within), whole=False)
+
+    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+        """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
+
+        within: see `among`. Sums in float32 depend on their order, so they only nominate somewhat more than the depth,
+        to be ranked by inner products in float64. In a block with clusters some of the nearest may be missed, unless
+        this is not the whole.
+        """
+        if within is not None:
+            return self.among(within).search(query, depth)
+        check_search(query, depth, self.matrix.shape[1])
+        _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
+        rows, found = self.rows, None
+        warnings: tuple[str, ...] = ()
+        if self.mirror is not None and self.whole and depth < len(rows):
+            found, warnings = self._by_device(self.mirror, query, depth)
+        if found is None:
+            base, found = self.base, self._in_matrix(rows, query, depth)
+            if self.block is not None:
+                found = np.concatenate([_in_block(self.block, rows.alive[:base], query, depth, self.whole), found])
+        if self.block is None:
+            return rows.ranked(query, depth, found, self.matrix, found, warnings)
+        return rows.ranked(query, depth, found, self.vectors(found), np.arange(len(found)), warnings)
+
+    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return (n, d) unit rows of these ascending rows."""
+        if self.block is None:
+            return self.matrix[rows]
+        found = np.empty((len(rows), self.matrix.shape[1]), np.float32)
+        there = int(np.searchsorted(rows, self.base))
+        found[:there] = self.block.units(rows[:there])
+        found[there:] = self.matrix[rows[there:] - self.base]
+        return found
+
+    def _in_matrix(self, rows: Rows, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
+        alive = np.flatnonzero(rows.alive[self.base :])
+        if depth < len(alive):
+            count = rows.count - self.base
+            few = 4 * len(alive) < count
+            scores = self.matrix[alive] @ query if few else (self.matrix[:count] @ query)[alive]
+            alive = alive[_nominated(scores, depth, rounding_error(query.size))]
+        return alive + self.base
+
+    def _by_device(
+        self, mirror: Mirror, query: NDArray[np.float32], depth: int
+    ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+        try:
+            return mirror.nominate(self, query, depth), ()
+        except BeyondDevice as error:
+            reason = str(error)
+        except _FAILURES as error:
+            _log.warning("a search failed on its device and was answered by the CPU: %s", error)
+            reason = "it failed or is out of memory; the log says why"
+        return None, (f"the CPU searched, not the device: {reason}",)
+
+
+class VectorIndex:
+    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call.
+
+    What is not in the block takes 4d to 8d bytes per document. sequence: the store's last change in the block, 0 if
+    there is none; changed: documents written or removed since.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        capacity: int = 0,
+        *,
+        block: Block | None = None,
+        book: RowBook | None = None,
+        lexical: bool = False,
+        make_mirror: Callable[[int], Mirror] | None = None,
+    ) -> None:
+        """capacity: documents to make room for. book: the rows of the block. lexical: whether there are words of all
+        rows. make_mirror: makes one of no rows, given d, on a device that is to nominate."""
+        self._dimension = dimension
+        self._book = book or RowBook()
+        self._block = block
+        self.lexical = lexical
+        self._make_mirror = make_mirror
+        self._parts: tuple[Columns, ...] = ()  # of the words since the block, in order of rows
+        self._lengths = np.empty(0, np.uint32) if block is None or block.words is None else block.words[1]
+        self._writing = threading.Lock()
+        self.sequence = 0 if block is None else block.sequence
+        self.changed = self._book.now.count - len(self._book.now)
+        self._view = VectorView(self._book.now, block, np.empty((capacity, dimension), np.float32))
+        self._publish(self._view.matrix)
+
+    def __len__(self) -> int:
+        """Number of documents in the index."""
+        return len(self._view)
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: NDArray[np.float32],
+        sequences: NDArray[np.int64] | None = None,
+        texts: Sequence[str] = (),
+    ) -> None:
+        """Add n documents with their (n, d) unit rows, replacing those of the same id; the last one of an id wins.
+
+        sequences: (n,) positive numbers, one per version of a document, for `VectorView.among`. texts: of the n, for an
+        index of words. Raises InvalidEmbeddings.
+        """
+        if vectors.shape != (len(ids), self._dimension):
+            raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
+        # In a context of its own, since others depend on it, even if nobody waits for this search any more.
+        words = Context().run(PoolWords.of, texts) if self.lexical else None
+        with self._writing:
+            if words is not None:
+                self._add_words(words)
+            count = self._book.now.count - self._view.base
+            matrix = with_room(self._view.matrix, count, len(ids))
+            matrix[count : count + len(ids)] = vectors
+            self._book.add(ids, sequences)
+            self._publish(matrix)
+            self.changed += len(ids)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Remove documents; unknown ids are ignored."""
+        with self._writing:
+            self._book.drop(ids)
+            self._publish(self._view.matrix)
+            self.changed += len(ids)
+
+    def view(self) -> VectorView:
+        """Return the current state of the index, to be searched."""
+        return self._view
+
+    def _publish(self, matrix: NDArray[np.float32]) -> None:
+        """Make a new state visible to searches, without the dead rows of the matrix once these are the most."""
+        now, base = self._book.now, self._view.base
+        living = int(np.count_nonzero(now.alive[base:]))
+        if now.count - base > 2 * living + 1024:
+            moved = self._book.close_gaps(base)
+            matrix = matrix[moved - base]
+            if self.lexical:
+                places = np.full(now.count, -1)
+                places[moved] = np.arange(base, base + len(moved))
+                self._parts = tuple(part.moved(places) for part in self._parts)
+                self._lengths = np.concatenate([self._lengths[:base], self._lengths[moved]])
+            now = self._book.now
+        words = None
+        if self.lexical:
+            first = () if self._block is None or self._block.words is None else self._block.words[:1]
+            words = RowWords((*first, *self._parts), self._lengths[: now.count], now.alive)
+        view = VectorView(now, self._block, matrix, words)
+        self._view = replace(view, mirror=self._mirrored(view))
+
+    def _add_words(self, words: PoolWords) -> None:
+        """Add the words of the next rows, in parts of which each is more than twice as large as the next."""
+        count, parts = self._book.now.count, [*self._parts, Columns.of(words, self._book.now.count)]
+        while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
+            parts[-2:] = [merged(parts[-2:])]
+        self._lengths = with_room(self._lengths, count, len(words.lengths))
+        self._lengths[count : count + len(words.lengths)] = words.lengths
+        self._parts = tuple(parts)
+
+    def _mirrored(self, view: VectorView) -> Mirror | None:
+        """Return the mirror of a view; from the first failure on one that cannot nominate."""
+        if self._make_mirror is None:
+            return None
+        before = self._view
+        if isinstance(before.mirror, _Unloaded):
+            return before.mirror
+        try:
+            if before.mirror is None or before.rows.numbering != view.rows.numbering:
+                return self._make_mirror(self._dimension).extended(view, 0)
+            return before.mirror.extended(view, before.rows.count)
+        except _FAILURES as error:
+            _log.warning(
+                "%d vectors of %d numbers could not be loaded to the device; the CPU searches them until this index "
+                "is reopened, and each answer has a warning: %s",
+                view.rows.count,
+                self._dimension,
+                error,
+            )
+            return _Unloaded()
+
+
+def rounding_error(dimension: int) -> float:
+    """Return a bound on the error of a float32 inner product of two unit vectors, for any order of summation."""
+    return dimension * float(np.finfo(np.float32).eps)
+
+
+def _in_block(
+    block: Block, alive: NDArray[np.bool_], query: NDArray[np.float32], depth: int, approximately: bool
+) -> NDArray[np.int64]:
+    """Return ascending living rows of a block that include the nearest `depth`, if approximately only probably."""
+    living = int(np.count_nonzero(alive))
+    wanted = min(depth, living)
+    if wanted == living:
+        return np.flatnonzero(alive)
+    chosen = None if living == len(alive) else _faiss.IDSelectorBitmap(np.packbits(alive, bitorder="little"))
+    error, reach = block.loss + rounding_error(query.size), wanted + wanted // 64 + _MARGIN
+    clusters = block.clusters if approximately else None
+    probes = 0 if clusters is None else clusters.probes(-(-wanted * len(alive) // living))  # the dead use up some
+    while True:
+        check_awaited()
+        reach = min(reach, living)
+        if clusters is not None and probes < clusters.count:
+            scores, rows = clusters.search(query, reach, probes, chosen)
+            if len(rows) >= wanted:
+                return np.sort(rows)
+            probes *= 2
+            continue
+        scores, rows = block.search(query, reach, chosen)
+        if reach == living or scores[-1] < scores[wanted - 1] - 2 * error:
+            return np.sort(rows)
+        reach *= 2
+
+
+def _nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
+    """Return ascending positions that certainly include the best `depth`.
+
+    scores: (n,), n > depth, each within `error` of the true one. `depth` items have true scores of at least the
+    depth-th score here minus the error; so a better one has a score here of at least that minus the error again.
+    """
+    last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
+    return np.flatnonzero(scores >= last - 2 * error)

@@ -1,0 +1,178 @@
+"""The table of metadata: what it holds, what a filter costs, and what is bounded."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from boundarymorph.inference.executors import Abandoned, awaited
+from boundarymorph.retrieval.build import build_catalog
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import MAX_STRING, Filter
+from boundarymorph.retrieval.local import metadata as module
+from boundarymorph.retrieval.local.metadata import MatchingReader
+from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.settings import Settings
+from tests.contract.document_store import matching
+from tests.patience import PATIENCE
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DocumentStore]:
+    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
+    yield store
+    store.close()
+
+
+def write(store: DocumentStore, documents: dict[str, dict[str, Any]]) -> None:
+    rows = [Document(id, "", metadata=each) for id, each in documents.items()]
+    store.upsert(rows, np.tile(np.eye(1, 4), (len(rows), 1)), [b""] * len(rows))
+
+
+def rows_of(store: DocumentStore) -> int:
+    with store.transaction() as connection:
+        (count,) = connection.execute("SELECT count(*) FROM field_values").fetchone()
+    return int(count)
+
+
+def test_what_no_filter_can_name_takes_no_place() -> None:
+    def rows(metadata: dict[str, Any]) -> list[tuple[str, Any, int]]:
+        return module._rows([(1, orjson.dumps(metadata))])
+
+    assert rows({"d" * (MAX_STRING + 1): 1, "a\x1fb": 2}) == []
+    assert len(rows({"d" * MAX_STRING: 1})) == 1
+    (field, value, _) = rows({"d": "x" * 5_000})[0]
+    assert (field, value) == ("d", "x" * (MAX_STRING + 1))
+
+
+def test_long_texts_are_in_order_with_any_that_a_filter_has(store: DocumentStore) -> None:
+    write(store, {"long": {"t": "x" * 5_000}, "most": {"t": "x" * MAX_STRING}, "nul": {"t": "x\0y"}})
+    for comparison, expected in (("eq", ["most"]), ("gt", ["long"]), ("gte", ["long", "most"]), ("lt", ["nul"])):
+        assert matching(store, Filter({"t": {comparison: "x" * MAX_STRING}})) == expected
+    assert matching(store, Filter({"t": "x"})) == ["nul"]
+
+
+def test_every_value_counts_however_many_there_are(store: DocumentStore) -> None:
+    write(store, {f"d{number}": {"n": -1} for number in range(50)} | {"many": {"n": list(range(1_000))}})
+    assert matching(store, Filter({"n": 999})) == ["many"]
+    assert matching(store, Filter({"n": 1_000})) == []
+
+
+def test_what_is_replaced_or_deleted_leaves_no_values(store: DocumentStore) -> None:
+    write(store, {"a": {"x": 1, "y": [1, 2, 2, 1.0]}, "b": {"x": 1}})
+    assert rows_of(store) == 4
+    write(store, {"a": {"x": 2}})
+    assert rows_of(store) == 2
+    twice = [Document("b", "", metadata={"x": 5, "z": 5}), Document("b", "", metadata={"x": 6})]
+    store.upsert(twice, np.tile(np.eye(1, 4), (2, 1)), [b""] * 2)
+    assert rows_of(store) == 2
+    assert (matching(store, Filter({"x": 5})), matching(store, Filter({"x": 6}))) == ([], ["b"])
+    store.delete(["a", "b", "unknown"])
+    assert rows_of(store) == 0
+
+
+def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
+    """How many hundred instructions of SQLite's machine it takes to answer a filter that was never asked before."""
+    with store.transaction() as connection:
+        condition, calls = Filter(filter).condition, [0]
+        connection.set_progress_handler(lambda: calls.__setitem__(0, calls[0] + 1), 100)
+        module._matching(connection, condition)
+        connection.set_progress_handler(None, 0)
+    return calls[0]
+
+
+@pytest.mark.parametrize("filter", [{"t": 3}, {"t": {"in": [3, 4]}, "all": 1}, {"t": 3, "n": {"gte": 0}}, {"t": "no"}])
+def test_a_new_filter_costs_what_it_matches(tmp_path: Path, filter: dict[str, Any]) -> None:
+    work = []
+    for size in (1_000, 8_000):
+        store = DocumentStore.create(tmp_path / str(size), encoder=None, dimension=4, lexical=False)
+        write(store, {f"d{n}": {"t": n if n < 20 else -1, "all": 1, "n": n} for n in range(size)})
+        work.append(work_of(store, filter))
+        store.close()
+    small, large = work
+    # Beside what it matches, a part that helps no more may be read up to a bound, once.
+    assert large <= 2 * small + 200
+
+
+def test_after_a_few_writes_only_these_are_read(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, {str(number): {"n": number} for number in range(100)})
+    asked, full = Filter({"n": {"gte": 50}}), []
+    matching_before = module._matching
+
+    def noted(*given: Any) -> Any:
+        full.append(given)
+        return matching_before(*given)
+
+    monkeypatch.setattr(module, "_matching", noted)
+    monkeypatch.setattr(module, "FEW", 3)
+    assert len(store.matching_sequences(asked)) == 50
+    write(store, {"a": {"n": 70}, "b": {"n": 7}, "60": {"n": 0}})
+    assert [len(full), len(matching(store, asked)), len(full)] == [1, 50, 1]
+    write(store, {str(number): {"n": 99} for number in range(4)})
+    assert [len(matching(store, asked)), len(full)] == [54, 2]
+
+
+def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
+    write(store, {f"d{number}": {"n": number} for number in range(1_000)})
+    answer = 8 * 1_000 + 2_000  # bytes, with those of the filter itself
+
+    def kept(most_bytes: int, filters: list[Filter]) -> int:
+        reader = MatchingReader(most_bytes=most_bytes)
+        with store.transaction() as connection:
+            for filter in filters:
+                reader.sequences(connection, filter)
+        assert reader._known.currsize <= most_bytes
+        return len(reader._known)
+
+    wide = [Filter({"n": {"gte": -number}}) for number in [*range(30), 29]]
+    assert 1 < kept(3 * answer, wide) < 4
+    assert kept(30 * answer, wide) == 30
+    assert kept(1, wide) == 0
+    large = [Filter({"n": {"in": [f"{n}{'x' * 1_000}{each}" for each in range(200)]}}) for n in range(5)]
+    assert kept(1_000_000, large) == 2, "a large filter counts, too"
+
+
+def test_the_setting_bounds_every_index(tmp_path: Path) -> None:
+    catalog = build_catalog(Settings(data_directory=tmp_path, filter_bytes=20_000))
+    index = catalog.create("a", encoder=None, dimension=4)
+    rows = [Document(str(number), "", metadata={"n": number}) for number in range(1_000)]
+    index.upsert(rows, np.tile(np.eye(1, 4), (1_000, 1)))
+    for number in range(5):
+        assert len(index._store.matching_sequences(Filter({"n": {"gte": -number}}))) == 1_000
+    assert len(index._store._matched._known) == 2
+    catalog.close()
+
+
+def test_a_filter_that_takes_long_ends_with_whoever_waits_for_it(
+    store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its one comparison reads two hundred million values, which takes longer than a test may."""
+    begun, ended, read = threading.Event(), [], module._read
+    endless = (
+        "(WITH RECURSIVE n(sequence) AS (SELECT 1 UNION ALL SELECT sequence + 1 FROM n WHERE sequence < 2e8) "
+        "SELECT count(*) AS sequence FROM n)"
+    )
+
+    def noted(connection: Any, source: str, values: tuple[Any, ...], most: int) -> Any:
+        begun.set()
+        return read(connection, endless, (), most)
+
+    monkeypatch.setattr(module, "_read", noted)
+
+    def search() -> None:
+        try:
+            store.matching_sequences(Filter({"n": {"gte": 0}}))
+        except Abandoned as error:
+            ended.append(error)
+
+    with awaited() as context:
+        thread = threading.Thread(target=context.run, args=(search,))
+        thread.start()
+        assert begun.wait(PATIENCE)
+    thread.join(PATIENCE)
+    assert len(ended) == 1
+    assert store.count() == 0, "the connection of others is as it was"
