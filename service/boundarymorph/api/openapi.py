@@ -12,10 +12,15 @@ from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.kept import Kept
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest, VoyageRequest
-from boundarymorph.api.rerank.mixedbread import MixedbreadRequest
-from boundarymorph.api.rerank.nim import NimRequest
-from boundarymorph.api.rerank.tei import TeiRequest
+from boundarymorph.api.rerank.dialects import (
+    CohereV2Request,
+    DocumentsRequest,
+    InfinityRequest,
+    MixedbreadRequest,
+    NimRequest,
+    TeiRequest,
+    VoyageRequest,
+)
 from boundarymorph.api.schemas import (
     CreateIndex,
     DeleteDocuments,
