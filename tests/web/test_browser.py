@@ -635,42 +635,9 @@ def test_queries_that_are_the_same(opened: Open) -> None:
         assert findings(page) == []
 
 
-def test_the_best_passage_of_long_texts(opened: Open, demonstrated: Service) -> None:
-    """A document whose answer comes late is found, and plain reranking reads the beginning alone."""
-    filler = "The committee met on Tuesday and talked about the parking of bicycles. " * 60
-    answer = "Regular exercise shortens the time that people need to fall asleep."
-    pool = [{"id": f"a#{number}", "text": f"Minutes of {number}. {filler}"} for number in range(4)]
-    pool[2]["text"] += answer
-    query = "does exercise help people sleep better?"
-    with opened() as page:
-        page.check("[value=pool]")
-        page.evaluate("document.querySelector('.more').open = true")
-        for name, value in {"query": query, "budget": 14, "k": 2, "documents": orjson.dumps(pool).decode()}.items():
-            page.fill(f"[name={name}]", str(value))
-        assert not page.locator("[name=hybrid]").is_visible()
-        page.check("[name=long_texts]")
-        page.click("#go")
-        compared(page)
-        wanted = {"query": query, "pool": pool, "ranked": True, "budget": 14, "k": 2, "reuse": False}
-        expected = demonstrated.select(**wanted, long_texts="best_of")
-        assert page.locator("#set > li").count() == 2 and expected["documents"][0]["id"] == "a#2"
-        page.locator("#set summary").first.click()
-        expect(page.locator("#set .id").first).to_have_text("a#2")
-        assert expected["documents"][0]["passage"].strip()[:100] in page.locator("#set .why").first.inner_text()
-        page.evaluate("document.querySelector('#all-calls').open = true")
-        assert any(", passage 3" in title for title in page.locator("#all-calls td:nth-child(2)").all_inner_texts())
-        assert page.inner_text("#headline").endswith("with the same 4 calls")
-        ours, plain = outcome(page)
-        assert ours >= plain
-        assert picture(page, "ranking") != picture(page, "map")
-        assert findings(page) == []
-
-
 WRONG = {
     "queries and auto": ({"also": "sleep"}, "auto"),
     "queries and distinct": ({"also": "sleep", "distinct": "text"}, "distinct"),
-    "queries and passages": ({"also": "sleep"}, "long_texts"),
-    "passages and distinct": ({"distinct": "text"}, "distinct"),
 }
 
 
@@ -681,11 +648,7 @@ def test_options_that_do_not_go_together(opened: Open, name: str) -> None:
     with opened() as page:
         compared(page)
         page.evaluate("document.querySelector('.more').open = true")
-        if "passages" in name:
-            page.check("[value=pool]")
-            page.click("#example")
-            page.check("[name=long_texts]")
-        elif wrong == "auto":
+        if wrong == "auto":
             page.check("[name=auto]")
         for field, value in fields.items():
             page.fill(f"[name={field}]", value)
@@ -695,8 +658,7 @@ def test_options_that_do_not_go_together(opened: Open, name: str) -> None:
         told = page.locator(f"[name={wrong}]")
         expect(told).to_be_focused()
         assert told.is_visible()
-        others = "further queries" if "queries" in name else "the best passage of long texts"
-        assert f"does not go with {others}" in told.evaluate("field => field.validationMessage")
+        assert "does not go with further queries" in told.evaluate("field => field.validationMessage")
         page.unroute("**/select")
         page.fill("[name=also]", "")
         page.fill("[name=distinct]", "")

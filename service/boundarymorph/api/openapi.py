@@ -12,26 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.kept import Kept
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.rerank.dialects import (
-    CohereV2Request,
-    DocumentsRequest,
-    InfinityRequest,
-    MixedbreadRequest,
-    NimRequest,
-    TeiRequest,
-    VoyageRequest,
-)
-from boundarymorph.api.schemas import (
-    CreateIndex,
-    DeleteDocuments,
-    Judgments,
-    Problem,
-    ScoreRequest,
-    UploadedDocument,
-    UploadProgress,
-)
+from boundarymorph.api.schemas import Problem, UploadedDocument, UploadProgress
 from boundarymorph.api.select_answers import RoundEvent
-from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.retrieval.catalog import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
@@ -44,29 +26,13 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-RERANKING = (
-    DocumentsRequest,
-    CohereV2Request,
-    InfinityRequest,
-    VoyageRequest,
-    TeiRequest,
-    NimRequest,
-    MixedbreadRequest,
-)
-PARSED_BY_ROUTES = (
-    SelectRequest,
-    ScoreRequest,
-    CreateIndex,
-    DeleteDocuments,
-    UploadedDocument,
-    Judgments,
-    *RERANKING,
-)
+_bodies: list[type[BaseModel]] = [UploadedDocument]  # what routes read themselves
 STREAMED = (RoundEvent, UploadProgress)
 
 
 def body(*models: type[BaseModel], required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
+    _bodies.extend(models)
     references = [_reference(model) for model in models]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     content = {"schema": schema} | ({"examples": examples} if examples else {})
@@ -116,9 +82,11 @@ def install(app: FastAPI, public_url: str | None) -> None:
                 routes=app.routes,
                 servers=[{"url": (public_url or ".").rstrip("/")}],
             )
+            described = orjson.dumps(schema).decode()
+            read = dict.fromkeys(model for model in (*_bodies, Problem) if f'"{_path(model)}"' in described)
             _, definitions = models_json_schema(
                 [
-                    *((model, "validation") for model in (*PARSED_BY_ROUTES, Problem)),
+                    *((model, "validation") for model in read),
                     *((model, "serialization") for model in STREAMED),
                 ],
                 ref_template=REFERENCE,
@@ -175,4 +143,8 @@ def _body(content: dict[str, Any], required: bool) -> dict[str, Any]:
 
 
 def _reference(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"$ref": _path(model)}
+
+
+def _path(model: type[BaseModel]) -> str:
+    return REFERENCE.format(model=model.__name__)

@@ -62,13 +62,12 @@ class Texts(Message):
 
 def _post(path: str, summary: str, model: type[Message], media_type: str, *statuses: int) -> Callable[[Route], Route]:
     """Return the decorator of a route with this request model, this response type, and these additional errors."""
-    asked = {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}
     schema = {"type": "string", "format": "binary"} if media_type != JSON else {"type": "object"}
     good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
     return router.post(
         path,
         summary=summary,
-        openapi_extra={"requestBody": asked},
+        openapi_extra=openapi.body(model),
         response_class=Response,
         responses={200: good, **openapi.problems(413, 422, 503, *statuses)},
     )

@@ -86,20 +86,14 @@ def refusals(path: str, servers: Servers) -> None:
     raised(cohere.GatewayTimeoutError, call(servers.late), "deadline")
 
 
-@check(PACKAGE, "POST /v1/rerank", "documents as objects, rank_fields, return_documents, max_chunks_per_doc")
+@check(PACKAGE, "POST /v1/rerank", "documents as objects, rank_fields, return_documents")
 def objects(servers: Servers) -> None:
     documents: list[Any] = [{"title": document, "text": "nothing"} for document in DOCUMENTS]
     answer = client("/v1/rerank", servers).rerank(
-        model=MODEL,
-        query=QUERY,
-        documents=documents,
-        rank_fields=["title"],
-        return_documents=True,
-        max_chunks_per_doc=2,
+        model=MODEL, query=QUERY, documents=documents, rank_fields=["title"], return_documents=True
     )
     same(results(answer), ranking(servers))
     assert [result.document.title for result in answer.results] == [DOCUMENTS[index] for index, _ in results(answer)]
-    assert not any("max_chunks_per_doc" in warning for warning in answer.meta.warnings or ())
     answer = client("/v1/rerank", servers).rerank(query=QUERY, documents=DOCUMENTS, return_documents=True)
     assert [result.document.text for result in answer.results] == [DOCUMENTS[index] for index, _ in results(answer)]
 

@@ -89,7 +89,7 @@ def nvidia_ranks(servers: Servers) -> None:
 
 @check(NVIDIA, "POST /v1/ranking", "errors")
 def nvidia_refusals(servers: Servers) -> None:
-    raised(ValueError, lambda: nvidia(servers).run(query=QUERY, documents=MANY), "unprocessable", "50 passages: 51")
+    raised(ValueError, lambda: nvidia(servers).run(query=QUERY, documents=MANY), "unprocessable", "50 documents: 51")
     raised(ValueError, lambda: nvidia(servers, key="wrong").run(query=QUERY, documents=GIVEN), "unauthorized")
     raised(ValueError, lambda: nvidia(servers, servers.away).run(query=QUERY, documents=GIVEN), "no scorer")
     raised(ValueError, lambda: nvidia(servers, servers.late).run(query=QUERY, documents=GIVEN), "deadline")

@@ -73,7 +73,7 @@ def nvidia_refusals(servers: Servers) -> None:
     raised(Exception, lambda: nvidia(servers, truncate="NONE").compress_documents(long, QUERY), "422", "longer than")
     many = [Document(text) for text in TOO_MANY]
     raised(
-        Exception, lambda: nvidia(servers, max_batch_size=60).compress_documents(many, QUERY), "422", "50 passages: 51"
+        Exception, lambda: nvidia(servers, max_batch_size=60).compress_documents(many, QUERY), "422", "50 documents: 51"
     )
     raised(Exception, lambda: nvidia(servers, key="wrong").compress_documents(GIVEN, QUERY), "401")
     raised(Exception, lambda: nvidia(servers, servers.away).compress_documents(GIVEN, QUERY), "503", "no scorer")

@@ -43,7 +43,7 @@ def ranks(servers: Servers) -> None:
 @check(PACKAGE, ENDPOINT, "errors")
 def refusals(servers: Servers) -> None:
     raised(mixedbread.BadRequestError, lambda: rerank(servers, query=5), "query")
-    raised(mixedbread.BadRequestError, lambda: rerank(servers, input=TOO_MANY), "50 input: 51")
+    raised(mixedbread.BadRequestError, lambda: rerank(servers, input=TOO_MANY), "50 documents: 51")
     raised(mixedbread.AuthenticationError, lambda: rerank(servers, key="wrong"))
     raised(mixedbread.InternalServerError, lambda: rerank(servers, servers.away), "no scorer")
     raised(mixedbread.InternalServerError, lambda: rerank(servers, servers.late), "deadline")

@@ -4,9 +4,6 @@
 import { decimal, element, find, plural } from "./dom.js";
 import { row, tag } from "./documents.js";
 
-// The documents of the candidates, each once, in retrieval order. Of a document in passages, its first one counts.
-export const documentsOf = (pool, texts) => [...new Set(pool.ids.map((id) => texts.owner(id)))];
-
 // Scores of the first B documents as plain reranking makes them, and the rest of the first k. ids: in retrieval order.
 export async function rerankPlainly(service, request, ids, signal) {
   const { query, index, reuse } = request;
@@ -30,19 +27,15 @@ const CALIBRATED =
 
 export class Comparison {
   #ids;
-  #owners; // of the candidates
   #scores; // of the cross-encoder, by which plain reranking orders what it has scored
 
   // scored: the documents of the answer to `plainRequest`; none if the budget is 0.
-  constructor(answer, scored, texts) {
-    const { relevance } = answer.pool;
-    const ids = documentsOf(answer.pool, texts);
-    this.#owners = answer.pool.ids.map((id) => texts.owner(id));
-    this.believed = new Map();
-    this.#owners.forEach((id, position) => this.believed.set(id, Math.max(this.believed.get(id) ?? 0, relevance[position] ?? 0)));
+  constructor(answer, scored) {
+    const { ids, relevance } = answer.pool;
+    this.believed = new Map(ids.map((id, position) => [id, relevance[position] ?? 0]));
     this.calibrated = answer.calibration !== null; // then a score is no relevance, and those of the answer alone have one scale
     for (const { id, cross_encoder_score: score } of this.calibrated ? [] : scored) {
-      if (score !== null) this.believed.set(id, this.#owners.length > ids.length ? Math.max(this.believed.get(id), score) : score);
+      if (score !== null) this.believed.set(id, score);
     }
     this.#scores = new Map(scored.map(({ id, cross_encoder_score: score }) => [id, score ?? 0]));
     const reranked = this.#byScore(scored.map(({ id }) => id));
@@ -70,7 +63,7 @@ export class Comparison {
 
   // Of the documents at these positions.
   sumAt(positions) {
-    return this.sum([...new Set([...positions].map((position) => this.#owners[position]))]);
+    return this.sum([...positions].map((position) => this.#ids[position]));
   }
 
   // Of what plain reranking returns for so many calls.

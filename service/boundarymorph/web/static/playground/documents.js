@@ -3,7 +3,6 @@
 import { decimal, element, find, number } from "./dom.js";
 
 const FIRST = 12; // documents of the set that are listed at first
-const PASSAGE = 300; // characters of a passage that are quoted
 
 // The set, and why each document is in it. queries: of the request, if there are several.
 export function showSet(answer, frame, texts, queries) {
@@ -11,12 +10,11 @@ export function showSet(answer, frame, texts, queries) {
     const scored = document.source === "cross_encoder";
     const call = frame.callOf(document);
     const answers = queries && `It answers “${queries[document.query]}”. `;
-    const passage = document.passage ? ` By this passage: “${document.passage.trim().slice(0, PASSAGE)}…”` : "";
     const facts = [
       tag(scored ? "scored" : `inferred ± ${decimal(document.std)}`, scored ? "scored" : "inferred"),
       element("span", { className: "from" }, `from rank ${number(document.retrieval_rank)}`),
     ];
-    return row(document.id, document.relevance, facts, (answers ?? "") + reason(document, call, texts) + passage, texts);
+    return row(document.id, document.relevance, facts, (answers ?? "") + reason(document, call, texts), texts);
   });
   const [first, others] = [answer.documents.slice(0, FIRST), answer.documents.slice(FIRST)];
   find("set").replaceChildren(...rows(first));

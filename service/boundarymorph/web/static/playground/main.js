@@ -1,6 +1,6 @@
 // The page: sends requests and shows the answers.
 
-import { Comparison, documentsOf, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
+import { Comparison, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
 import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
@@ -136,7 +136,7 @@ function plainCalls({ usage, pool_size: count }) {
 function draw() {
   if (shown.request.queries) return;
   drawLegend();
-  ranking.begin(shown.frames[0], shown.request.long_texts ? 0 : plainCalls(shown.answer)); // whose candidates are passages
+  ranking.begin(shown.frames[0], plainCalls(shown.answer));
   map.begin(shown.answer.pool.map);
   replay.begin(shown.frames);
 }
@@ -145,11 +145,11 @@ async function compare(request, answer, texts, signal) {
   if (!answer.pool_size) return showNoComparison("There are no candidates to rerank.");
   showNoComparison("Reranking …");
   try {
-    const ids = documentsOf(answer.pool, texts);
+    const { ids } = answer.pool;
     const calls = Math.min(plainCalls(answer), ids.length);
     const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, ids, signal);
     texts.add([...scored, ...unseen]);
-    const comparison = new Comparison(answer, scored, texts);
+    const comparison = new Comparison(answer, scored);
     showOutcome(comparison.sum(comparison.ours), comparison.sum(comparison.plain), calls);
     showComparison(comparison, texts);
     showCurve(shown.frames, comparison);

@@ -62,7 +62,6 @@ export class RequestForm {
     if (fields.auto.checked) request.budget = "auto";
     if (this.usesIndex && fields.filter.value.trim()) request.filter = filterOf(fields.filter.value);
     if (this.usesIndex && fields.hybrid.checked) request.hybrid = true;
-    if (!this.usesIndex && fields.long_texts.checked) request.long_texts = "best_of";
     for (const name of ["distinct", "calibration"]) if (fields[name].value.trim()) request[name] = fields[name].value.trim();
     request.reuse = false; // otherwise a second request would find its scores known, and show no calls
     request.return_documents = true;
@@ -121,13 +120,11 @@ export class RequestForm {
 
   // Options that do not go together are not valid: the browser says so beside the one to change.
   #combine() {
-    const { also, auto, distinct, long_texts: passages } = this.#form.elements;
+    const { also, auto, distinct } = this.#form.elements;
     const several = linesOf(also.value).length > 0;
-    const best = !passages.disabled && passages.checked;
-    const clash = (field, given, others) => field.setCustomValidity(given && others ? `This does not go with ${others}. Leave one of them out.` : "");
-    clash(auto, auto.checked, several && "further queries");
-    clash(passages, best, several && "further queries");
-    clash(distinct, distinct.value.trim(), several ? "further queries" : best && "the best passage of long texts");
+    const clash = (field, given) => field.setCustomValidity(given && several ? "This does not go with further queries. Leave one of them out." : "");
+    clash(auto, auto.checked);
+    clash(distinct, distinct.value.trim());
   }
 
   #useExample() {

@@ -14,16 +14,9 @@ export class Texts {
     for (const document of documents) this.#known.set(document.id, document);
   }
 
-  // Of a candidate, which may be a passage: the document's.
-  owner(id) {
-    return this.#known.has(id) ? id : id.replace(/#\d+$/, "");
-  }
-
   title(id) {
-    const document = this.#known.get(this.owner(id));
-    const words = document?.title || document?.text?.trim().split("\n", 1)[0];
-    const passage = document && document.id !== id ? `, passage ${Number(id.slice(document.id.length + 1)) + 1}` : "";
-    return words && words !== id ? words + passage : id;
+    const document = this.#known.get(id);
+    return document?.title || document?.text?.trim().split("\n", 1)[0] || id;
   }
 
   // Throws the service's error.
