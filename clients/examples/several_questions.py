@@ -1,12 +1,10 @@
-"""One question as several, with one budget, and a second turn that leaves out what was read; then long documents.
+"""One question as several, with one budget, and a second turn that leaves out what was read.
 
 pip install --find-links dist boundarymorph-client
 python several_questions.py "How do I read a gzipped file?"
 """
 
-import inspect
 import sys
-import zipfile
 
 from boundarymorph_client import Client, WeightedQuery
 
@@ -25,20 +23,3 @@ with Client() as service:
         for document in found.documents:
             print(f"{document.relevance:.3f}", document.id, "answers query", document.query)
         read += [document.id for document in found.documents]
-
-    # Texts that are longer than the cross-encoder reads: calls go to the passages that may be their best.
-    long = [
-        {"id": kind.__name__, "text": inspect.getsource(kind)}
-        for kind in (zipfile.ZipFile, zipfile.ZipInfo, zipfile.Path)
-    ]
-    found = service.select(
-        "raise an error if the password is wrong",
-        pool=long,
-        long_texts="best_of",
-        budget=12,
-        k=1,
-        return_documents=True,
-    )
-    for document in found.documents:
-        passage = " ".join((document.passage or "").split())
-        print(f"{document.relevance:.3f}", document.id, f"- {passage[:60]} ...")
