@@ -83,7 +83,8 @@ def install(app: FastAPI, public_url: str | None) -> None:
                 servers=[{"url": (public_url or ".").rstrip("/")}],
             )
             described = orjson.dumps(schema).decode()
-            read = dict.fromkeys(model for model in (*_bodies, Problem) if f'"{_path(model)}"' in described)
+            bodies: list[type[BaseModel]] = [*_bodies, Problem]
+            read = dict.fromkeys(model for model in bodies if f'"{_path(model)}"' in described)
             _, definitions = models_json_schema(
                 [
                     *((model, "validation") for model in read),
