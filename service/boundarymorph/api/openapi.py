@@ -26,13 +26,13 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-_bodies: list[type[BaseModel]] = [UploadedDocument]  # what routes read themselves
+BODIES: list[type[BaseModel]] = [UploadedDocument]  # what routes read themselves
 STREAMED = (RoundEvent, UploadProgress)
 
 
 def body(*models: type[BaseModel], required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
-    _bodies.extend(models)
+    BODIES.extend(models)
     references = [_reference(model) for model in models]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     content = {"schema": schema} | ({"examples": examples} if examples else {})
@@ -83,7 +83,7 @@ def install(app: FastAPI, public_url: str | None) -> None:
                 servers=[{"url": (public_url or ".").rstrip("/")}],
             )
             described = orjson.dumps(schema).decode()
-            bodies: list[type[BaseModel]] = [*_bodies, Problem]
+            bodies: list[type[BaseModel]] = [*BODIES, Problem]
             read = dict.fromkeys(model for model in bodies if f'"{_path(model)}"' in described)
             _, definitions = models_json_schema(
                 [
