@@ -1,9 +1,8 @@
-"""What every route has in common at the edge: methods, types, origins, secrets, and how it describes its refusals."""
+"""What every route has in common at the edge: methods, types, origins and secrets."""
 
 import asyncio
 import gzip
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,12 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 import pytest
-from fastapi import FastAPI
-from openapi_spec_validator import validate
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
-from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import (
     answer,
@@ -35,7 +32,6 @@ from tests.patience import PATIENCE
 
 SECRET, KEY = keys.make("rag", list(Scope))
 GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
-PUBLIC = ("/livez", "/readyz", "/metrics", "/tools/openai.json", "/tools/anthropic.json")
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 
 
@@ -257,31 +253,3 @@ class TestSecrets:
                     assert SECRET not in response.text and SECRET not in str(response.headers)
         assert SECRET not in caplog.text
         assert KEY.sha256 not in caplog.text
-
-
-class TestDescription:
-    @pytest.mark.parametrize("with_keys", [False, True])
-    @pytest.mark.parametrize("app", ["whole", "gateway", "retriever", "scorer"])
-    def test_says_what_is_refused(self, tmp_path: Path, app: str, with_keys: bool) -> None:
-        settings = Settings(
-            data_directory=tmp_path,
-            keys=(str(KEY),) if with_keys else (),
-            retriever=GATEWAY if app == "gateway" else RetrieverSettings(),
-        )
-        creators: dict[str, Callable[[Settings], FastAPI]] = {
-            "retriever": create_retriever_app,
-            "scorer": create_scorer_app,
-        }
-        described = creators.get(app, create_app)(settings).openapi()
-        validate(described)
-        assert ("securitySchemes" in described["components"]) == with_keys
-        for path, operations in described["paths"].items():
-            for operation in operations.values():
-                guarded = path not in PUBLIC
-                assert ("security" in operation) == (guarded and with_keys)
-                refusals = {"401", "403"} & set(operation["responses"])
-                assert refusals == ({"401", "403"} if guarded and with_keys else set()), path
-                assert ("429" in operation["responses"]) == guarded
-                assert ("408" in operation["responses"]) == ("requestBody" in operation), path
-                if guarded:
-                    assert "Retry-After" in operation["responses"]["429"]["headers"]

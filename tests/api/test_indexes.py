@@ -309,9 +309,10 @@ class TestProgress:
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(ingestion, "ENCODED_AT_A_TIME", 4)
-        lines = await self.lines(client, b"\n".join(map(orjson.dumps, texts(3_748))))
-        assert lines[-1]["report"]["added"] == 3_708
-        assert 200 < len(lines) < 400  # of 937 batches, a second each
+        monkeypatch.setattr(indexes, "PROGRESS_SHARE", 0.1)
+        lines = await self.lines(client, b"\n".join(map(orjson.dumps, texts(400))))
+        assert lines[-1]["report"]["added"] == 360
+        assert 20 < len(lines) < 50  # of 100 batches, a second each
 
     async def test_what_goes_wrong_later_is_the_last_line(self, client: httpx.AsyncClient, settings: Settings) -> None:
         async def pieces() -> AsyncIterator[bytes]:

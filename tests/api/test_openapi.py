@@ -1,20 +1,55 @@
-"""docs/openapi.json: what the service says of itself, whole and up to date, with examples that work."""
+"""docs/openapi.json, and how each role describes itself: whole and up to date, with examples that work."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from openapi_spec_validator import validate
 
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
 from boundarymorph.api import examples
 from boundarymorph.cli import main
 from boundarymorph.parsing import ALLOWED
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.settings import Settings
+from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import answer
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+SECRET, KEY = keys.make("rag", list(Scope))
+APPS: dict[str, Callable[[Settings], FastAPI]] = {
+    "whole": create_app,
+    "gateway": create_app,
+    "retriever": create_retriever_app,
+    "scorer": create_scorer_app,
+}
+PUBLIC = ("/livez", "/readyz", "/metrics", "/tools/openai.json", "/tools/anthropic.json")
+# Routes of the rerank dialects, whose errors have the shapes of their clients.
+RERANK_PATHS = {
+    *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
+    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank"),
+}
+
+
+@cache
+def described(app: str, with_keys: bool = False) -> dict[str, Any]:
+    """The description of a role, which nobody changes."""
+    retriever = RetrieverSettings(url="http://127.0.0.1:1") if app == "gateway" else RetrieverSettings()
+    document = APPS[app](Settings(keys=(str(KEY),) if with_keys else (), retriever=retriever)).openapi()
+    if not with_keys:
+        validate(document)
+    return document
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the path of each operation, and what is said of it."""
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            yield path, operation
 
 
 def test_the_file_has_not_drifted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,14 +66,14 @@ def patterns(schema: Any) -> Iterator[str]:
         yield from patterns(part)
 
 
-def test_no_caller_has_to_read_a_regular_expression(settings: Settings) -> None:
-    used = {*patterns(create_app(settings).openapi()["components"]), *patterns(Settings.model_json_schema())}
+def test_no_caller_has_to_read_a_regular_expression() -> None:
+    used = {*patterns(described("whole")["components"]), *patterns(Settings.model_json_schema())}
     assert used == set(ALLOWED), "`parsing.ALLOWED` says in words what each of them allows"
 
 
-@pytest.mark.parametrize("create", [create_app, create_retriever_app, create_scorer_app])
-def test_every_field_and_parameter_is_described(create: Any, settings: Settings) -> None:
-    document = create(settings).openapi()
+@pytest.mark.parametrize("app", APPS)
+def test_every_field_and_parameter_is_described(app: str) -> None:
+    document = described(app)
     undescribed = [
         f"{name}.{field}"
         for name, model in document["components"]["schemas"].items()
@@ -47,12 +82,87 @@ def test_every_field_and_parameter_is_described(create: Any, settings: Settings)
     ]
     undescribed += [
         f"{path}?{parameter['name']}"
-        for path, operations in document["paths"].items()
-        for operation in operations.values()
+        for path, operation in operations(document)
         for parameter in operation.get("parameters", ())
         if not parameter.get("description")
     ]
     assert undescribed == []
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_every_reference_resolves_and_every_model_is_needed(app: str) -> None:
+    document = described(app)
+
+    def references(node: object) -> Iterator[str]:
+        if isinstance(node, dict):
+            yield from (value for key, value in node.items() if key == "$ref")
+            for value in node.values():
+                yield from references(value)
+        elif isinstance(node, list):
+            for value in node:
+                yield from references(value)
+
+    named = {reference.removeprefix("#/components/schemas/") for reference in references(document)}
+    assert named <= (there := set(document["components"]["schemas"]))
+    assert there - named <= {"RoundEvent", "UploadProgress"}, "which are streamed"
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+@pytest.mark.parametrize("app", APPS)
+def test_says_what_is_refused(app: str, with_keys: bool) -> None:
+    document = described(app, with_keys)
+    assert ("securitySchemes" in document["components"]) == with_keys
+    for path, operation in operations(document):
+        guarded = path not in PUBLIC
+        assert ("security" in operation) == (guarded and with_keys)
+        refusals = {"401", "403"} & set(operation["responses"])
+        assert refusals == ({"401", "403"} if guarded and with_keys else set()), path
+        assert ("429" in operation["responses"]) == guarded
+        assert ("408" in operation["responses"]) == ("requestBody" in operation), path
+        if guarded:
+            assert "Retry-After" in operation["responses"]["429"]["headers"]
+
+
+def test_it_describes_every_route() -> None:
+    document = described("whole")
+    assert set(document["paths"]) == {
+        *("/select", "/judgments", "/livez", "/readyz", "/metrics", "/tools/openai.json", "/tools/anthropic.json"),
+        *(f"/indexes{rest}" for rest in ("", "/{name}", "/{name}/description", "/{name}/stats")),
+        *(f"/indexes/{{name}}/documents{rest}" for rest in ("", "/{id}")),
+        *(f"/tools/{name}" for name in ("select_documents", "list_indexes", "search", "fetch")),
+        *RERANK_PATHS,
+    }
+    for path, operation in operations(document):
+        assert operation["summary"]
+        for status, response in operation["responses"].items():
+            if int(status) >= 400 and operation["summary"] != "Can it serve?" and path not in RERANK_PATHS:
+                assert "application/problem+json" in response["content"], operation["summary"]
+
+
+def test_what_an_upload_needs() -> None:
+    document = described("whole")
+    body = document["paths"]["/indexes/{name}/documents"]["post"]["requestBody"]["content"]
+    name = body["application/json"]["schema"]["items"]["$ref"].rpartition("/")[2]
+    schema = document["components"]["schemas"][name]
+    assert set(schema["required"]) == {"id", "text"}
+    assert "embedding" in schema["properties"]
+
+
+def test_a_gateway_describes_itself_as_one_process_does() -> None:
+    gateway, whole = described("gateway"), described("whole")
+    assert gateway["paths"].keys() == whole["paths"].keys()
+    for path, methods in whole["paths"].items():
+        assert gateway["paths"][path].keys() == methods.keys()
+        for method, other in methods.items():
+            mine = gateway["paths"][path][method]
+            assert mine["summary"] == other["summary"]
+            assert mine.get("requestBody") == other.get("requestBody")
+            assert mine["responses"].keys() >= other["responses"].keys() - {"422"}
+            for status in other["responses"].keys() & {"200", "201"}:
+                contents = [one["responses"][status].get("content", {}) for one in (mine, other)]
+                assert contents[0] == contents[1]
+            names = [{p["name"] for p in one.get("parameters", [])} for one in (mine, other)]
+            assert names[0] >= names[1] - {"name", "id"}
 
 
 @pytest.mark.parametrize("name", examples.SELECT)

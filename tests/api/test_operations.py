@@ -1,16 +1,15 @@
-"""Starting, failing, metrics, and the OpenAPI document."""
+"""Starting, failing, and metrics."""
 
 import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from openapi_spec_validator import validate
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
@@ -25,12 +24,6 @@ from tests.api.service import answer, client_of, fake_service, problem, serving,
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededCrossEncoder
-
-# Routes of the rerank dialects, whose errors have the shapes of their clients.
-RERANK_PATHS = {
-    *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
-    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank"),
-}
 
 
 async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
@@ -271,61 +264,3 @@ class TestMetrics:
         assert "made-up" not in exposed.lower()
         assert 'method="other",route="/select",status="405"' in exposed
         assert 'route="/indexes/{name}",' in exposed
-
-
-class TestOpenAPI:
-    @pytest.fixture
-    async def document(self, client: httpx.AsyncClient) -> dict[str, Any]:
-        return answer(await client.get("/openapi.json"))
-
-    async def test_it_is_valid_and_every_reference_resolves(self, document: dict[str, Any]) -> None:
-        validate(document)
-
-        def references(node: object) -> Iterator[str]:
-            if isinstance(node, dict):
-                for key, value in node.items():
-                    if key == "$ref":
-                        yield value
-                    yield from references(value)
-            elif isinstance(node, list):
-                for value in node:
-                    yield from references(value)
-
-        found = set(references(document))
-        assert "#/components/schemas/SelectRequest" in found
-        for reference in found:
-            target: Any = document
-            for part in reference.removeprefix("#/").split("/"):
-                target = target[part]
-
-    async def test_it_describes_every_route(self, document: dict[str, Any]) -> None:
-        assert set(document["paths"]) == {
-            "/select",
-            "/indexes",
-            "/indexes/{name}",
-            "/indexes/{name}/description",
-            "/indexes/{name}/documents",
-            "/indexes/{name}/stats",
-            "/indexes/{name}/documents/{id}",
-            "/judgments",
-            "/livez",
-            "/readyz",
-            "/metrics",
-            "/tools/openai.json",
-            "/tools/anthropic.json",
-            *(f"/tools/{name}" for name in ("select_documents", "list_indexes", "search", "fetch")),
-            *RERANK_PATHS,
-        }
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                assert operation["summary"]
-                for status, response in operation["responses"].items():
-                    if int(status) >= 400 and operation["summary"] != "Can it serve?" and path not in RERANK_PATHS:
-                        assert "application/problem+json" in response["content"], operation["summary"]
-
-    async def test_what_an_upload_needs(self, document: dict[str, Any]) -> None:
-        body = document["paths"]["/indexes/{name}/documents"]["post"]["requestBody"]["content"]
-        name = body["application/json"]["schema"]["items"]["$ref"].rpartition("/")[2]
-        schema = document["components"]["schemas"][name]
-        assert set(schema["required"]) == {"id", "text"}
-        assert "embedding" in schema["properties"]

@@ -169,7 +169,6 @@ async def test_fields_without_effect_are_told(client: httpx.AsyncClient) -> None
     warnings = body["meta"]["warnings"]
     assert warnings == body["boundarymorph"]["warnings"]
     assert [warning.partition(" ")[0] for warning in warnings] == ["relevant_spans"]
-    assert not (await post(client, max_chunks_per_doc=3))["boundarymorph"]["warnings"]
 
 
 @pytest.mark.parametrize("field", [{"raw_scores": True}, {"use_activation": False}])

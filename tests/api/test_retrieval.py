@@ -348,25 +348,6 @@ class TestGateway:
         problem(await gateway.patch("/indexes/own"), 405, "method-not-allowed")
         problem(await gateway.get("/indexes/own/vectors"), 404, "not-found")
 
-    async def test_it_describes_itself_as_one_process_does(self, gateway: httpx.AsyncClient, tmp_path: Path) -> None:
-        schema = answer(await gateway.get("/openapi.json"))
-        validate(schema)
-        async with serving(Settings(data_directory=tmp_path / "local")) as whole:
-            other = answer(await whole.get("/openapi.json"))
-        assert schema["paths"].keys() == other["paths"].keys()
-        for path, methods in other["paths"].items():
-            assert schema["paths"][path].keys() == methods.keys()
-            for method, described in methods.items():
-                mine = schema["paths"][path][method]
-                assert mine["summary"] == described["summary"]
-                assert mine.get("requestBody") == described.get("requestBody")
-                assert mine["responses"].keys() >= described["responses"].keys() - {"422"}
-                for status in described["responses"].keys() & {"200", "201"}:
-                    contents = [one["responses"][status].get("content", {}) for one in (mine, described)]
-                    assert contents[0] == contents[1]
-                names = [{p["name"] for p in one.get("parameters", [])} for one in (mine, described)]
-                assert names[0] >= names[1] - {"name", "id"}
-
     async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waits for it, does without it in order, and finds it again."""
         monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)

@@ -6,28 +6,23 @@ import pkgutil
 import re
 import sys
 from inspect import getdoc
-from pathlib import Path
 
-from boundarymorph.server.app import create_app
-from boundarymorph.settings import Settings
 from boundarymorph_client import AsyncClient
-from tests.api.service import on_socket
 from tests.clients.examples import EXAMPLES, NAMES, QUESTION
 
 
-async def test_it_prints_two_turns(tmp_path: Path) -> None:
-    async with on_socket(create_app(Settings(data_directory=tmp_path))) as url:
-        async with AsyncClient(url) as client:
-            await client.create_index("python-docstrings")
-            documents = [{"id": name, "text": f"{getdoc(pkgutil.resolve_name(name))}"} for name in NAMES]
-            await client.upload("python-docstrings", documents)
-        program = [sys.executable, str(EXAMPLES / "several_questions.py"), QUESTION]
-        environment = {**os.environ, "BOUNDARYMORPH_URL": url}
-        process = await asyncio.create_subprocess_exec(*program, env=environment, stdout=asyncio.subprocess.PIPE)
-        printed = (await process.communicate())[0].decode()
+async def test_it_prints_two_turns(url: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.create_index("python-docstrings")
+        documents = [{"id": name, "text": f"{getdoc(pkgutil.resolve_name(name))}"} for name in NAMES]
+        await client.upload("python-docstrings", documents)
+    program = [sys.executable, str(EXAMPLES / "several_questions.py"), QUESTION]
+    environment = {**os.environ, "BOUNDARYMORPH_URL": url}
+    process = await asyncio.create_subprocess_exec(*program, env=environment, stdout=asyncio.subprocess.PIPE)
+    printed = (await process.communicate())[0].decode()
     assert process.returncode == 0
     turns = re.findall(r"^turn (\d): (\d+) calls for 3 queries$", printed, re.MULTILINE)
     assert [turn for turn, _ in turns] == ["1", "2"]
-    assert int(turns[0][1]) == 20 and int(turns[1][1]) <= 4  # of the 24 pairs, those that the first turn left
+    assert all(0 < int(calls) <= 20 for _, calls in turns)
     found = re.findall(r"^\d\.\d{3} (\S+) answers query ([012])$", printed, re.MULTILINE)
     assert len(found) == len({id for id, _ in found}) == 6 and {id for id, _ in found} <= {*NAMES}

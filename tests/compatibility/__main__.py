@@ -30,16 +30,15 @@ CHECK_SECONDS = 900.0  # of all checks of one environment
 
 @dataclass(frozen=True)
 class Environment:
-    """requirements: the clients, at their latest versions that go together; module: of `clients`, with the checks."""
+    """requirements: the clients, at their latest versions that go together; name: of the function of `clients`."""
 
     name: str
     requirements: tuple[str, ...]
-    module: str
 
 
 ENVIRONMENTS = (
-    Environment("cohere", ("cohere",), "cohere_sdk"),
-    Environment("langchain", ("langchain-cohere", "langchain-nvidia-ai-endpoints"), "langchain"),
+    Environment("cohere", ("cohere",)),
+    Environment("langchain", ("langchain-cohere", "langchain-nvidia-ai-endpoints")),
     Environment(
         "llamaindex",
         (
@@ -47,14 +46,13 @@ ENVIRONMENTS = (
             "llama-index-postprocessor-jinaai-rerank",
             "llama-index-postprocessor-tei-rerank",
         ),
-        "llamaindex",
     ),
-    Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack"), "haystack"),
-    Environment("litellm", ("litellm[proxy]",), "litellm_sdk"),
-    Environment("infinity", ("infinity-client",), "infinity"),
-    Environment("voyage", ("voyageai",), "voyage"),
-    Environment("mixedbread", ("mixedbread", "mixedbread-ai"), "mixedbread"),
-    Environment("applications", ("requests",), "applications"),
+    Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack")),
+    Environment("litellm", ("litellm[proxy]",)),
+    Environment("infinity", ("infinity-client",)),
+    Environment("voyage", ("voyageai",)),
+    Environment("mixedbread", ("mixedbread", "mixedbread-ai")),
+    Environment("applications", ("requests",)),
 )
 
 
@@ -79,7 +77,7 @@ def install(environment: Environment, *, fresh: bool) -> Path:
 
 def run(environment: Environment, python: Path, running: Servers) -> list[dict[str, Any]]:
     """What became of each of its checks; of a program that broke, one row that says so."""
-    command = [str(python), "-m", f"tests.compatibility.clients.{environment.module}", json.dumps(asdict(running))]
+    command = [str(python), "-m", "tests.compatibility.clients", environment.name, json.dumps(asdict(running))]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=CHECK_SECONDS, env=variables, cwd=python.parent, check=False

@@ -1,14 +1,14 @@
 """What is tried with a client, in an environment that has that client and this: only the standard library is used.
 
-A module of `clients` registers its checks; run as a program, with the servers as JSON, it tells what became of each.
+`clients` registers the checks of an environment; `main` tells what became of each.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import math
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -67,6 +67,59 @@ def check(package: str, endpoint: str, what: str) -> Callable[[Callable[[Servers
     return register
 
 
+class Call:
+    """A call of a client: with all documents or others, for the best `top` of them or all, by default to the server
+    that works and with its key."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        url: str | None = None,
+        key: str | None = None,
+        documents: Sequence[Any] = DOCUMENTS,
+        top: int | None = None,
+    ) -> None:
+        self.url, self.key = url or servers.whole, key or servers.key
+        self.documents, self.top = documents, top
+
+
+def row(
+    package: str,
+    endpoint: str,
+    asked: Callable[[Call], list[tuple[int, float]]],
+    kinds: Sequence[type[BaseException]],
+    said: Sequence[str] = ("50 documents: 51", "key", "no scorer", "deadline"),
+    what: str = "",
+) -> None:
+    """Register what is tried with every client: that it ranks as we do, all and the first three, and what it raises.
+
+    asked: returns index and score of each document, best first. kinds: of its errors for too many documents, a wrong
+    key, a scorer that is away, and one that is late; said: what these say. what: of several of a package.
+    """
+
+    @check(package, endpoint, what + "scores of all documents, best first; the first three")
+    def ranks(servers: Servers) -> None:
+        expected = ranking(servers)
+        same(asked(Call(servers)), expected)
+        same(asked(Call(servers, top=3)), expected[:3])
+
+    @check(package, endpoint, what + "errors")
+    def refusals(servers: Servers) -> None:
+        calls = (
+            Call(servers, documents=TOO_MANY),
+            Call(servers, key="wrong"),
+            Call(servers, servers.away),
+            Call(servers, servers.late),
+        )
+        for call, kind, part in zip(calls, kinds, said, strict=True):
+            raised(kind, lambda call=call: asked(call), part)  # type: ignore[misc]
+
+
+def sigmoids(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The same with scores in place of their log-odds."""
+    return [(index, 1 / (1 + math.exp(-logit))) for index, logit in pairs]
+
+
 def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any) -> list[tuple[int, float]]:
     """Index and score of each document, best first, as the service has them without a client between."""
     body = {"query": QUERY, "documents": DOCUMENTS if documents is None else documents, **fields}
@@ -96,9 +149,8 @@ def raised(kind: type[BaseException] | tuple[type[BaseException], ...], call: Ca
     raise AssertionError(f"nothing was raised; the answer is {answer!r}")
 
 
-def main() -> None:
-    """Run the checks of the program's module; a JSON array of what became of them goes to stdout."""
-    servers = Servers(**json.loads(sys.argv[1]))
+def main(servers: Servers) -> None:
+    """Run the checks; a JSON array of what became of them goes to stdout."""
     results = []
     for case in CHECKS:
         problem = None

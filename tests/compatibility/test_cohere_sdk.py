@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compatibility import check
-from tests.compatibility.clients import cohere_sdk
+from tests.compatibility import check, clients
 from tests.compatibility.servers import servers
 
 
@@ -15,9 +14,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[check.Servers]
         yield running
 
 
-CASES = [case for case in check.CHECKS if case.package == cohere_sdk.PACKAGE]
+clients.cohere()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.endpoint} {case.what}")
+@pytest.mark.parametrize("case", check.CHECKS, ids=lambda case: f"{case.endpoint} {case.what}")
 def test_cohere_sdk(running: check.Servers, case: check.Check) -> None:
     case.run(running)

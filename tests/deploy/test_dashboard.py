@@ -1,27 +1,91 @@
-"""The dashboard's units, thresholds and places, as they are drawn (load_tests/dashboard.py records the data)."""
-
-from __future__ import annotations
+"""The dashboard and the alerts: their expressions parse as PromQL, and ask for metrics and labels that there are."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import httpx
-import numpy as np
+import promql_parser
 import pytest
-from PIL import Image
+import yaml
+from prometheus_client import REGISTRY
 
-from load_tests import dashboard
-from load_tests.dashboard import DASHBOARD, Line
+import boundarymorph.telemetry.metrics
 
-PANELS = json.loads(DASHBOARD.read_text())["panels"]
-DRAWN = [panel for panel in PANELS if panel["type"] != "row"]
+DEPLOY = Path(__file__).parents[2] / "deploy"
+METRICS = boundarymorph.telemetry.metrics
+OF_THE_SCRAPE = {"instance", "job"}
 UNITS = {"reqps", "cps", "s", "bytes", "percentunit", "short", "none"}
+BOARD = json.loads((DEPLOY / "grafana/boundarymorph.json").read_text())
+DRAWN = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+SHOWN = [target["expr"] for panel in DRAWN for target in panel["targets"]]
+SHOWN += [annotation["expr"] for annotation in BOARD["annotations"]["list"]]
+
+
+def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
+    """Yield the selectors of an expression as Prometheus gets it: Grafana puts a duration where its variable is."""
+
+    def nodes(node: Any) -> Iterator[Any]:
+        yield node
+        for name in ("expr", "param", "lhs", "rhs", "vector_selector"):
+            if (inner := getattr(node, name, None)) is not None:
+                yield from nodes(inner)
+        for argument in getattr(node, "args", None) or ():
+            yield from nodes(argument)
+
+    for node in nodes(promql_parser.parse(expression.replace("$__rate_interval", "5m"))):
+        if isinstance(node, promql_parser.VectorSelector):
+            yield node
+
+
+def labels_of(selector: promql_parser.VectorSelector) -> set[str]:
+    if (name := selector.name or "") in RECORDED:
+        return labels_left(RECORDED[name])
+    labels: tuple[str, ...] = getattr(REGISTRY._names_to_collectors[name], "_labelnames", ())
+    return {*labels, *OF_THE_SCRAPE, *({"le"} if name.endswith("_bucket") else ())}
+
+
+def grouped_by(expression: str) -> set[str]:
+    groups = re.findall(r"\bby \(([^)]*)\)", expression)
+    return {label.strip() for group in groups for label in group.split(",")}
+
+
+def labels_left(expression: str) -> set[str]:
+    """The labels of an expression's results: those that it groups by, or those of its metrics."""
+    return grouped_by(expression) or set.union(*map(labels_of, selectors(expression)))
+
+
+@pytest.mark.parametrize("expression", SHOWN + [rule["expr"] for rule in RULES])
+def test_it_parses_and_its_labels_are_there(expression: str) -> None:
+    found = list(selectors(expression))
+    assert found
+    for selector in found:
+        assert {matcher.name for matcher in selector.matchers.matchers} <= labels_of(selector), selector.name
+    assert grouped_by(expression) <= set.union(*map(labels_of, found))
+
+
+def test_alerts_have_what_prometheus_wants() -> None:
+    alerts = [rule for rule in RULES if "alert" in rule]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)
+    for rule in alerts:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations", "keep_firing_for"}
+        assert re.fullmatch(r"\d+(s|m|h)", rule.get("for", "0s"))
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+        for text in rule["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels_left(rule["expr"]), rule["alert"]
 
 
 @pytest.mark.parametrize("panel", DRAWN, ids=lambda panel: str(panel["title"]))
-def test_units_fit_what_is_asked(panel: dict[str, object]) -> None:
-    text = json.dumps(panel["targets"])
-    unit = panel["fieldConfig"]["defaults"]["unit"]  # type: ignore[index]
+def test_units_fit_what_is_asked(panel: dict[str, Any]) -> None:
+    text, unit = json.dumps(panel["targets"]), panel["fieldConfig"]["defaults"]["unit"]
     assert unit in UNITS
     assert ("_seconds" in text and "_count" not in text and "_cpu_" not in text) <= (unit == "s")
     assert ("_bytes" in text) == (unit == "bytes")
@@ -29,43 +93,18 @@ def test_units_fit_what_is_asked(panel: dict[str, object]) -> None:
     assert (unit in ("reqps", "cps")) <= ("rate(" in text)
 
 
-def test_a_picture_of_the_dashboard_has_its_size(tmp_path: Path) -> None:
-    chosen = [panel for panel in PANELS if panel["title"] in ("Requests a second", "Circuit to Redis", "Requests")]
-    at = np.arange(0.0, 10.0)
-    found = {panel["title"]: [Line("a", at, at), Line("b", at[3:], at[3:])] for panel in chosen}
-    dashboard.draw(chosen, found, tmp_path / "drawn.png")
-    with Image.open(tmp_path / "drawn.png") as drawn:
-        assert drawn.size[0] == round(100 * dashboard.COLUMNS * dashboard.CELL[0])
+def test_what_an_operator_sees_first() -> None:
+    """Five figures; every panel says what it shows; it can be narrowed down, and changes are marked."""
+    assert [panel["type"] for panel in BOARD["panels"][:7]] == ["row", *["stat"] * 5, "row"]
+    assert [panel["title"] for panel in DRAWN if not panel["description"].endswith(".")] == []
+    variables = [variable["name"] for variable in BOARD["templating"]["list"]]
+    assert variables == ["datasource", "role", "instance", "key"]
+    assert {name for text in SHOWN for name in re.findall(r"\$([a-z]+)\b", text)} == {*variables} - {"datasource"}
+    assert [annotation["name"] for annotation in BOARD["annotations"]["list"]] == ["Starts", "Index changes"]
 
 
-def test_what_prometheus_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
-
-    def get(url: str, params: dict[str, object]) -> httpx.Response:
-        asked.append(params)
-        values = [[100.0, "1"], [102.0, "NaN"]], [[100.0, "NaN"]]
-        result = [{"metric": {"route": f"/{n}", "status": "200"}, "values": v} for n, v in enumerate(values)]
-        return httpx.Response(200, json={"data": {"result": result}}, request=httpx.Request("GET", url))
-
-    monkeypatch.setattr(httpx, "get", get)
-    requests = next(panel for panel in DRAWN if panel["title"] == "Requests a second")
-    (line,) = dashboard.lines("http://prometheus", requests, began=100.0)
-    assert line.label == "/0 200" and line.at.tolist() == [0.0, 2.0] and np.isnan(line.values[1])
-    assert "$" not in str(asked[0]["query"])
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.25, "s", "250 ms"),
-        (2.5, "s", "2.5 s"),
-        (0.5, "percentunit", "50%"),
-        (1_500, "short", "1.5 K"),
-        (2, "cps", "2 c/s"),
-        (3 * 2**27, "bytes", "384 MiB"),
-        (0, "bytes", "0 B"),
-        (2**20 - 2**10, "bytes", "1020 KiB"),
-    ],
-)
-def test_units(value: float, unit: str, text: str) -> None:
-    assert dashboard.shown(value, unit) == text
+def test_panels_do_not_overlap() -> None:
+    places = [panel["gridPos"] for panel in BOARD["panels"]]
+    cells = [(p["x"] + dx, p["y"] + dy) for p in places for dx in range(p["w"]) for dy in range(p["h"])]
+    assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(places)

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from boundarymorph.agents.tools import TOOLS
-from boundarymorph.api import openapi, retrieval
+from boundarymorph.api import openapi
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
 from tests.fuzz.services import App
@@ -50,11 +50,7 @@ def _pattern(path: str) -> str:
     return "/".join([*parts[:2], "{name}", *parts[3:]]) if parts[1] == "indexes" else path
 
 
-REQUESTS = [
-    *openapi.PARSED_BY_ROUTES,
-    *(tool.arguments for tool in TOOLS),
-    *(retrieval.Retrieve, retrieval.Ids, retrieval.Query, retrieval.Texts),
-]
+REQUESTS = [*dict.fromkeys(openapi.BODIES), *(tool.arguments for tool in TOOLS)]
 
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)

@@ -5,13 +5,15 @@ They are coroutines because FastAPI calls plain functions in threads, which take
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette import types
 from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
+from starlette.routing import BaseRoute, Match
 
 from boundarymorph.access.access import Access
 from boundarymorph.access.keys import Caller, Scope
@@ -49,6 +51,26 @@ class _AnyText(PathConvertor):
 
 register_url_convertor("text", _AnyText())
 register_url_convertor("index", _IndexName())
+
+
+class WithSlash:
+    """ASGI middleware that answers a path with a slash at its end as the path without, if only that has a route.
+
+    Not for DELETE: some clients resolve /indexes/a/documents/.. to /indexes/a/ and would delete the index.
+    """
+
+    def __init__(self, app: types.ASGIApp, routes: Sequence[BaseRoute]) -> None:
+        self._app, self._routes = app, routes
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        if scope["type"] == "http" and scope["path"].endswith("/") and scope["method"] != "DELETE":
+            without = {**scope, "path": scope["path"].removesuffix("/")}
+            if not self._has(scope) and self._has(without):
+                scope["path"] = without["path"]
+        await self._app(scope, receive, send)
+
+    def _has(self, scope: types.Scope) -> bool:
+        return any(route.matches(scope)[0] is not Match.NONE for route in self._routes)
 
 
 class Service(Protocol):

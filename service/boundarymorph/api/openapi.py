@@ -12,22 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.kept import Kept
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.rerank.documents import CohereV2Request, DocumentsRequest, InfinityRequest, VoyageRequest
-from boundarymorph.api.rerank.mixedbread import MixedbreadRequest
-from boundarymorph.api.rerank.nim import NimRequest
-from boundarymorph.api.rerank.tei import TeiRequest
-from boundarymorph.api.schemas import (
-    CreateIndex,
-    DeleteDocuments,
-    Describe,
-    Judgments,
-    Problem,
-    ScoreRequest,
-    UploadedDocument,
-    UploadProgress,
-)
+from boundarymorph.api.schemas import Problem, UploadedDocument, UploadProgress
 from boundarymorph.api.select_answers import RoundEvent
-from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.retrieval.catalog import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
@@ -40,30 +26,13 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-RERANKING = (
-    DocumentsRequest,
-    CohereV2Request,
-    InfinityRequest,
-    VoyageRequest,
-    TeiRequest,
-    NimRequest,
-    MixedbreadRequest,
-)
-PARSED_BY_ROUTES = (
-    SelectRequest,
-    ScoreRequest,
-    CreateIndex,
-    DeleteDocuments,
-    Describe,
-    UploadedDocument,
-    Judgments,
-    *RERANKING,
-)
+BODIES: list[type[BaseModel]] = [UploadedDocument]  # what routes read themselves
 STREAMED = (RoundEvent, UploadProgress)
 
 
 def body(*models: type[BaseModel], required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
+    BODIES.extend(models)
     references = [_reference(model) for model in models]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     content = {"schema": schema} | ({"examples": examples} if examples else {})
@@ -113,9 +82,12 @@ def install(app: FastAPI, public_url: str | None) -> None:
                 routes=app.routes,
                 servers=[{"url": (public_url or ".").rstrip("/")}],
             )
+            described = orjson.dumps(schema).decode()
+            bodies: list[type[BaseModel]] = [*BODIES, Problem]
+            read = dict.fromkeys(model for model in bodies if f'"{_path(model)}"' in described)
             _, definitions = models_json_schema(
                 [
-                    *((model, "validation") for model in (*PARSED_BY_ROUTES, Problem)),
+                    *((model, "validation") for model in read),
                     *((model, "serialization") for model in STREAMED),
                 ],
                 ref_template=REFERENCE,
@@ -172,4 +144,8 @@ def _body(content: dict[str, Any], required: bool) -> dict[str, Any]:
 
 
 def _reference(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"$ref": _path(model)}
+
+
+def _path(model: type[BaseModel]) -> str:
+    return REFERENCE.format(model=model.__name__)

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
+from difflib import get_close_matches
+from functools import lru_cache
+from http import HTTPMethod, HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from boundarymorph import errors, parsing
 from boundarymorph.access.keys import Forbidden, Unauthenticated
 from boundarymorph.access.origins import UnsupportedMediaType
-from boundarymorph.api import paths
 from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # with which pydantic distinguishes the forms of a vector
 MAX_CHARACTERS = 1_000  # of a message, which may quote the caller's input
-REFUSAL = "refusal"  # attribute of a request's state: a function from a Problem to status and body
-Refusal = Callable[[Problem], tuple[int, Any]]
+Refusal = Callable[[Problem], tuple[int, Any]]  # returns status and body in another wire format
+LONGEST, KEPT = 100, 1_000  # characters of a path that is compared; comparisons
+_POLICY = re.compile("^/p/[^/]+(?=/)")
 log = logging.getLogger(__name__)
 
 
@@ -66,17 +71,23 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 }
 
 
-def install(app: FastAPI, refusal_at: Callable[[str | None], Refusal | None]) -> None:
-    """Register handlers that turn every expected exception of a route into a problem response.
-
-    refusal_at: returns how the route at a path refuses requests, None for problem details.
-    """
-    app.state.refusal_at = refusal_at
+def install(app: FastAPI) -> None:
+    """Register handlers that turn every expected exception of a route into a problem response."""
     app.add_exception_handler(errors.BoundaryMorphError, typed)
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _disconnected)
+
+
+async def refused(request: Request, error: Exception, refusal: Refusal) -> JSONResponse:
+    """Return the response for what a route raised, in the wire format of its request. Logs what is unexpected."""
+    if isinstance(error, errors.BoundaryMorphError):
+        return await typed(request, error, refusal)
+    if isinstance(error, ValidationError):
+        return await _invalid(request, error, refusal)
+    log.error("unexpected error", exc_info=error)
+    return unexpected(request, refusal)
 
 
 def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
@@ -85,9 +96,10 @@ def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
     return _problem(request, _status(error), error.slug, error.public)
 
 
-def unexpected(request: Request) -> JSONResponse:
+def unexpected(request: Request, refusal: Refusal | None = None) -> JSONResponse:
     """Return the response for an unexpected exception."""
-    return respond(request, 500, "internal-error", "an unexpected error; the log of the service has the details")
+    detail = "an unexpected error; the log of the service has the details"
+    return respond(request, 500, "internal-error", detail, refusal=refusal)
 
 
 def respond(
@@ -98,10 +110,11 @@ def respond(
     *,
     where: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
+    refusal: Refusal | None = None,
 ) -> JSONResponse:
-    """Return a problem response, or that of `request.state.refusal` for a route with another wire format."""
+    """Return a problem response, or that of another wire format: this one's, or that of the route."""
     problem = _problem(request, status, slug, detail, where)
-    refusal = getattr(request.state, REFUSAL, None)
+    refusal = refusal or getattr(request.scope.get("route"), "refusal", None)
     if refusal is not None:
         status, body = refusal(problem)
         return JSONResponse(body, status_code=status, headers=headers)
@@ -127,7 +140,7 @@ def _status(error: errors.BoundaryMorphError) -> HTTPStatus:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-async def typed(request: Request, error: Exception) -> JSONResponse:
+async def typed(request: Request, error: Exception, refusal: Refusal | None = None) -> JSONResponse:
     """Return the response for one of our errors."""
     assert isinstance(error, errors.BoundaryMorphError)
     status = _status(error)
@@ -139,7 +152,7 @@ async def typed(request: Request, error: Exception) -> JSONResponse:
         headers = {"WWW-Authenticate": "Bearer"}
     if status == HTTPStatus.REQUEST_TIMEOUT:
         headers = {"Connection": "close"}  # the rest of the body may still arrive
-    return respond(request, status, error.slug, error.public, headers=headers)
+    return respond(request, status, error.slug, error.public, headers=headers, refusal=refusal)
 
 
 def _log(error: errors.BoundaryMorphError) -> None:
@@ -150,7 +163,7 @@ def _log(error: errors.BoundaryMorphError) -> None:
         log.warning("%s: %s", error.slug, error)
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception, refusal: Refusal | None = None) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
     details: Sequence[ErrorDetails] = (
         error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error.errors()
@@ -165,7 +178,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     ]
     first = where[0]
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return respond(request, 422, errors.InvalidInput.slug, f"{first['field']}: {first['message']}{more}", where=where)
+    said = f"{first['field']}: {first['message']}{more}"
+    return respond(request, 422, errors.InvalidInput.slug, said, where=where, refusal=refusal)
 
 
 def _message(detail: ErrorDetails, model: str) -> str:
@@ -180,16 +194,43 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = phrase if error.detail == phrase else str(error.detail)
-    headers = dict(error.headers) if error.headers else {}
+    headers, refusal = dict(error.headers) if error.headers else {}, None
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        methods = headers["Allow"] = ", ".join(paths.methods_at(request))  # Starlette names only those of one route
+        methods = headers["Allow"] = ", ".join(_methods(request))  # Starlette names only those of one route
         detail = f"this path takes {methods}"
     if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-        path = paths.nearest(request)
-        setattr(request.state, REFUSAL, request.app.state.refusal_at(path))
-        if error.status_code == HTTPStatus.NOT_FOUND and path is not None:
-            detail = f"there is nothing at this path; did you mean {path}?"
-    return respond(request, error.status_code, phrase.lower().replace(" ", "-"), detail, headers=headers)
+        nearest = _nearest(request)
+        refusal = getattr(nearest, "refusal", None)
+        if error.status_code == HTTPStatus.NOT_FOUND and nearest is not None:
+            detail = f"there is nothing at this path; did you mean {nearest.path_format}?"
+    slug = phrase.lower().replace(" ", "-")
+    return respond(request, error.status_code, slug, detail, headers=headers, refusal=refusal)
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods of all routes at the path of a request."""
+    return [
+        method
+        for method in HTTPMethod
+        if any(
+            route.matches({**request.scope, "method": "GET" if method == "HEAD" else str(method)})[0] is Match.FULL
+            for route in request.app.router.routes
+        )
+    ]
+
+
+def _nearest(request: Request) -> APIRoute | None:
+    """Return the route whose path is most like the one of a request, if any is."""
+    routes = [route for route in request.app.router.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    known = {route.path_format: route for route in reversed(routes)}
+    found = _alike(request.scope["path"][:LONGEST], tuple(reversed(known)))
+    return known[found] if found else None
+
+
+@lru_cache(KEPT)
+def _alike(path: str, known: tuple[str, ...]) -> str | None:
+    found = get_close_matches(_POLICY.sub("", path.lower()), known, n=1)
+    return found[0] if found else None
 
 
 async def _disconnected(request: Request, error: Exception) -> JSONResponse:

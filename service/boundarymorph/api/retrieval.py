@@ -29,9 +29,9 @@ router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELEC
 class Retrieve(Message):
     """A request for the `depth` documents of an index that are nearest to a query."""
 
-    index: str
-    query: str
-    depth: Annotated[int, Field(ge=1)]
+    index: str = Field(description="its name")
+    query: str = Field(description="in plain words")
+    depth: Annotated[int, Field(ge=1)] = Field(description="documents, all if there are fewer")
     query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
@@ -43,32 +43,31 @@ class Retrieve(Message):
 class Ids(Message):
     """Documents of an index."""
 
-    index: str
-    ids: Array[str]
+    index: str = Field(description="its name")
+    ids: Array[str] = Field(description="of documents that there may be")
     texts: bool = Field(True, description="whether documents are read with text and title; else these may be empty")
 
 
 class Query(Message):
     """A query to encode."""
 
-    query: str
+    query: str = Field(description="in plain words")
 
 
 class Texts(Message):
     """Documents to encode, each with its title."""
 
-    texts: Array[str]
+    texts: Array[str] = Field(description="any number of them")
 
 
 def _post(path: str, summary: str, model: type[Message], media_type: str, *statuses: int) -> Callable[[Route], Route]:
     """Return the decorator of a route with this request model, this response type, and these additional errors."""
-    asked = {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}
     schema = {"type": "string", "format": "binary"} if media_type != JSON else {"type": "object"}
     good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
     return router.post(
         path,
         summary=summary,
-        openapi_extra={"requestBody": asked},
+        openapi_extra=openapi.body(model),
         response_class=Response,
         responses={200: good, **openapi.problems(413, 422, 503, *statuses)},
     )

@@ -16,7 +16,6 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.passages import DESCRIPTION, LongTexts
 from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText
 from boundarymorph.selection.methods import METHODS
 
@@ -249,7 +248,6 @@ class SelectRequest(Message):
         None,
         description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
-    long_texts: LongTexts | None = Field(None, description=DESCRIPTION)
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,

@@ -14,7 +14,7 @@ from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
 from boundarymorph.api import forward, judgments, learned, openapi, operations, problems, retrieval, score, select
-from boundarymorph.api.paths import WithSlash
+from boundarymorph.api.dependencies import WithSlash
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
@@ -136,7 +136,7 @@ def _application(
         redirect_slashes=False,  # must not redirect a client that resolves /indexes/a/documents/.. to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
-    problems.install(app, rerank.refusal_at)
+    problems.install(app)
     operations.install(app, settings.metrics_seconds)
     openapi.install(app, settings.public_url)
     app.add_middleware(WithSlash, routes=app.routes)

@@ -88,7 +88,6 @@ class Settings(BaseSettings):
     vectors: Literal["lexical", "encoder"] = Field(
         "lexical", description="vectors of a pool whose texts bring none, if a request does not say"
     )
-    passage_characters: int = Field(1_600, ge=100, description='most of a passage, with "max_chunks_per_doc"')
     auto_budget: int = Field(200, ge=0, description='largest budget if a request says "auto", within the limit')
     auto_settle: float = Field(0.01, gt=0, lt=1, description='expected loss at which "auto" stops')
     negligible: float = Field(

@@ -86,7 +86,6 @@ class SelectOptions(TypedDict, total=False):
         round, or "auto": rounds that grow.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
-    long_texts: of a pool: read the beginning of a long text (`first`, the default).
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
         what is believed of every candidate, and where it lies on a map.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
@@ -117,7 +116,6 @@ class SelectOptions(TypedDict, total=False):
     hybrid: bool
     batch_size: int | Literal["auto"]
     spend: Literal["order", "set"]
-    long_texts: Literal["first"]
     return_documents: bool
     explain: bool | Literal["pool"]
     deadline_ms: float

@@ -1,61 +1,157 @@
-"""The rerank routes of other services, whose clients only need another URL."""
+"""The rerank routes of other services, whose clients only need another URL: a request is a selection of a pool."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import repeat
 from operator import or_
-from typing import Any
+from typing import Any, Literal
+from uuid import uuid4
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
 
+from boundarymorph import __version__
 from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, SelectingOf, permitted
-from boundarymorph.api.rerank import documents, mixedbread, nim, tei
-from boundarymorph.api.rerank.common import ModelCard, Models, RerankFormat, RerankRequest, Wanted, unknown_fields
-from boundarymorph.api.rerank.core import ranking_of, task_of
-from boundarymorph.api.select import STATUS_HEADER, selected
-from boundarymorph.errors import InvalidInput
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
+from boundarymorph.api.rerank.dialects import (
+    CHARACTERS_PER_TOKEN,
+    CohereV2Request,
+    Diagnostics,
+    DocumentsRequest,
+    InfinityRequest,
+    MixedbreadAnswer,
+    MixedbreadRequest,
+    NimAnswer,
+    NimError,
+    NimRequest,
+    NoDocuments,
+    Ranked,
+    Ranking,
+    RerankAnswer,
+    RerankError,
+    RerankRequest,
+    TeiAnswer,
+    TeiError,
+    TeiRequest,
+    VoyageRequest,
+    Wanted,
+    documents_refusal,
+    nim_refusal,
+    tei_refusal,
+    unknown_fields,
+)
+from boundarymorph.api.schemas import LanguageModelUsage, Problem
+from boundarymorph.api.select import STATUS_HEADER, calibrated, selected
+from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
+from boundarymorph.api.translate import grouping_of, task_of
+from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.retrieval.learned import CalibrationSource
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.retrieval.document import Document
+from boundarymorph.selector.documents import Grouping, group_key
+from boundarymorph.selector.task import SelectionResult, SelectionTask
+from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
 
-ROUTES: Mapping[str, tuple[RerankFormat, ...]] = {
-    "/v1/rerank": (documents.COHERE_V1,),
-    "/v2/rerank": (documents.COHERE_V2,),
-    "/rerank": (documents.COHERE_V1, tei.TEI),
-    "/infinity/rerank": (documents.INFINITY,),
-    "/voyage/v1/rerank": (documents.VOYAGE,),
-    "/v1/ranking": (nim.NIM,),
-    "/reranking": (documents.COHERE_V1, nim.NIM, mixedbread.MIXEDBREAD),
-    "/v1/reranking": (documents.COHERE_V1, nim.NIM, mixedbread.MIXEDBREAD),
-}
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 BY_POLICY = "/p/{policy}"
 ALIASES = {"/reranking"}  # of documented routes
+_POOL = re.compile(r"^pool(?:\.documents)?(\.\d+)?(?:\.text)?")  # in messages: the documents, or one of them
 REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
-router = APIRouter(tags=["reranking"])
+RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
 
 
-def speaking(*dialects: RerankFormat) -> Callable[[Request], Awaitable[None]]:
-    """Return the dependency of a route that answers problems in the first dialect, until the body shows another."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A wire format.
 
-    async def speak(request: Request) -> None:
-        setattr(request.state, problems.REFUSAL, dialects[0].refusal)
+    documents: the name of their field, which distinguishes dialects at one path. answer, error: models of its
+    responses. refusal: returns status and body of its response to a request that has a problem.
+    """
 
-    return speak
+    documents: str
+    request: type[RerankRequest]
+    answer: type[BaseModel]
+    error: type[BaseModel]
+    refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]]
 
 
-def refusal_at(path: str | None) -> problems.Refusal | None:
-    """Return how the route at a path refuses requests, None if it is no rerank route."""
-    return ROUTES[path][0].refusal if path is not None and path in ROUTES else None
+COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, documents_refusal)
+COHERE_V2 = replace(COHERE_V1, request=CohereV2Request)
+INFINITY = replace(COHERE_V1, request=InfinityRequest)
+VOYAGE = replace(COHERE_V1, request=VoyageRequest)
+TEI = Dialect("texts", TeiRequest, TeiAnswer, TeiError, tei_refusal)
+NIM = Dialect("passages", NimRequest, NimAnswer, NimError, nim_refusal)
+MIXEDBREAD = Dialect("input", MixedbreadRequest, MixedbreadAnswer, RerankError, documents_refusal)
+ROUTES: Mapping[str, tuple[Dialect, ...]] = {
+    "/v1/rerank": (COHERE_V1,),
+    "/v2/rerank": (COHERE_V2,),
+    "/rerank": (COHERE_V1, TEI),
+    "/infinity/rerank": (INFINITY,),
+    "/voyage/v1/rerank": (VOYAGE,),
+    "/v1/ranking": (NIM,),
+    "/reranking": (COHERE_V1, NIM, MIXEDBREAD),
+    "/v1/reranking": (COHERE_V1, NIM, MIXEDBREAD),
+}
+
+
+class ModelCard(BaseModel):
+    """What a request may name as its `model`."""
+
+    id: str = Field(description="its name")
+    object: Literal["model"] = Field("model", description="model")
+    created: int = Field(0, description="unknown: 0")
+    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="boundarymorph")
+    capabilities: list[str] = Field(["rerank"], description="rerank")
+
+
+class Models(BaseModel):
+    """The cross-encoder and the policies, in the format of OpenAI's API."""
+
+    object: Literal["list"] = Field("list", description="list")
+    data: list[ModelCard] = Field(description="the cross-encoder first")
+
+
+class TeiInfo(BaseModel):
+    """What clients of TEI ask for before their first request."""
+
+    model_id: str = Field(description="the cross-encoder, with everything that its scores depend on")
+    model_sha: str | None = Field(None, description="part of model_id, if known")
+    model_dtype: str = Field("unknown", description="part of model_id, if known")
+    model_type: dict[str, dict[str, Any]] = Field(description="reranker, with its only label")
+    max_concurrent_requests: int = Field(description="that may run or wait")
+    max_input_length: int = Field(description="tokens of a query and a text together")
+    max_batch_tokens: int = Field(description="tokens of a full batch of pairs")
+    max_batch_requests: int | None = Field(None, description="no limit of its own")
+    max_client_batch_size: int = Field(description="texts in one request")
+    auto_truncate: bool = Field(True, description="texts that are too long are cut")
+    tokenization_workers: int = Field(1, description="one")
+    version: str = Field(__version__, description="of this service")
+
+
+class DialectRoute(APIRoute):
+    """A route that refuses requests in the words of a dialect: the first of its path, until the body shows another."""
+
+    @property
+    def refusal(self) -> problems.Refusal:
+        """What makes status and body of a refusal."""
+        path = self.path.removeprefix(BY_POLICY)
+        return (TEI if path == "/info" else ROUTES.get(path, [COHERE_V1])[0]).refusal
+
+
+router = APIRouter(tags=["reranking"], route_class=DialectRoute)
 
 
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:
@@ -63,31 +159,40 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
-    with access.admission.enter(CALLER.get()):
-        with watch.stage("receive"):
-            body = await bodies.read(request, access)
-        with watch.stage("parse"):
-            instructed = parts.scorer.takes_instruction
-            wanted, task, asked, policy = await _read(
-                request, access, body, ROUTES[path], caller, arrival, instructed, parts.retriever
-            )
-            task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
-        turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
-        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    ranking = await bodies.off_loop(
-        access, body, lambda: ranking_of(result, wanted, task, asked, parts.scorer.name, policy)
-    )
+    dialect = ROUTES[path][0]
+    try:
+        with access.admission.enter(CALLER.get()):
+            with watch.stage("receive"):
+                body = await bodies.read(request, access)
+            with watch.stage("parse"):
+                data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
+                dialect = _dialect(data, path)
+                policy, asked, wanted, task = await bodies.off_loop(
+                    access, body, lambda: _read(request, access, data, dialect, caller, arrival, parts)
+                )
+                task = await calibrated(request, access, task, asked.calibration, parts.retriever, None)
+                if task.goal == "scores" and task.calibration is None:  # which has other evidence
+                    task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
+                task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
+            turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
+            result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
+        ranking = await bodies.off_loop(
+            access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy)
+        )
+        large = len(body) >= bodies.LARGE
+        content = await answers.made(
+            access, lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(), large=large
+        )
+    except ClientDisconnect:
+        raise
+    except Exception as error:
+        return await problems.refused(request, error, dialect.refusal)
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
     headers = {STATUS_HEADER: result.status.value}
-    if isinstance(asked, tei.TeiRequest) and ranking.diagnostics.warnings:  # whose answer has no place for them
+    if dialect is TEI and ranking.diagnostics.warnings:  # whose answer has no place for them
         headers[WARNINGS_HEADER] = json.dumps(ranking.diagnostics.warnings)
-    content = await answers.made(
-        access,
-        lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(),
-        large=len(body) >= bodies.LARGE,
-    )
     return Response(content, media_type="application/json", headers=headers)
 
 
@@ -95,18 +200,17 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
 @router.get(
     "/info",
     summary="Describe the model for clients of text-embeddings-inference",
-    dependencies=[Depends(speaking(tei.TEI))],
-    responses={status: {"model": tei.TeiError} for status in (401, 403, 429, 503)},
+    responses={status: {"model": TeiError} for status in (401, 403, 429, 503)},
 )
-async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> tei.TeiInfo:
+async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     """Return the cross-encoder and the limits of one request."""
     settings, scorer = access.settings, parts.scorer
     model = getattr(scorer, "model", None)  # only scorers in this process have one
     known = getattr(scorer if model is None else model, "max_length", None)
     longest = settings.max_length if known is None else known
-    return tei.TeiInfo(
+    return TeiInfo(
         model_id=scorer.name,
-        model_type=tei.RERANKER,
+        model_type=RERANKER,
         max_concurrent_requests=settings.sessions + settings.limits.waiting,
         max_input_length=longest,
         max_batch_tokens=longest if model is None else max(longest, model.batch_tokens),
@@ -119,8 +223,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> tei.TeiInf
 @router.get(
     "/v1/models",
     summary="List what `model` may name",
-    dependencies=[Depends(speaking(documents.COHERE_V1))],
-    responses={status: {"model": documents.RerankError} for status in (401, 403, 429, 503)},
+    responses={status: {"model": RerankError} for status in (401, 403, 429, 503)},
 )
 async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
     """Return the cross-encoder, which answers whatever `model` is, and the policies."""
@@ -128,69 +231,165 @@ async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
     return Models(data=[ModelCard(id=name) for name in names])
 
 
-async def _read(
-    request: Request,
-    access: Access,
-    body: bytes,
-    dialects: tuple[RerankFormat, ...],
-    caller: str,
-    arrival: float,
-    instructed: bool,
-    source: CalibrationSource,
-) -> tuple[Wanted, SelectionTask, RerankRequest, str]:
-    """Read a request in any of the dialects. instructed: whether the scorer takes an instruction; source: of
-    calibrations. Returns the name of the policy last.
-
-    Raises InvalidInput and pydantic's ValidationError.
-    """
-
-    def load() -> tuple[RerankFormat, Any]:
-        data = bodies.decoded(body, access.settings.limits)
-        return _dialect(data, dialects), data
-
-    def read() -> tuple[RerankRequest, str]:
-        policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
-        applied = policy.applied(data, dialect.request, data.get(dialect.documents))
-        return dialect.request.model_validate(applied), policy.name
-
-    def understand() -> tuple[Wanted, SelectionTask]:
-        wanted = asked.wanted()
-        if asked.most_passages != 1:
-            if asked.distinct is not None:
-                raise InvalidInput("'distinct' and 'group_by' take texts as they are: leave out 'max_chunks_per_doc'")
-            wanted = wanted.cut_up(access.settings.passage_characters, asked.most_passages)
-        ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
-        if asked.instruction and not instructed:
-            ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
-        wanted = replace(wanted, ignored=ignored)
-        task = task_of(asked, wanted, access.settings, arrival, calibration, field=dialect.documents)
-        instruction = asked.instruction if instructed else None
-        return wanted, replace(task, caller=caller, instruction=instruction or None)
-
-    dialect, data = await bodies.off_loop(access, body, load)
-    setattr(request.state, problems.REFUSAL, dialect.refusal)
-    asked, policy = await bodies.off_loop(access, body, read)
-    calibration = await access.calibrations.of(asked.calibration, permitted(request), source)
-    wanted, task = await bodies.off_loop(access, body, understand)
-    return wanted, task, asked, policy
-
-
-def _dialect(data: object, dialects: tuple[RerankFormat, ...]) -> RerankFormat:
-    """Return the dialect whose field for documents is present. Raises InvalidInput, which names the path of another."""
+def _dialect(data: object, path: str) -> Dialect:
+    """Return the dialect of a body at a path, by the field of its documents. Raises InvalidInput, which names the path
+    of another dialect."""
     if not isinstance(data, dict):
         raise InvalidInput("the body is not a JSON object")
-    for dialect in dialects:
+    for dialect in ROUTES[path]:
         if data.get(dialect.documents) is not None:
             return dialect
-    missing = f"there is no {' or '.join(repr(dialect.documents) for dialect in dialects)}"
-    for path, others in ROUTES.items():
+    missing = f"there is no {' or '.join(repr(dialect.documents) for dialect in ROUTES[path])}"
+    for elsewhere, others in ROUTES.items():
         for other in others:
             if data.get(other.documents) is not None:
-                raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {path}")
-    return dialects[0]  # its model reports what is missing
+                raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {elsewhere}")
+    return ROUTES[path][0]  # its model reports what is missing
 
 
-def _responses(dialects: Sequence[RerankFormat]) -> dict[int | str, dict[str, Any]]:
+def _read(
+    request: Request,
+    access: Access,
+    data: Any,
+    dialect: Dialect,
+    caller: str,
+    arrival: float,
+    parts: HasSelector,
+) -> tuple[str, RerankRequest, Wanted, SelectionTask]:
+    """Return the name of the policy, the request, what it wants, and its task. data: the body. Raises InvalidInput and
+    pydantic's ValidationError."""
+    policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
+    applied = policy.applied(data, dialect.request, data.get(dialect.documents))
+    asked = dialect.request.model_validate(applied)
+    wanted = asked.wanted()
+    ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
+    instruction = asked.instruction or None
+    if instruction and not parts.scorer.takes_instruction:
+        ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
+        instruction = None
+    wanted = replace(wanted, ignored=ignored)
+    task = _task(asked, wanted, access.settings, arrival, dialect.documents)
+    return policy.name, asked, wanted, replace(task, caller=caller, instruction=instruction)
+
+
+def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, field: str) -> SelectionTask:
+    """Return the task of ranking a pool of all documents. field: the name of theirs, for messages. Raises NoDocuments
+    and LimitExceeded."""
+    count = len(wanted.texts)
+    if not count:
+        raise NoDocuments(f"{field}: the list is empty; give at least one")
+    documents = [
+        PoolDocument.model_construct(text=text, metadata=dict(metadata))
+        for text, metadata in zip(wanted.texts, wanted.objects or repeat({}), strict=False)
+    ]
+    selecting = SelectRequest.model_construct(
+        query=wanted.query[: settings.limits.query_characters] if wanted.cut else wanted.query,
+        pool=PoolBody.model_construct(documents=documents),
+        ranked=True,  # documents mostly come in retrieval order
+        budget=asked.budget,
+        k=asked.k,
+        deadline_ms=asked.deadline_ms,
+        on_failure=asked.on_failure,
+        instruction=asked.instruction,
+    )
+    try:
+        task = task_of(selecting, settings, arrival)
+    except LimitExceeded as error:  # of a field of the pool
+        raise LimitExceeded(_POOL.sub(rf"{field}\1", str(error))) from None
+    budget = _budget(asked, count, settings)
+    exhaustive = budget >= count and asked.on_failure == "error"  # the answer then needs only the scores
+    return replace(
+        task,
+        budget=budget,
+        k=min(asked.k or count, count),
+        goal="scores" if exhaustive else "ranking",
+        batch_size=count if exhaustive else settings.rerank.batch_size,
+        growing=False,
+        distinct=grouping_of(asked.distinct, wanted.top_n or count, settings),
+    )
+
+
+def _ranking(
+    result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str, policy: str
+) -> Ranking:
+    """Return the requested results with their warnings. policy: the name of the one in force. Raises TextTooLong."""
+    if result.truncated and not wanted.cut:
+        raise TextTooLong(
+            f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
+        )
+    selection, count = result.selection, len(wanted.texts)
+    index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
+    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
+    results = [ranked for ranked in results if ranked.score >= (request.min_relevance or 0.0)]
+    returned = wanted.top_n or count
+    results = results[:returned] if task.distinct is None else _distinct(results, wanted, task.distinct, returned)
+    scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
+    inferred = {ranked.index for ranked in results} - set(scored)
+    read = sum(len(wanted.query) + len(wanted.texts[number]) for number in scored)
+    warnings = [*result.warnings, *wanted.ignored]
+    if len(task.query) < len(wanted.query):
+        warnings.append(f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)")
+    if request.budget is None and task.budget < count:
+        warnings.append(
+            f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, as a "
+            "list of this length is by default (rerank.full_documents, rerank.share); 'budget' chooses another number"
+        )
+    return Ranking(
+        id=uuid4().hex,
+        model=model,
+        results=results,
+        tokens=math.ceil(read / CHARACTERS_PER_TOKEN),
+        diagnostics=Diagnostics(
+            status=result.status.value,
+            stop_reason=result.stop_reason.value,
+            documents=count,
+            budget=task.budget,
+            cross_encoder_calls=result.calls,
+            cached_scores=result.cached,
+            reused_scores=result.reused,
+            inferred=sorted(inferred),
+            expected_loss=result.outlook.loss,
+            calibration=result.calibration,
+            policy=policy,
+            timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
+            language_model=LanguageModelUsage.of(result.bill),
+            warnings=warnings,
+        ),
+    )
+
+
+def _distinct(results: Sequence[Ranked], wanted: Wanted, grouping: Grouping, returned: int) -> list[Ranked]:
+    """Return the best results that the grouping allows: so many or, if groups count, those of so many groups."""
+    kept: list[Ranked] = []
+    taken = Counter[object]()
+    for ranked in results:
+        if not grouping.counts_groups and len(kept) == returned:
+            break
+        objects = wanted.objects[ranked.index] if wanted.objects else {}
+        [value] = grouping.value(Document("", wanted.texts[ranked.index], metadata=objects)) or [None]
+        group: object = wanted.texts[ranked.index] if grouping.path is None else ranked.index
+        if value is not None:
+            group = group_key(value)
+        if taken[group] < grouping.at_most and (taken[group] or len(taken) < returned):
+            taken[group] += 1
+            kept.append(replace(ranked, group=value))
+    return kept
+
+
+def _budget(request: RerankRequest, count: int, settings: Settings) -> int:
+    rerank, most = settings.rerank, settings.limits.budget
+    match request.budget:
+        case None if count <= min(rerank.full_documents, most):
+            return count
+        case None:
+            return min(math.ceil(rerank.share * count), most)
+        case "auto":
+            return min(settings.auto_budget, most, count)
+        case budget:
+            return min(int(budget), count)
+
+
+def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route in the format of each of its dialects."""
     answers = {200: reduce(or_, (dialect.answer for dialect in dialects))}
     errors = dict.fromkeys(REFUSED, reduce(or_, (dialect.error for dialect in dialects)))
@@ -204,7 +403,6 @@ for _prefix in ("", BY_POLICY):
             rerank,
             methods=["POST"],
             summary=f"Rerank: {', '.join(dict.fromkeys(dialect.documents for dialect in _dialects))}",
-            dependencies=[Depends(speaking(*_dialects))],
             openapi_extra=openapi.body(*(dialect.request for dialect in _dialects)),
             responses=_responses(_dialects),
             include_in_schema=not _prefix and _path not in ALIASES,

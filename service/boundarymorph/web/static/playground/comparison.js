@@ -30,9 +30,8 @@ export class Comparison {
   #scores; // of the cross-encoder, by which plain reranking orders what it has scored
 
   // scored: the documents of the answer to `plainRequest`; none if the budget is 0.
-  constructor(answer, scored, texts) {
-    const { relevance } = answer.pool;
-    const ids = answer.pool.ids;
+  constructor(answer, scored) {
+    const { ids, relevance } = answer.pool;
     this.believed = new Map(ids.map((id, position) => [id, relevance[position] ?? 0]));
     this.calibrated = answer.calibration !== null; // then a score is no relevance, and those of the answer alone have one scale
     for (const { id, cross_encoder_score: score } of this.calibrated ? [] : scored) {

@@ -149,7 +149,7 @@ async function compare(request, answer, texts, signal) {
     const calls = Math.min(plainCalls(answer), ids.length);
     const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, ids, signal);
     texts.add([...scored, ...unseen]);
-    const comparison = new Comparison(answer, scored, texts);
+    const comparison = new Comparison(answer, scored);
     showOutcome(comparison.sum(comparison.ours), comparison.sum(comparison.plain), calls);
     showComparison(comparison, texts);
     showCurve(shown.frames, comparison);

@@ -122,9 +122,9 @@ export class RequestForm {
   #combine() {
     const { also, auto, distinct } = this.#form.elements;
     const several = linesOf(also.value).length > 0;
-    const clash = (field, given, others) => field.setCustomValidity(given && others ? `This does not go with ${others}. Leave one of them out.` : "");
-    clash(auto, auto.checked, several && "further queries");
-    clash(distinct, distinct.value.trim(), several && "further queries");
+    const clash = (field, given) => field.setCustomValidity(given && several ? "This does not go with further queries. Leave one of them out." : "");
+    clash(auto, auto.checked);
+    clash(distinct, distinct.value.trim());
   }
 
   #useExample() {

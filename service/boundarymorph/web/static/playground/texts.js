@@ -16,8 +16,7 @@ export class Texts {
 
   title(id) {
     const document = this.#known.get(id);
-    const words = document?.title || document?.text?.trim().split("\n", 1)[0];
-    return words && words !== id ? words : id;
+    return document?.title || document?.text?.trim().split("\n", 1)[0] || id;
   }
 
   // Throws the service's error.

@@ -1,0 +1,482 @@
+"""The clients of others, an environment each: how they are called, what they raise, and what else is tried with them.
+
+    python -m tests.compatibility.clients ENVIRONMENT SERVERS
+
+A function has the name of its environment, imports what is installed there, and registers its checks.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.compatibility.check import (
+    DOCUMENTS,
+    QUERY,
+    TOO_MANY,
+    Call,
+    Servers,
+    check,
+    main,
+    raised,
+    ranking,
+    row,
+    same,
+    sigmoids,
+)
+
+MODEL = "rerank-v3.5"
+START_SECONDS = 300.0
+
+
+def results_of(answer: Any) -> list[tuple[int, float]]:
+    return [(result.index, result.relevance_score) for result in answer.results]
+
+
+def cohere() -> None:
+    """Cohere's SDK, of both versions of its API."""
+    import cohere
+
+    kinds = (
+        cohere.BadRequestError, cohere.UnauthorizedError, cohere.ServiceUnavailableError, cohere.GatewayTimeoutError
+    )  # fmt: skip
+    once: Any = {"max_retries": 0}
+
+    def asked(path: str, call: Call, **fields: Any) -> Any:
+        client = (cohere.Client if path == "/v1/rerank" else cohere.ClientV2)(call.key, base_url=call.url)
+        given = {
+            "model": MODEL,
+            "query": QUERY,
+            "documents": call.documents,
+            "top_n": call.top,
+            "request_options": once,
+        }
+        return client.rerank(**{**given, **fields})
+
+    def whole(path: str, servers: Servers) -> None:
+        answer = asked(path, Call(servers))
+        assert sorted(index for index, _ in results_of(answer)) == list(range(len(DOCUMENTS)))
+        assert len(answer.id) == 32 and answer.meta.api_version.version == path[2]
+        assert answer.meta.tokens.input_tokens > 100
+        assert answer.boundarymorph["cross_encoder_calls"] + answer.boundarymorph["reused_scores"] == len(DOCUMENTS)
+
+    def budget(path: str, servers: Servers) -> None:
+        documents = [f"{document} ({path})" for document in DOCUMENTS]  # whose scores are not known yet
+        extra = {"additional_body_parameters": {"budget": 4}}
+        answer = asked(path, Call(servers, documents=documents), request_options=extra)
+        found = results_of(answer)
+        assert sorted(index for index, _ in found) == list(range(len(DOCUMENTS)))
+        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+        assert answer.boundarymorph["budget"] == answer.boundarymorph["cross_encoder_calls"] == 4
+        inferred, exact = set(answer.boundarymorph["inferred"]), dict(ranking(servers, documents))
+        assert len(inferred) == len(DOCUMENTS) - 4
+        assert all(abs(score - exact[index]) < 1e-6 for index, score in found if index not in inferred)
+
+    def refusals(path: str, servers: Servers) -> None:
+        for fields, *said in (
+            ({"documents": []}, "is empty"),
+            ({"query": 5}, "query", "string"),
+            ({"documents": [["a"]]}, "documents.0"),
+            ({"top_n": "three"}, "top_n"),
+        ):
+            raised(cohere.BadRequestError, partial(asked, path, Call(servers), **fields), *said)
+
+    for path in ("/v1/rerank", "/v2/rerank"):
+        row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
+        check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
+        check("cohere", f"POST {path}", "`budget` as an additional field: expected scores for what was not scored")(
+            partial(budget, path)
+        )
+        check("cohere", f"POST {path}", "errors in fields")(partial(refusals, path))
+
+    @check("cohere", "POST /v1/rerank", "documents as objects, rank_fields, return_documents")
+    def objects(servers: Servers) -> None:
+        documents = [{"title": document, "text": "nothing"} for document in DOCUMENTS]
+        call = Call(servers, documents=documents)
+        answer = asked("/v1/rerank", call, rank_fields=["title"], return_documents=True)
+        same(results_of(answer), ranking(servers))
+        assert [each.document.title for each in answer.results] == [DOCUMENTS[each.index] for each in answer.results]
+
+    @check("cohere", "POST /v2/rerank", "max_tokens_per_doc, relevant_spans; the asynchronous client")
+    def shortened(servers: Servers) -> None:
+        fields = {"max_tokens_per_doc": 5, "relevant_spans": {"mode": "enabled"}}
+        answer = asked("/v2/rerank", Call(servers), **fields)
+        same(results_of(answer), ranking(servers, [document[:20] for document in DOCUMENTS]))
+        assert any("relevant_spans" in warning for warning in answer.meta.warnings)
+
+        async def call() -> Any:
+            async with cohere.AsyncClientV2(servers.key, base_url=servers.whole) as client:
+                return await client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
+
+        same(results_of(asyncio.run(call())), ranking(servers))
+
+
+def langchain() -> None:
+    """LangChain's components for Cohere and NVIDIA."""
+    from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
+    from langchain_cohere import CohereRerank
+    from langchain_core.documents import Document
+    from langchain_nvidia_ai_endpoints import NVIDIARerank
+
+    def component(kind: str, call: Call, **options: Any) -> Any:
+        if kind == "cohere":
+            return CohereRerank(base_url=call.url, cohere_api_key=call.key, model="any", top_n=call.top)
+        top = call.top or len(call.documents)
+        return NVIDIARerank(base_url=f"{call.url}/v1", api_key=call.key, model="any", top_n=top, **options)
+
+    def asked(kind: str, call: Call, *, later: bool = False, **options: Any) -> list[tuple[int, float]]:
+        given = [Document(text, metadata={"number": number}) for number, text in enumerate(call.documents)]
+        made = component(kind, call, **options)
+        found = asyncio.run(made.acompress_documents(given, QUERY)) if later else made.compress_documents(given, QUERY)
+        pairs = [(document.metadata["number"], document.metadata["relevance_score"]) for document in found]
+        return pairs if kind == "cohere" else sigmoids(pairs)
+
+    kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
+    row("langchain-cohere", "POST /v2/rerank", partial(asked, "cohere"), kinds)
+    nvidia = "langchain-nvidia-ai-endpoints"
+    said = ("422", "401", "503", "504")
+    row(nvidia, "POST /v1/ranking", partial(asked, "nvidia", max_batch_size=60), (Exception,) * 4, said)
+
+    @check("langchain-cohere", "POST /v2/rerank", "acompress_documents; rerank with max_tokens_per_doc")
+    def more_of_cohere(servers: Servers) -> None:
+        same(asked("cohere", Call(servers), later=True), ranking(servers))
+        answer = component("cohere", Call(servers)).rerank(DOCUMENTS, QUERY, max_tokens_per_doc=5)
+        shortened = ranking(servers, [document[:20] for document in DOCUMENTS])
+        same([(result["index"], result["relevance_score"]) for result in answer], shortened)
+
+    @check(nvidia, "POST /v1/ranking", "in batches; async; texts that are too long")
+    def more_of_nvidia(servers: Servers) -> None:
+        same(asked("nvidia", Call(servers), max_batch_size=4), ranking(servers))
+        same(asked("nvidia", Call(servers), later=True), ranking(servers))
+        long = Call(servers, documents=["coral " * 2_000])
+        raised(Exception, lambda: asked("nvidia", long, truncate="NONE"), "422", "longer than")
+
+
+def llamaindex() -> None:
+    """LlamaIndex's postprocessors for Cohere, Jina and text-embeddings-inference."""
+    from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
+    from llama_index.core.schema import NodeWithScore, TextNode
+    from llama_index.postprocessor.cohere_rerank import CohereRerank
+    from llama_index.postprocessor.jinaai_rerank import JinaRerank
+    from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
+
+    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
+        top, key = call.top or len(call.documents), call.key
+        if kind == "cohere":
+            made = CohereRerank(top_n=top, api_key=key, base_url=call.url, max_retries=1)
+        elif kind == "jina":
+            made = JinaRerank(top_n=top, api_key=key, base_url=f"{call.url}/v1")
+        else:
+            made = TextEmbeddingInference(top_n=top, base_url=call.url, auth_token=f"Bearer {key}")
+        nodes = [
+            NodeWithScore(node=TextNode(text=text, id_=str(number)), score=0.0)
+            for number, text in enumerate(call.documents)
+        ]
+        found = made.postprocess_nodes(nodes, query_str=QUERY)
+        return [(int(node.node.node_id), node.score) for node in found]
+
+    package = "llama-index-postprocessor-{}-rerank".format
+    kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
+    row(package("cohere"), "POST /v2/rerank", partial(asked, "cohere"), kinds)
+    row(package("jinaai"), "POST /v1/rerank", partial(asked, "jina"), (RuntimeError,) * 4)
+    # This client does not look at the status: it takes the error's body for scores, of which there are too few.
+    row(package("tei"), "POST /rerank", partial(asked, "tei"), (AssertionError,) * 4, ("",) * 4)
+
+
+def haystack() -> None:
+    """Haystack's rankers for Cohere, Jina and NVIDIA."""
+    from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
+    from haystack import Document, Pipeline
+    from haystack.utils import Secret
+    from haystack_integrations.components.rankers.cohere import CohereRanker
+    from haystack_integrations.components.rankers.jina import JinaRanker
+    from haystack_integrations.components.rankers.nvidia import NvidiaRanker
+
+    def given(call: Call) -> list[Any]:
+        return [Document(content=text, meta={"number": number}) for number, text in enumerate(call.documents)]
+
+    def made(kind: str, call: Call) -> Any:
+        common = {"api_key": Secret.from_token(call.key), "top_k": call.top or len(call.documents)}
+        if kind == "cohere":
+            return CohereRanker(api_base_url=call.url, **common)
+        if kind == "jina":
+            return JinaRanker(base_url=f"{call.url}/v1/rerank", **common)
+        return NvidiaRanker(model="any", api_url=f"{call.url}/v1", truncate="END", **common)
+
+    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
+        pipeline = Pipeline()
+        ranker = made(kind, call)
+        pipeline.add_component("ranker", ranker)  # which a pipeline takes
+        answer = ranker.run(query=QUERY, documents=given(call))
+        pairs = [(document.meta["number"], document.score) for document in answer["documents"]]
+        return sigmoids(pairs) if kind == "nvidia" else pairs
+
+    kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
+    row("cohere-haystack", "POST /v2/rerank", partial(asked, "cohere"), kinds)
+    row("jina-haystack", "POST /v1/rerank", partial(asked, "jina"), (RuntimeError,) * 4)
+    said = ("unprocessable", "unauthorized", "no scorer", "deadline")
+    row("nvidia-haystack", "POST /v1/ranking", partial(asked, "nvidia"), (ValueError,) * 4, said)
+
+    @check("jina-haystack", "POST /v1/rerank", "model and usage; score_threshold")
+    def threshold(servers: Servers) -> None:
+        expected = ranking(servers)
+        ranker = made("jina", Call(servers))
+        answer = ranker.run(query=QUERY, documents=given(Call(servers)), score_threshold=expected[4][1])
+        assert len(answer["documents"]) == sum(score >= expected[4][1] for _, score in expected)
+        assert answer["meta"]["usage"]["total_tokens"] > 0 and answer["meta"]["model"]
+
+
+def litellm() -> None:
+    """LiteLLM, as a library and as a proxy, with each of its providers whose wire format is served."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is fetched
+    import httpx
+    import litellm
+    from litellm import exceptions
+
+    providers = {  # where the API is under the service's URL, and what is called there
+        "cohere": ("", "/v1/rerank"),
+        "jina_ai": ("", "/v1/rerank"),
+        "hosted_vllm": ("", "/rerank"),
+        "huggingface": ("", "/rerank"),
+        "infinity": ("/infinity", "/infinity/rerank"),
+        "nvidia_nim/ranking": ("", "/v1/ranking"),
+        "voyage": ("/voyage/v1/rerank", "/voyage/v1/rerank"),
+    }
+
+    def answered(provider: str, call: Call, **options: Any) -> Any:
+        base = call.url + providers[provider][0]
+        given = {"query": QUERY, "documents": call.documents, "api_base": base, "api_key": call.key, "num_retries": 0}
+        top = {} if call.top is None else {"top_n": call.top, "return_documents": True}
+        return litellm.rerank(model=f"{provider}/any", **given, **top, **options)
+
+    def asked(provider: str, call: Call) -> list[tuple[int, float]]:
+        results = answered(provider, call).results
+        if call.top is not None:
+            assert all(result["document"]["text"] == DOCUMENTS[result["index"]] for result in results)
+        pairs = [(result["index"], result["relevance_score"]) for result in results]
+        return sigmoids(pairs) if "nim" in provider else pairs
+
+    for provider, (_, path) in providers.items():
+        row("litellm", f"POST {path}", partial(asked, provider), (Exception,) * 4, what=f"{provider}/: ")
+
+    @check("litellm", "POST /v2/rerank", "cohere/ with max_tokens_per_doc; exceptions by status; a cost, by its price")
+    def more(servers: Servers) -> None:
+        answer = answered("cohere", Call(servers), max_tokens_per_doc=5)
+        shortened = ranking(servers, [document[:20] for document in DOCUMENTS])
+        same([(result["index"], result["relevance_score"]) for result in answer.results], shortened)
+        raised(exceptions.BadRequestError, lambda: asked("cohere", Call(servers, documents=TOO_MANY)), "50 documents")
+        raised(exceptions.AuthenticationError, lambda: asked("cohere", Call(servers, key="wrong")))
+        for provider, price in (("cohere", "input_cost_per_query"), ("voyage", "input_cost_per_token")):
+            litellm.register_model({f"{provider}/any": {"mode": "rerank", "litellm_provider": provider, price: 1e-6}})
+            cost = litellm.completion_cost(
+                answered(provider, Call(servers)), model=f"{provider}/any", call_type="rerank"
+            )
+            assert cost > 0, (provider, cost)
+
+    @check(
+        "litellm[proxy]", "POST /v1/rerank, /rerank", "the proxy in front of us: three paths; errors keep their status"
+    )
+    def through_the_proxy(servers: Servers) -> None:
+        models = [("reranker", "cohere", servers.whole), ("tei", "huggingface", servers.whole)]
+        models += [("away", "cohere", servers.away), ("late", "cohere", servers.late)]
+        listed = [
+            {"model_name": name, "litellm_params": {"model": f"{kind}/any", "api_base": url, "api_key": servers.key}}
+            for name, kind, url in models
+        ]
+        settings = {"general_settings": {"master_key": "sk-proxy"}, "router_settings": {"num_retries": 0}}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        with tempfile.TemporaryDirectory() as folder:
+            config, log = Path(folder) / "config.yaml", Path(folder) / "proxy.log"
+            config.write_text(json.dumps({"model_list": listed, **settings}))
+            program = [str(Path(sys.executable).parent / "litellm"), "--config", str(config), "--telemetry", "False"]
+            command = [*program, "--host", "127.0.0.1", "--port", port]
+            with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=folder) as proxy:
+                try:
+                    headers = {"Authorization": "Bearer sk-proxy"}
+                    url = f"http://127.0.0.1:{port}"
+                    with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
+                        until_alive(client, proxy, log)
+                        try_proxy(client, servers)
+                finally:
+                    proxy.terminate()
+
+    def until_alive(client: httpx.Client, proxy: subprocess.Popen[bytes], log: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert proxy.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
+            try:
+                if client.get("/health/liveliness").is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.2)
+
+    def try_proxy(client: httpx.Client, servers: Servers) -> None:
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            for model in ("reranker", "tei"):
+                body = {"model": model, "query": QUERY, "documents": DOCUMENTS, "top_n": 3}
+                results = client.post(path, json=body).raise_for_status().json()["results"]
+                same([(each["index"], each["relevance_score"]) for each in results], ranking(servers)[:3])
+        for model, documents, status in (
+            ("reranker", TOO_MANY, 400),
+            ("away", DOCUMENTS, 503),
+            ("late", DOCUMENTS, 504),
+        ):
+            answer = client.post("/rerank", json={"model": model, "query": QUERY, "documents": documents})
+            assert answer.status_code == status, (model, answer.status_code, answer.text)
+
+
+def infinity() -> None:
+    """Infinity's client."""
+    from infinity_client import AuthenticatedClient
+    from infinity_client.api.default import rerank
+    from infinity_client.errors import UnexpectedStatus
+    from infinity_client.models import RerankInput
+
+    def answered(call: Call, **fields: Any) -> Any:
+        top = {} if call.top is None else {"top_n": call.top}
+        body = RerankInput(query=QUERY, documents=call.documents, **top, **fields)
+        with AuthenticatedClient(call.url, token=call.key, raise_on_unexpected_status=True) as client:
+            return rerank.sync(client=client, body=body)
+
+    said = ("50 documents: 51", "401", "no scorer", "deadline")
+    row("infinity-client", "POST /rerank", lambda call: results_of(answered(call)), (UnexpectedStatus,) * 4, said)
+
+    @check("infinity-client", "POST /rerank", "raw_scores; documents as strings; model and usage")
+    def more(servers: Servers) -> None:
+        answer = answered(Call(servers, top=3), raw_scores=True, return_documents=True)
+        assert answer.usage.total_tokens > 0 and answer.model and answer.id
+        assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)[:3]]
+        same(sigmoids(results_of(answer)), ranking(servers)[:3])
+
+
+def voyage() -> None:
+    """Voyage's client."""
+    import voyageai
+    from voyageai import error
+
+    def answered(call: Call, **fields: Any) -> Any:
+        client = voyageai.Client(api_key=call.key, base_url=f"{call.url}/v1")
+        given = {"query": QUERY, "documents": call.documents, "model": "rerank-2.5", "top_k": call.top}
+        return client.rerank(**{**given, **fields})
+
+    kinds = (
+        error.InvalidRequestError, error.AuthenticationError, error.ServiceUnavailableError,
+        error.ServiceUnavailableError,
+    )  # fmt: skip
+    said = ("50 documents: 51", "", "", "")
+    row("voyageai", "POST /v1/rerank", lambda call: results_of(answered(call)), kinds, said)
+
+    @check("voyageai", "POST /v1/rerank", "tokens; a policy as the model; texts that are too long; async")
+    def more(servers: Servers) -> None:
+        answer = answered(Call(servers))
+        assert answer.total_tokens > 0
+        assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)]
+        same(results_of(answered(Call(servers), model="default@50%")), ranking(servers, budget=5))
+        long = Call(servers, documents=["coral " * 2_000])
+        raised(error.InvalidRequestError, lambda: answered(long, truncation=False), "longer")
+        assert len(answered(long).results) == 1
+
+        async def call() -> Any:
+            client = voyageai.AsyncClient(api_key=servers.key, base_url=f"{servers.whole}/v1")
+            return await client.rerank(query=QUERY, documents=DOCUMENTS, model="rerank-2.5", top_k=3)
+
+        same(results_of(asyncio.run(call())), ranking(servers)[:3])
+
+
+def mixedbread() -> None:
+    """Mixedbread's clients, the present one and the one before it, which sends its key as it is given."""
+    import mixedbread
+    from mixedbread_ai.client import MixedbreadAI
+    from mixedbread_ai.core import ApiError
+
+    def answered(call: Call, **fields: Any) -> Any:
+        with mixedbread.Mixedbread(api_key=call.key, base_url=call.url, max_retries=0) as client:
+            given = {"query": QUERY, "input": call.documents, "model": "any", "top_k": call.top, "return_input": True}
+            return client.rerank(**{**given, **fields})
+
+    def before(call: Call) -> list[tuple[int, float]]:
+        client = MixedbreadAI(api_key=f"Bearer {call.key}", base_url=call.url)
+        answer = client.reranking(query=QUERY, input=call.documents, top_k=call.top, request_options={"max_retries": 0})
+        return pairs(answer)
+
+    def pairs(answer: Any) -> list[tuple[int, float]]:
+        return [(result.index, result.score) for result in answer.data]
+
+    server_error = mixedbread.InternalServerError
+    kinds = (mixedbread.BadRequestError, mixedbread.AuthenticationError, server_error, server_error)
+    said = ("50 documents: 51", "", "no scorer", "deadline")
+    row("mixedbread", "POST /v1/reranking", lambda call: pairs(answered(call)), kinds, said)
+    errors = (Exception, Exception, ApiError, ApiError)  # it cannot read what a 400 says
+    row("mixedbread-ai", "POST /v1/reranking", before, errors, ("", "", "503", "504"))
+
+    @check("mixedbread", "POST /v1/reranking", "return_input; objects with rank_fields; usage")
+    def more(servers: Servers) -> None:
+        answer = answered(Call(servers))
+        assert answer.usage.total_tokens > 0 and answer.model and answer.top_k == len(DOCUMENTS)
+        assert [each.input for each in answer.data] == [DOCUMENTS[each.index] for each in answer.data]
+        objects = [{"id": number, "body": document} for number, document in enumerate(DOCUMENTS)]
+        same(pairs(answered(Call(servers, documents=objects), rank_fields=["body"])), ranking(servers))
+
+
+def applications() -> None:
+    """What Open WebUI 0.12.4, Dify's model plugins and RAGFlow (both August 2026) send, and how they read the answer.
+
+    They are applications, not libraries, so that their own code cannot be installed and called.
+    """
+    import requests
+
+    def post(call: Call, path: str, **body: Any) -> Any:
+        headers = {"Authorization": f"Bearer {call.key}"}
+        response = requests.post(f"{call.url}{path}", json={"model": "any", **body}, headers=headers, timeout=30)
+        response.raise_for_status()
+        return response.json()
+
+    def documents(path: str, call: Call, **fields: Any) -> list[tuple[int, float]]:
+        body = {"query": QUERY, "documents": call.documents, "top_n": call.top, **fields}
+        answer = post(call, path, **body)
+        assert answer["usage"]["total_tokens"] > 0
+        return [(result["index"], result["relevance_score"]) for result in answer["results"]]
+
+    def texts(call: Call) -> list[tuple[int, float]]:
+        results = post(call, "/rerank", query=QUERY, texts=call.documents, return_text=True)
+        assert all(result["text"] == call.documents[result["index"]] for result in results)
+        return [(result["index"], result["score"]) for result in results][: call.top]
+
+    def passages(call: Call) -> list[tuple[int, float]]:
+        given = [{"text": text} for text in call.documents]
+        top = call.top or len(given)
+        answer = post(call, "/reranking", query={"text": QUERY}, passages=given, truncate="END", top_n=top)
+        return sigmoids([(ranked["index"], ranked["logit"]) for ranked in answer["rankings"]])
+
+    errors = (requests.HTTPError,) * 4
+    every = ("400", "401", "503", "504")
+    row("requests", "POST /v1/rerank", partial(documents, "/v1/rerank"), errors, every, "Open WebUI, Dify: ")
+    row("requests", "POST /rerank", partial(documents, "/rerank"), errors, every, "Dify, RAGFlow: ")
+    row("requests", "POST /rerank", texts, errors, ("422", "401", "503", "424"), "Dify, as TEI: ")
+    row("requests", "POST /reranking", passages, errors, ("422", "401", "503", "504"), "RAGFlow, as NVIDIA: ")
+
+    @check("requests", "GET /info, POST /v1/rerank", "Dify: a reranker, as TEI; RAGFlow: booleans as strings")
+    def more(servers: Servers) -> None:
+        headers = {"Authorization": f"Bearer {servers.key}"}
+        info = requests.get(f"{servers.whole}/info", headers=headers, timeout=10).json()
+        assert list(info["model_type"]) == ["reranker"]
+        assert info["max_input_length"] == 512 and info["max_client_batch_size"] == 50
+        lax = {"return_documents": "true", "return_len": "true"}
+        same(documents("/v1/rerank", Call(servers), **lax), ranking(servers))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    main(Servers(**json.loads(sys.argv[2])))
