@@ -2,14 +2,14 @@
 
 # ruff: noqa: F401
 import opentelemetry.exporter.otlp.proto.http.trace_exporter
-import redis.asyncio.cluster
+import redis.asyncio
 import uvicorn.lifespan.on
 import uvicorn.loops.auto
 import uvicorn.protocols.http.auto
 
 import boundarymorph.agents.mcp_server
 import boundarymorph.caching.build
-import boundarymorph.caching.link
+import boundarymorph.caching.redis
 import boundarymorph.cli.main
 import boundarymorph.retrieval.remote
 import boundarymorph.retrieval.words.vectors

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from random import SystemRandom
 
-CLUSTER_TRAFFIC = 10_000  # a node of a Redis cluster also listens so far above its port
 _FIRST, _SHARE = 20_000, 1_000  # each process that runs tests has a share, below the ports of outgoing connections
 
 
@@ -22,10 +21,9 @@ _shared_out = _ports()
 
 
 def free_port() -> int:
-    """One that no other test has, free together with the one for a cluster's own traffic."""
+    """One that no other test has."""
     for port in _shared_out:
-        with socket.socket() as probe, socket.socket() as above, suppress(OSError):
+        with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            above.bind(("127.0.0.1", port + CLUSTER_TRAFFIC))
             break
     return port

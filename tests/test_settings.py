@@ -253,7 +253,6 @@ def test_what_is_shown_loads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("url", "shown"),
     [
         ("redis://redis:6379/0", True),
-        ("redis+cluster://a:1,b:2", True),
         ("redis://redis:6379?db=1", True),
         ("redis://:hunter2@redis:6379", False),
         ("redis://:hun/ter2@redis:6379", False),

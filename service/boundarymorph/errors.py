@@ -20,6 +20,8 @@ class BoundaryMorphError(Exception):
     slug: ClassVar[str] = "internal-error"
     summary: ClassVar[str | None] = None
     """Shown to callers in place of a message that names other servers or files."""
+    logged = False
+    """Whether the log has said so already, as when a server stopped working."""
 
     def __init_subclass__(cls) -> None:
         if "slug" not in vars(cls):

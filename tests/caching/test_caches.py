@@ -4,19 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from boundarymorph.caching import memory
 from boundarymorph.caching.build import build_caches
 from boundarymorph.caching.interfaces import CachedScore, digest
-from boundarymorph.caching.link import RedisLink
-from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
-from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache, decoded, encoded, score_key
 from boundarymorph.settings import CacheSettings
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock
-from tests.contract.embedding_cache import EMBEDDED, SPACE, EmbeddingCacheContract
-from tests.contract.embedding_cache import TEXTS as ENCODED
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
 from tests.patience import PATIENCE
 
@@ -32,12 +31,11 @@ async def test_caches_of_the_settings_are_closed_with_their_link(server: RedisSe
     caches = build_caches(
         CacheSettings(url=SecretStr(server.url), timeout_seconds=10, seconds_to_live=60, namespace="blue")
     )
-    assert caches.scores and caches.embeddings
+    assert caches.scores
     await caches.scores.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-    await caches.embeddings.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
     with server.admin() as admin:
         keys = admin.keys("boundarymorph:blue:*")
-        assert len(keys) == 2 and all(0 < admin.ttl(key) <= 60 for key in keys)
+        assert len(keys) == 1 and all(0 < admin.ttl(key) <= 60 for key in keys)
     assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [SCORES[0]]
     await caches.close()
     assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [None]
@@ -87,35 +85,6 @@ class TestMemoryScoreCache(ScoreCacheContract):
         assert await cache.recall(MODEL, QUERY) == {TEXTS[1]: SCORES[1]}
 
 
-class TestMemoryEmbeddingCache(EmbeddingCacheContract):
-    @pytest.fixture
-    def cache(self) -> MemoryEmbeddingCache:
-        return MemoryEmbeddingCache()
-
-    async def test_the_least_recently_used_goes_first(self) -> None:
-        cache = MemoryEmbeddingCache(max_bytes=1_500)
-        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0], ENCODED[1]: EMBEDDED[1]})
-        await cache.read(SPACE, ENCODED[:1])
-        await cache.write(SPACE, {ENCODED[2]: EMBEDDED[2]})
-        assert [one is not None for one in await cache.read(SPACE, ENCODED)] == [True, False, True]
-        assert cache.kept_bytes <= 1_500
-
-    async def test_embeddings_expire(self) -> None:
-        clock = Clock()
-        cache = MemoryEmbeddingCache(seconds_to_live=60, clock=clock)
-        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
-        clock.now += 60
-        assert await cache.read(SPACE, ENCODED[:1]) == [None]
-
-    async def test_what_it_hands_out_is_not_to_be_written_to(self) -> None:
-        cache = MemoryEmbeddingCache()
-        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
-        (found,) = await cache.read(SPACE, ENCODED[:1])
-        assert found is not None
-        with pytest.raises(ValueError, match="read-only"):
-            found[0] = 1
-
-
 class TestRedisScoreCache(ScoreCacheContract):
     @pytest.fixture
     def cache(self, link: RedisLink) -> RedisScoreCache:
@@ -160,7 +129,7 @@ class TestRedisScoreCache(ScoreCacheContract):
             assert await cache.recall(MODEL, QUERY) == {TEXTS[0]: score}
             assert await cache.read(MODEL, QUERY, TEXTS[:1]) == [score]
         with server.admin() as admin:
-            assert len(admin.keys("boundarymorph:blue:scores:1:{*}")) == 1
+            assert len(admin.keys("boundarymorph:blue:scores:2:*")) == 1
 
     async def test_another_process_finds_it(self, cache: RedisScoreCache, server: RedisServer) -> None:
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
@@ -172,26 +141,42 @@ class TestRedisScoreCache(ScoreCacheContract):
         scores = {digest(str(number)): CachedScore(number / 100) for number in range(100)}
         await cache.write(MODEL, QUERY, scores)
         with server.admin() as admin:
-            assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 14 * 100
+            assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 9 * 100
 
 
-class TestRedisEmbeddingCache(EmbeddingCacheContract):
-    @pytest.fixture
-    def cache(self, link: RedisLink) -> RedisEmbeddingCache:
-        return RedisEmbeddingCache(link, seconds_to_live=24 * 3600)
+names = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)
 
-    async def test_embeddings_expire(self, cache: RedisEmbeddingCache, server: RedisServer) -> None:
-        await cache.write(SPACE, {ENCODED[0]: EMBEDDED[0]})
-        with server.admin() as admin:
-            (key,) = admin.keys()
-            assert key.startswith(b"boundarymorph:embeddings:1:")
-            assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
-            assert admin.strlen(key) == 6 + 4 * 32
 
-    async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
-        caches = [RedisEmbeddingCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
-        await caches[1].write(SPACE, {ENCODED[0]: EMBEDDED[0]})
-        found = [(await cache.read(SPACE, ENCODED[:1]))[0] is not None for cache in caches]
-        assert found == [False, True, False]
-        with server.admin() as admin:
-            assert [key.rpartition(b":1:")[0] for key in admin.scan_iter()] == [b"boundarymorph:blue:embeddings"]
+@given(st.builds(CachedScore, st.floats(0, 1), st.booleans(), names))
+def test_values_come_back_bit_by_bit(score: CachedScore) -> None:
+    found = decoded(encoded(score))
+    assert found == score
+    assert found.score.hex() == score.score.hex()
+
+
+@pytest.mark.parametrize("document", ["d" * 256, "lone \ud800 surrogate"])
+def test_an_id_that_cannot_be_kept_is_left_out(document: str) -> None:
+    assert decoded(encoded(CachedScore(0.5, document=document))) == CachedScore(0.5)
+
+
+SOUND = encoded(CachedScore(0.5, document="Ä"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, 1, "text", [b""], b"", SOUND[:8], b"0.5"),
+        bytes([4]) + SOUND[1:],  # a flag that there is not
+        bytes([0]) + SOUND[1:],  # an id that is not announced
+        SOUND[:-1],  # half a character
+        *(encoded(CachedScore(score)) for score in (-0.1, 1.1, float("nan"), float("inf"))),
+    ],
+)
+def test_what_is_no_score_of_ours_is_not_taken_for_one(value: object) -> None:
+    assert decoded(value) is None
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_digests_tell_texts_apart(one: str, two: str, three: str, four: str) -> None:
+    assert (digest(one) == digest(two)) == (one == two)
+    assert (digest(one, two) == digest(three, four)) == ((one, two) == (three, four))

@@ -7,26 +7,18 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.encoder import CachingEncoder
-from boundarymorph.caching.link import RedisLink
-from boundarymorph.caching.memory import MemoryEmbeddingCache
-from boundarymorph.caching.redis import RedisEmbeddingCache
 from boundarymorph.retrieval.encoders import Encoder
 from tests.caching.fakes import GatedEncoder, turns
-from tests.caching.servers import RedisServer
 from tests.contract.encoder import TEXTS, EncoderContract
-from tests.ports import free_port
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
 class TestContract(EncoderContract):
-    @pytest.fixture(params=["memory", "redis", "nowhere"])
-    async def encoder(self, request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Encoder]:
-        link = RedisLink(f"redis://127.0.0.1:{free_port()}" if request.param == "nowhere" else server.url, timeout=10)
-        cache = MemoryEmbeddingCache() if request.param == "memory" else RedisEmbeddingCache(link)
-        encoder = CachingEncoder(SeededEncoder(), cache)
+    @pytest.fixture
+    async def encoder(self) -> AsyncIterator[Encoder]:
+        encoder = CachingEncoder(SeededEncoder())
         yield encoder
         await encoder.close()
-        await link.close()
 
 
 @pytest.fixture
@@ -36,7 +28,7 @@ def inner() -> GatedEncoder:
 
 @pytest.fixture
 async def encoder(inner: GatedEncoder) -> AsyncIterator[CachingEncoder]:
-    encoder = CachingEncoder(inner, MemoryEmbeddingCache())
+    encoder = CachingEncoder(inner)
     yield encoder
     inner.gate.open()
     await encoder.close()
@@ -79,7 +71,7 @@ class Renamed(GatedEncoder):
 
 async def test_nothing_is_kept_before_the_name_is_known() -> None:
     unnamed = Renamed()
-    encoder = CachingEncoder(unnamed, MemoryEmbeddingCache())
+    encoder = CachingEncoder(unnamed)
     for _ in range(2):
         np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
     unnamed.identity = "encoder@1"
@@ -93,7 +85,7 @@ async def test_nothing_is_kept_before_the_name_is_known() -> None:
 async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> None:
     inner = Renamed()
     inner.identity = "encoder@1"
-    encoder = CachingEncoder(inner, MemoryEmbeddingCache())
+    encoder = CachingEncoder(inner)
     inner.gate.shut()
     call = asyncio.ensure_future(encoder.encode_query("a"))
     await turns()
@@ -104,16 +96,6 @@ async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> 
         await encoder.encode_query("a")
     assert len(inner.queries) == 3
     await encoder.close()
-
-
-async def test_another_process_finds_them_in_redis(server: RedisServer) -> None:
-    for queries in (["trams"], []):
-        link, inner = RedisLink(server.url, timeout=10), GatedEncoder()
-        encoder = CachingEncoder(inner, RedisEmbeddingCache(link))
-        np.testing.assert_array_equal(await encoder.encode_query("trams"), vector_of("trams"))
-        assert inner.queries == queries
-        await encoder.close()
-        await link.close()
 
 
 async def test_the_encoder_itself_is_checked(encoder: CachingEncoder, inner: GatedEncoder) -> None:
@@ -127,3 +109,21 @@ async def test_a_closed_encoder_refuses_calls(encoder: CachingEncoder, inner: Ga
     assert inner.closed
     with pytest.raises(RuntimeError, match="closed"):
         await encoder.encode_query("late")
+
+
+async def test_the_least_recently_used_query_goes_first(inner: GatedEncoder) -> None:
+    encoder = CachingEncoder(inner, max_bytes=1_500)  # of two
+    for text in ("a", "b", "a", "c", "a", "b"):
+        await encoder.encode_query(text)
+        await turns()
+    assert inner.queries == ["a", "b", "c", "b"]
+    await encoder.close()
+
+
+async def test_a_vector_larger_than_the_cache_is_not_kept(inner: GatedEncoder) -> None:
+    encoder = CachingEncoder(inner, max_bytes=100)
+    for _ in range(2):
+        np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
+        await turns()
+    assert inner.queries == ["a", "a"]
+    await encoder.close()

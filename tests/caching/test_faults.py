@@ -2,20 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from boundarymorph.caching.circuit import State
 from boundarymorph.caching.interfaces import CachedScore, digest
-from boundarymorph.caching.link import RedisLink
-from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache, score_key
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.circuit import State
 from tests.caching.counted import Counted
 from tests.caching.servers import RedisServer, speaking
 from tests.clocks import Clock
-from tests.contract.embedding_cache import EMBEDDED, SPACE
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
 from tests.ports import free_port
 
@@ -23,13 +21,12 @@ ALL = dict(zip(TEXTS, SCORES, strict=True))
 
 
 class Bench:
-    """Both caches over one link whose circuits go by a clock of their own."""
+    """A cache over a link whose circuits go by a clock of their own."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self.clock = Clock()
         self.link = RedisLink(url, timeout=timeout, failures=3, clock=self.clock)
         self.scores = RedisScoreCache(self.link)
-        self.embeddings = RedisEmbeddingCache(self.link)
 
     @property
     def states(self) -> tuple[State, State]:
@@ -46,16 +43,12 @@ class Bench:
             assert await self.read() == [None, None, None]
             assert await self.scores.recall(MODEL, QUERY) == {}
             await self.write()
-            assert await self.embeddings.read(SPACE, TEXTS) == [None, None, None]
-            await self.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
 
     async def everything_works(self) -> None:
         self.clock.now += 60
         await self.write()
-        await self.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
         assert await self.read() == SCORES
         assert await self.scores.recall(MODEL, QUERY) == ALL
-        assert all(found is not None for found in await self.embeddings.read(SPACE, TEXTS))
         assert self.states == (State.CLOSED, State.CLOSED)
 
 
@@ -92,9 +85,8 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
     assert sorted(again) == [f"Redis works again: cache {operation}s go on" for operation in ("read", "write")]
 
 
-@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-async def test_never_there(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with bench_at(f"{scheme}://:secret@127.0.0.1:{free_port()}") as bench:
+async def test_never_there(caplog: pytest.LogCaptureFixture) -> None:
+    async with bench_at(f"redis://:secret@127.0.0.1:{free_port()}") as bench:
         await bench.everything_is_missed()
         assert bench.states == (State.OPEN, State.OPEN)
     assert "secret" not in caplog.text
@@ -104,29 +96,10 @@ async def test_hung(own_server: RedisServer) -> None:
     async with bench_at(own_server.url, seconds=0.05) as bench:
         own_server.hang()
         await bench.everything_is_missed()
-        for _ in range(20):  # a busy machine's own lateness is not held against the server
-            if bench.states != (State.OPEN, State.OPEN):
-                await bench.everything_is_missed()
         assert bench.states == (State.OPEN, State.OPEN)
         own_server.go_on()
     async with bench_at(own_server.url) as bench:
         await bench.everything_works()
-
-
-async def test_by_default_five_failures_leave_it_alone_for_1_to_30_seconds() -> None:
-    clock = Clock()
-    link = RedisLink(f"redis://127.0.0.1:{free_port()}", timeout=5, clock=clock)
-    cache = RedisScoreCache(link)
-    for _ in range(4):
-        await cache.read(MODEL, QUERY, TEXTS)
-    assert link.state("read") is State.CLOSED
-    for pause in (1, 2, 4, 8, 16, 30, 30):
-        await cache.read(MODEL, QUERY, TEXTS)
-        clock.now += pause - 0.5
-        assert link.state("read") is State.OPEN
-        clock.now += 0.5
-        assert link.state("read") is State.HALF_OPEN
-    await link.close()
 
 
 async def test_an_open_circuit_sends_no_commands(bench: Bench, own_server: RedisServer) -> None:
@@ -180,15 +153,14 @@ async def test_more_callers_than_connections(own_server: RedisServer) -> None:
     await link.close()
 
 
-async def test_waiting_for_a_connection_is_not_the_servers_fault() -> None:
-    async with speaking(b"*1\r\n$-1\r\n", after=0.7) as url:
-        link = RedisLink(url, timeout=1, connections=1, failures=1)
-        cache = RedisScoreCache(link)
+async def test_waiting_for_a_connection_is_not_the_servers_fault(own_server: RedisServer) -> None:
+    link = RedisLink(own_server.url, timeout=0.05, connections=1, failures=1)
+    async with link._guards["read"]._places:
         with Counted("scores") as counted:
-            await asyncio.gather(*(cache.read(MODEL, QUERY, TEXTS[:1]) for _ in range(4)))
-        assert counted.lookups == {"miss": 1, "error": 3}
-        assert link.state("read") is State.CLOSED
-        await link.close()
+            assert await RedisScoreCache(link).read(MODEL, QUERY, TEXTS) == [None, None, None]
+    assert counted.lookups == {"error": 3}
+    assert link.state("read") is State.CLOSED
+    await link.close()
 
 
 async def test_a_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_server: RedisServer) -> None:
@@ -270,12 +242,9 @@ async def test_wrong_password(own_server: RedisServer) -> None:
 
 async def test_few_commands_and_keys_are_needed(own_server: RedisServer) -> None:
     with own_server.admin() as admin:
-        commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "get", "set", "pttl", "pexpire", "unlink")]
+        commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "pttl", "pexpire")]
         admin.execute_command("ACL", "SETUSER", "cache", "on", ">word", "~boundarymorph:*", "-@all", *commands)
         async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
-            await bench.everything_works()
-            admin.delete(score_key(MODEL, QUERY))
-            admin.set(score_key(MODEL, QUERY), "foreign")
             await bench.everything_works()
         admin.execute_command("ACL", "SETUSER", "cache", "-hmget")
         async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
@@ -315,77 +284,28 @@ async def test_a_server_that_speaks_nonsense(answer: bytes) -> None:
             assert await bench.read() == [None, None, None]
             assert await bench.scores.recall(MODEL, QUERY) == {}
             await bench.write()
-            assert await bench.embeddings.read(SPACE, TEXTS) == [None, None, None]
-            await bench.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
 
 
-class TestGarbage:
-    """Values that others wrote, or nobody."""
+async def test_values_that_others_wrote_are_misses(bench: Bench, own_server: RedisServer) -> None:
+    await bench.write()
+    with own_server.admin() as admin:
+        key = score_key(MODEL, QUERY)
+        admin.hset(key, TEXTS[0], "0.5")
+        admin.hset(key, "not a digest", admin.hget(key, TEXTS[2]) or b"")
+    with Counted("scores") as counted:
+        assert await bench.read() == [None, *SCORES[1:]]
+        assert await bench.scores.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
+    assert counted.lookups == {"corrupt": 3, "hit": 2}
+    assert bench.states == (State.CLOSED, State.CLOSED)
 
-    async def test_another_type_under_the_key(self, bench: Bench, own_server: RedisServer) -> None:
-        await bench.write()
-        await bench.embeddings.write(SPACE, {TEXTS[0]: EMBEDDED[0]})
-        with own_server.admin() as admin:
-            for key in admin.scan_iter():
-                admin.delete(key)
-                admin.lpush(key, "foreign")
-        with Counted("scores") as scores, Counted("embeddings") as embeddings:
-            assert await bench.read() == [None, None, None]
-            assert await bench.scores.recall(MODEL, QUERY) == {}
-            assert await bench.embeddings.read(SPACE, TEXTS[:2]) == [None, None]
-        assert scores.lookups == {"corrupt": 4}
-        assert embeddings.lookups == {"corrupt": 1, "miss": 1}
-        await bench.everything_works()
 
-    async def test_another_type_is_an_answer_to_a_trial(self, bench: Bench, own_server: RedisServer) -> None:
-        own_server.kill()
-        await bench.everything_is_missed()
-        own_server.start()
-        with own_server.admin() as admin:
-            admin.lpush(score_key(MODEL, QUERY), "foreign")
-        bench.clock.now += 60
+async def test_another_type_under_the_key_is_an_error(bench: Bench, own_server: RedisServer) -> None:
+    with own_server.admin() as admin:
+        admin.lpush(score_key(MODEL, QUERY), "foreign")
+    with Counted("scores") as counted:
         assert await bench.read() == [None, None, None]
-        assert bench.link.state("read") is State.CLOSED
-
-    @pytest.mark.parametrize(
-        "spoil",
-        [
-            lambda value: b"",
-            lambda value: value[:-1],
-            lambda value: value + b"x",
-            lambda value: bytes([value[0] + 1]) + value[1:],
-            lambda value: value[:-1] + bytes([value[-1] ^ 1]),
-            lambda value: b"0.5",
-        ],
-    )
-    async def test_spoiled_values(self, bench: Bench, own_server: RedisServer, spoil: Callable[[bytes], bytes]) -> None:
         await bench.write()
-        await bench.embeddings.write(SPACE, dict(zip(TEXTS, EMBEDDED, strict=True)))
-        with own_server.admin() as admin:
-            key = score_key(MODEL, QUERY)
-            admin.hset(key, TEXTS[0], spoil(admin.hget(key, TEXTS[0]) or b""))
-            for other in admin.keys("boundarymorph:embeddings:*"):
-                admin.set(other, spoil(admin.get(other) or b""))
-        with Counted("scores") as scores, Counted("embeddings") as embeddings:
-            assert await bench.read() == [None, *SCORES[1:]]
-            assert await bench.scores.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
-            assert await bench.embeddings.read(SPACE, TEXTS) == [None, None, None]
-        assert scores.lookups == {"corrupt": 2, "hit": 2}
-        assert embeddings.lookups == {"corrupt": 3}
-        assert bench.states == (State.CLOSED, State.CLOSED)
-        await bench.everything_works()
-
-    async def test_values_from_elsewhere(self, bench: Bench, own_server: RedisServer) -> None:
-        await bench.write()
-        await bench.scores.write(MODEL, "other", {TEXTS[0]: CachedScore(0.9)})
-        with own_server.admin() as admin:
-            here, there = score_key(MODEL, QUERY), score_key(MODEL, "other")
-            admin.hset(here, TEXTS[0], admin.hget(there, TEXTS[0]) or b"")
-            admin.hset(here, TEXTS[1], admin.hget(here, TEXTS[2]) or b"")
-            admin.hset(here, "not a digest", "value")
-            admin.hset(here, "", admin.hget(here, TEXTS[2]) or b"")
-        assert await bench.read() == [None, None, SCORES[2]]
-        assert await bench.scores.recall(MODEL, QUERY) == {TEXTS[2]: SCORES[2]}
+    assert (counted.lookups, counted.writes) == ({"error": 3}, {"error": 3})
 
 
 async def test_a_closed_link_is_a_miss(own_server: RedisServer) -> None:
@@ -403,10 +323,8 @@ async def test_a_closed_link_is_a_miss(own_server: RedisServer) -> None:
         "localhost:6379",
         "http://:secret@host",
         "redis://:secret@host:port",
-        "redis+cluster://:secret@host:1,b:x",
-        "redis+cluster://:secret@host:1/3",
+        "redis+cluster://:secret@host:1,b:2",
         "redis://:secret@host:6379/?socket_timeout=secret",
-        "redis+cluster://:secret@host:6379?socket_timeout=secret",
     ],
 )
 def test_urls_that_cannot_be(url: str) -> None:

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundarymorph.caching.interfaces import CachedScore, digest
-from boundarymorph.caching.link import RedisLink
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.caching.redis import RedisScoreCache
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores

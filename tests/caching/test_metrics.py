@@ -1,7 +1,6 @@
 """What an operator sees of it."""
 
-from boundarymorph.caching.link import RedisLink
-from boundarymorph.caching.redis import RedisScoreCache
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from tests import metrics
 from tests.caching.counted import Counted, counter
 from tests.caching.servers import RedisServer

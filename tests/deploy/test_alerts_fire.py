@@ -17,8 +17,7 @@ from prometheus_client.samples import Sample
 from boundarymorph.access.admission import Admission
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.access.spending import Spending
-from boundarymorph.caching.link import RedisLink
-from boundarymorph.caching.redis import RedisScoreCache
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.batching import BatchingScorer

@@ -1,14 +1,10 @@
 """Redis ends, hangs, is full, fails over: nobody but the bill notices."""
 
 import time
-from contextlib import ExitStack
-from pathlib import Path
 
-from tests.caching.servers import cluster_url, running_cluster, running_replica
 from tests.faults.conftest import Deployment
 from tests.faults.scenario import (
     BUDGET,
-    Role,
     Stopwatch,
     ask,
     asked,
@@ -21,9 +17,7 @@ from tests.faults.scenario import (
 )
 from tests.faults.table import Table, load_row
 from tests.patience import until
-from tests.scoring.remote.servers import Server
 from tests.system.load import COMPLETE, Answer, load, outcome
-from tests.system.service import service
 
 PAID_AGAIN = "scores are paid for again"
 
@@ -95,28 +89,3 @@ def test_full(deployment: Deployment, table: Table) -> None:
             admin.config_set("maxmemory", 0)
     recovery = Stopwatch().until(lambda: remembers(gateway, new))
     table.add("Redis full", f"{outcome(response)}; what is new is paid for again, what is known is not", recovery)
-
-
-def test_a_cluster_fails_over(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
-    """One of three nodes is killed, and its replica takes over."""
-    queries = [new_query() for _ in range(12)]
-    with ExitStack() as stack:
-        primary, *others = stack.enter_context(running_cluster(tmp_path / "cluster"))
-        replica = stack.enter_context(running_replica(tmp_path / "replica", primary))
-        (tmp_path / "boundarymorph.toml").write_text(
-            f'[cache]\nurl = "{cluster_url([primary, *others])}"\ntimeout_seconds = 2'
-        )
-        options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
-        gateway = stack.enter_context(service(tmp_path / "data", *options))
-        expected = [ids(asked(gateway, query)) for query in queries]
-        with replica.admin() as copy, primary.admin() as original:
-            assert original.keys()
-            until(lambda: sorted(copy.keys()) == sorted(original.keys()))
-        watch = Stopwatch()
-        primary.kill()
-        for query, chosen in zip(queries, expected, strict=True):
-            response = ask(gateway, query)
-            assert ids(whole(response)) == chosen
-        recovery = watch.until(lambda: all(remembers(gateway, query) for query in queries))
-        assert "Traceback" not in gateway.log
-    table.add("a Redis Cluster's primary killed", f"{outcome(response)}; of its queries, {PAID_AGAIN}", recovery)

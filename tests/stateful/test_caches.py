@@ -1,4 +1,4 @@
-"""Caches of scores and embeddings against dictionaries: in this process, and in a real Redis shared by several."""
+"""Caches of scores against dictionaries: in this process, and in a real Redis shared by several."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from boundarymorph.caching import memory
-from boundarymorph.caching.interfaces import CachedScore, EmbeddingCache, ScoreCache, Space, Vector, digest
-from boundarymorph.caching.link import RedisLink
-from boundarymorph.caching.memory import MemoryEmbeddingCache, MemoryScoreCache
-from boundarymorph.caching.redis import RedisEmbeddingCache, RedisScoreCache, score_key
+from boundarymorph.caching.interfaces import CachedScore, ScoreCache, digest
+from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache, score_key
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock
 from tests.stateful.profile import draws
@@ -32,10 +30,6 @@ remembered = st.builds(
     CachedScore, st.floats(0, 1), st.booleans(), st.sampled_from([None, "a", "Ärzte 🙂", "d" * 255, "d" * 256])
 )
 batches = st.dictionaries(st.sampled_from(names), remembered, max_size=4)
-spaces = st.builds(Space, models, st.just(3))
-vectors = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3).map(
-    lambda numbers: np.array(numbers, np.float32)
-)
 
 
 def kept(score: CachedScore) -> CachedScore:
@@ -56,12 +50,14 @@ class Machine(RuleBasedStateMachine):
         self.loop.close()
 
 
-class MemoryMachine(Machine):
-    cache: Any
+class MemoryScoresMachine(Machine):
+    """Whole queries may be gone, the least recently used first, and never more than the room there is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
+        self.cache = MemoryScoreCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
+        self.model: dict[tuple[str, str], tuple[float, dict[bytes, CachedScore]]] = {}  # when it expires, and scores
 
     @rule(seconds=st.integers(1, LIVE))
     def wait(self, seconds: int) -> None:
@@ -70,15 +66,6 @@ class MemoryMachine(Machine):
     @invariant()
     def bounded(self) -> None:
         assert 0 <= self.cache.kept_bytes <= ROOM
-
-
-class MemoryScoresMachine(MemoryMachine):
-    """Whole queries may be gone, the least recently used first, and never more than the room there is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache = MemoryScoreCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
-        self.model: dict[tuple[str, str], tuple[float, dict[bytes, CachedScore]]] = {}  # when it expires, and scores
 
     def live(self, model: str, query: str) -> dict[bytes, CachedScore]:
         expires, scores = self.model.get((model, query), (0.0, {}))
@@ -120,8 +107,7 @@ class SharedMachine(Machine):
     def begin(self) -> None:
         self.server.flush()
         self.scores: dict[tuple[str, str, str], dict[bytes, CachedScore]] = {}
-        self.embeddings: dict[tuple[str, Space], dict[bytes, Vector]] = {}
-        self.clients: dict[tuple[int, str], tuple[ScoreCache, EmbeddingCache]] = {}
+        self.clients: dict[tuple[int, str], ScoreCache] = {}
         self.links: list[RedisLink] = []
         for process in (0, 1):
             self.start(process)
@@ -132,42 +118,22 @@ class SharedMachine(Machine):
         link = RedisLink(self.server.url, timeout=30)
         self.links.append(link)
         for namespace in ("", "blue"):
-            self.clients[process, namespace] = (
-                RedisScoreCache(link, seconds_to_live=LIVE * 1_000, namespace=namespace or None),
-                RedisEmbeddingCache(link, seconds_to_live=LIVE * 1_000, namespace=namespace or None),
-            )
+            cache = RedisScoreCache(link, seconds_to_live=LIVE * 1_000, namespace=namespace or None)
+            self.clients[process, namespace] = cache
 
     @rule(
         process=st.integers(0, 1), namespace=st.sampled_from(["", "blue"]), model=models, query=queries, scores=batches
     )
     def write(self, process: int, namespace: str, model: str, query: str, scores: dict[bytes, CachedScore]) -> None:
-        self.run(self.clients[process, namespace][0].write(model, query, scores))
+        self.run(self.clients[process, namespace].write(model, query, scores))
         known = self.scores.setdefault((namespace, model, query), {})
         known |= {text: kept(one) for text, one in scores.items()}
 
     @rule(process=st.integers(0, 1), namespace=st.sampled_from(["", "blue"]), model=models, query=queries)
     def recall(self, process: int, namespace: str, model: str, query: str) -> None:
-        cache, expected = self.clients[process, namespace][0], self.scores.get((namespace, model, query), {})
+        cache, expected = self.clients[process, namespace], self.scores.get((namespace, model, query), {})
         assert self.run(cache.recall(model, query)) == expected
         assert self.run(cache.read(model, query, names)) == [expected.get(text) for text in names]
-
-    @rule(
-        process=st.integers(0, 1),
-        namespace=st.sampled_from(["", "blue"]),
-        space=spaces,
-        embeddings=st.dictionaries(st.sampled_from(names), vectors, max_size=3),
-    )
-    def encode(self, process: int, namespace: str, space: Space, embeddings: dict[bytes, Vector]) -> None:
-        self.run(self.clients[process, namespace][1].write(space, embeddings))
-        self.embeddings.setdefault((namespace, space), {}).update(embeddings)
-
-    @rule(process=st.integers(0, 1), namespace=st.sampled_from(["", "blue"]), space=spaces)
-    def look_up(self, process: int, namespace: str, space: Space) -> None:
-        expected = self.embeddings.get((namespace, space), {})
-        for text, found in zip(names, self.run(self.clients[process, namespace][1].read(space, names)), strict=True):
-            assert (found is None) == (text not in expected)
-            if found is not None:
-                assert found.tobytes() == expected[text].tobytes()
 
     @rule(namespace=st.sampled_from(["", "blue"]), model=models, query=queries, left=st.sampled_from([0, 5_000, None]))
     def expire(self, namespace: str, model: str, query: str, left: int | None) -> None:
@@ -186,7 +152,6 @@ class SharedMachine(Machine):
         """Of Redis, which forgets all."""
         self.server.flush()
         self.scores.clear()
-        self.embeddings.clear()
 
     def teardown(self) -> None:
         for link in getattr(self, "links", []):
@@ -231,29 +196,6 @@ class EndOfLifeMachine(Machine):
         super().teardown()
 
 
-class MemoryEmbeddingsMachine(MemoryMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache = MemoryEmbeddingCache(ROOM, seconds_to_live=LIVE, clock=self.clock)
-        self.model: dict[tuple[Space, bytes], tuple[float, Vector]] = {}
-
-    @rule(space=spaces, embeddings=st.dictionaries(st.sampled_from(names), vectors, max_size=3))
-    def write(self, space: Space, embeddings: dict[bytes, Vector]) -> None:
-        self.run(self.cache.write(space, embeddings))
-        for text, one in embeddings.items():
-            self.model[space, text] = (self.clock.now + LIVE, one)
-
-    @rule(space=spaces)
-    def read(self, space: Space) -> None:
-        for text, found in zip(names, self.run(self.cache.read(space, names)), strict=True):
-            if found is None:
-                self.model.pop((space, text), None)
-            else:
-                expires, one = self.model[space, text]
-                assert expires > self.clock.now
-                assert found.tobytes() == one.tobytes()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _server() -> Iterator[None]:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -266,8 +208,6 @@ def _server() -> Iterator[None]:
 
 TestMemoryScores = MemoryScoresMachine.TestCase
 TestMemoryScores.settings = draws(40, 30)
-TestMemoryEmbeddings = MemoryEmbeddingsMachine.TestCase
-TestMemoryEmbeddings.settings = draws(20, 25)
 TestShared = SharedMachine.TestCase
 TestShared.settings = draws(12, 25)
 TestEndOfLife = EndOfLifeMachine.TestCase

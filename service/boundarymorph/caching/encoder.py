@@ -1,16 +1,23 @@
-"""An encoder with a cache."""
+"""An encoder that remembers the vectors of recent queries, in this process."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from boundarymorph.caching.interfaces import EmbeddingCache, Space, Vector, digest
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
+
+from boundarymorph.caching.interfaces import digest
 from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.inference.loading import identity_of
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
+from boundarymorph.telemetry import metrics
 
-_Key = tuple[Space, bytes]
+Vector = NDArray[np.float32]
+_Key = tuple[str, int, bytes]  # model, dimension, digest of the text
+_ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
@@ -19,18 +26,10 @@ class CachingEncoder:
     Documents are not cached: there are many, and usually each is encoded once.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        cache: EmbeddingCache,
-        *,
-        writes: int = 64,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """writes: see `KnownScores`. The caller closes the cache."""
+    def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         self._encoder = encoder
-        self._cache = cache
-        self._through: ReadThrough[_Key, Vector] = ReadThrough("embeddings", writes=writes, clock=clock)
+        self._cache: LRUCache[_Key, Vector] = LRUCache(max_bytes, lambda vector: _ENTRY_BYTES + vector.nbytes)
+        self._through: ReadThrough[_Key, Vector] = ReadThrough("embeddings")
         self._closed = False
 
     @property
@@ -56,19 +55,22 @@ class CachingEncoder:
         name = self.identity
         if name is None:
             return await self._encoder.encode_query(text)
-        space = Space(name, self._encoder.dimension)
+        model = name, self._encoder.dimension
 
         async def read(wanted: Sequence[_Key]) -> Sequence[Vector | None]:
-            return await self._cache.read(space, [text for _, text in wanted])
+            return metrics.counted("embeddings", [self._cache.get(key) for key in wanted])
 
         async def compute(missing: Sequence[_Key]) -> Sequence[Vector]:
             return [await self._encoder.encode_query(text)]
 
         async def write(computed: Mapping[_Key, Vector]) -> None:
-            if self.identity == space.encoder and self._encoder.dimension == space.dimension:
-                await self._cache.write(space, {text: vector for (_, text), vector in computed.items()})
+            if (self.identity, self._encoder.dimension) == model:
+                for key, vector in computed.items():
+                    with suppress(ValueError):  # larger than the whole cache
+                        self._cache[key] = vector.copy()  # theirs may be a row of a large array
+                metrics.cache_writes.labels("embeddings", "ok").inc(len(computed))
 
-        (vector,) = await self._through.get([(space, digest(text))], Source(read, compute, write))
+        (vector,) = await self._through.get([(*model, digest(text))], Source(read, compute, write))
         return vector.copy()
 
     async def encode_documents(self, texts: Sequence[str]) -> Embeddings:

@@ -1,4 +1,4 @@
-"""What a cache of scores and a cache of embeddings do, and the digests of texts by which they find them."""
+"""What a cache of scores does, and the digests of texts by which it finds them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-
-Vector = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """Vectors of the same space are comparable. encoder: its name; dimension: d."""
-
-    encoder: str
-    dimension: int
-
-    @property
-    def digest(self) -> bytes:
-        """Identifies the space in keys."""
-        return digest(self.encoder, "query", str(self.dimension))
-
-
-class EmbeddingCache(Protocol):
-    """Embeddings of queries, bit for bit those of the encoder. Calls never raise: an error counts as a miss."""
-
-    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Vector | None]:
-        """Return n read-only embeddings in the order of the digests, None for each that is missing."""
-
-    async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
-        """Store embeddings by the digests of their texts."""
-
 
 DIGEST_BYTES = 16
 

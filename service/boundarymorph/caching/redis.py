@@ -1,72 +1,114 @@
-"""Caches in Redis."""
+"""A cache of scores in Redis, which may be slow, full, unavailable or broken at any time; no caller waits long for it.
+
+A value is a byte of flags, the score as float64 (little-endian) and the id of the document in UTF-8.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from boundarymorph.caching.interfaces import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, Space, Vector, digest
-from boundarymorph.caching.link import ForeignKey, RedisLink, Unanswered
-from boundarymorph.caching.values import (
-    Corrupt,
-    Place,
-    decode_embedding,
-    decode_score,
-    encode_embedding,
-    encode_score,
-)
-from boundarymorph.remote.together import together
+from boundarymorph.caching.interfaces import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.circuit import FAILURES, CircuitBreaker, Guard, State, Unanswered
 from boundarymorph.telemetry import metrics
-from boundarymorph.telemetry.metrics import Cache
 
-_CONCURRENT = 16  # concurrent commands of one call: in a cluster, a command takes a single key
-_UNANSWERED, _FOREIGN = object(), object()
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
-Value = TypeVar("Value")
+Operation = Literal["read", "write"]
+TIMEOUT = 0.05  # seconds of one command, connecting included
+CONNECTIONS = 16
+SCHEMES = ("redis", "rediss", "unix")
+_TRUNCATED, _NAMED = 1, 2
+_VALUE = struct.Struct("<Bd")
+log = logging.getLogger(__name__)
 
 
-class _RedisCache:
-    """seconds_to_live: since the first write of a key. secret: see `Place`. The caller closes the link."""
+class RedisLink:
+    """Sends commands to one Redis server, each about one key.
 
-    cache: ClassVar[Cache]
+    Reads and writes have separate circuit breakers, since a full or read-only server still answers reads.
+    """
 
     def __init__(
         self,
-        link: RedisLink,
+        url: str,
         *,
-        seconds_to_live: float = SECONDS_TO_LIVE,
-        namespace: str | None = None,
-        secret: bytes = b"",
+        timeout: float = TIMEOUT,
+        connections: int = CONNECTIONS,
+        failures: int = FAILURES,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link = link
-        self._milliseconds = max(1, round(1000 * seconds_to_live))
-        self._namespace = namespace
-        self._secret = secret
+        """url: redis:// or rediss:// (TLS) or unix://; its query holds options of redis-py. timeout: seconds that a
+        caller waits for an answer. connections: most concurrent commands. failures: see `CircuitBreaker`.
 
-    async def _ask(self, command: str, key: bytes, *arguments: bytes | int) -> object:
-        try:
-            return await self._link.call(self.cache, "read", command, key, *arguments)
-        except Unanswered:
-            return _UNANSWERED
-        except ForeignKey:
-            return _FOREIGN
+        Does not connect yet. Raises InvalidConfiguration if the url is malformed.
+        """
+        self._redis: Any = connected(url, "the URL of the cache", timeout, connections)
+        places = asyncio.Semaphore(connections)
+        self._guards: dict[Operation, Guard] = {}
+        for operation in ("read", "write"):
+            circuit = CircuitBreaker(failures=failures, clock=clock)
+            self._guards[operation] = Guard(timeout, places, partial(_tell, operation), circuit)
+            metrics.cache_circuit.labels(operation).set_function(partial(self.state, operation))
+        self._closed = False
+
+    def state(self, operation: Operation) -> State:
+        """Return the state of the circuit breaker of this operation."""
+        return self._guards[operation].circuit.state
+
+    async def call(self, operation: Operation, command: str, key: bytes, *arguments: bytes | int) -> Any:
+        """Return Redis's answer. Raises only Unanswered."""
+        if self._closed:
+            raise Unanswered
+
+        async def ask() -> Any:
+            from redis.exceptions import ReadOnlyError
+
+            with metrics.cache_seconds.labels("scores", operation).time():
+                try:
+                    return await self._redis.execute_command(command, key, *arguments)
+                except ReadOnlyError:
+                    # The primary may have changed: the same host name may lead to another server now.
+                    await self._redis.connection_pool.disconnect(inuse_connections=False)
+                    raise
+
+        return await self._guards[operation].call(ask)
+
+    async def close(self) -> None:
+        """Close the connections; later calls raise Unanswered."""
+        self._closed = True
+        with suppress(Exception):
+            await self._redis.aclose()
+        for operation in self._guards:
+            metrics.cache_circuit.remove(operation)
 
 
-class RedisScoreCache(_RedisCache):
+class RedisScoreCache:
     """A `ScoreCache` in Redis: one hash per query, one field per text.
 
-    Key: boundarymorph:scores:1:{hash of model and query}, with any namespace before `scores`; field: the text's digest.
+    Key: boundarymorph:scores:2:hash of model and query, with any namespace before `scores`; field: the text's digest.
     """
 
-    cache = "scores"
+    def __init__(
+        self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
+    ) -> None:
+        """seconds_to_live: since the first write of a query. The caller closes the link."""
+        self._link, self._namespace = link, namespace
+        self._milliseconds = max(1, round(1000 * seconds_to_live))
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
-        key = score_key(model, query, self._namespace)
-        here = Place(key, self._secret)
-        # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
-        answer = await self._ask("HRANDFIELD", key, FIELDS, b"WITHVALUES")
-        if answer is _UNANSWERED:
+        try:
+            # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
+            answer = await self._link.call("read", "HRANDFIELD", self._key(model, query), FIELDS, b"WITHVALUES")
+        except Unanswered:
             metrics.count_lookups("scores", error=1)
             return {}
         if not isinstance(answer, list) or len(answer) % 2:
@@ -74,121 +116,112 @@ class RedisScoreCache(_RedisCache):
             return {}
         recalled = {}
         for text, value in zip(answer[::2], answer[1::2], strict=True):
-            if isinstance(text, bytes) and len(text) == DIGEST_BYTES:
-                with suppress(Corrupt):
-                    recalled[text] = decode_score(value, here, text)
+            score = decoded(value)
+            if score is not None and isinstance(text, bytes) and len(text) == DIGEST_BYTES:
+                recalled[text] = score
         metrics.cache_recalled.inc(len(recalled))
         metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
         return recalled
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
-        if not text_digests:
+        count = len(text_digests)
+        if not count:
             return []
-        key = score_key(model, query, self._namespace)
-        here = Place(key, self._secret)
-        answer = await self._ask("HMGET", key, *text_digests)
-        if not isinstance(answer, list) or len(answer) != len(text_digests):
-            answer = [_UNANSWERED if answer is _UNANSWERED else _FOREIGN] * len(text_digests)
-        return _read("scores", answer, lambda row, value: decode_score(value, here, text_digests[row]))
+        try:
+            answer = await self._link.call("read", "HMGET", self._key(model, query), *text_digests)
+        except Unanswered:
+            metrics.count_lookups("scores", error=count)
+            return [None] * count
+        if not isinstance(answer, list) or len(answer) != count:
+            metrics.count_lookups("scores", corrupt=count)
+            return [None] * count
+        found = [decoded(value) for value in answer]
+        misses, hits = answer.count(None), count - found.count(None)
+        metrics.count_lookups("scores", hit=hits, miss=misses, corrupt=count - hits - misses)
+        return found
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:
             return
-        key = score_key(model, query, self._namespace)
-        here = Place(key, self._secret)
-        fields = [part for text, score in scores.items() for part in (text, encode_score(score, here, text))]
+        key, outcome = self._key(model, query), "ok"
         try:
-            try:
-                await self._link.call("scores", "write", "HSET", key, *fields)
-            except ForeignKey:
-                await self._link.call("scores", "write", "UNLINK", key)
-                await self._link.call("scores", "write", "HSET", key, *fields)
+            fields = (part for text, score in scores.items() for part in (text, encoded(score)))
+            await self._link.call("write", "HSET", key, *fields)
             # A later write does not extend the lifetime of an existing key.
-            left = await self._link.call("scores", "write", "PTTL", key)
+            left = await self._link.call("write", "PTTL", key)
             if not isinstance(left, int) or not 0 <= left <= self._milliseconds:
-                await self._link.call("scores", "write", "PEXPIRE", key, self._milliseconds)
-        except (Unanswered, ForeignKey):
-            metrics.cache_writes.labels("scores", "error").inc(len(scores))
-        else:
-            metrics.cache_writes.labels("scores", "ok").inc(len(scores))
+                await self._link.call("write", "PEXPIRE", key, self._milliseconds)
+        except Unanswered:
+            outcome = "error"
+        metrics.cache_writes.labels("scores", outcome).inc(len(scores))
 
-
-class RedisEmbeddingCache(_RedisCache):
-    """An `EmbeddingCache` in Redis: one string per text, spread over the cluster.
-
-    Key: boundarymorph:embeddings:1:hash of the space:digest of the text, with any namespace before `embeddings`.
-    """
-
-    cache = "embeddings"
-
-    async def read(self, space: Space, text_digests: Sequence[bytes]) -> list[Vector | None]:
-        keys = _embedding_keys(space, text_digests, self._namespace)
-        answers: list[object] = [None] * len(keys)
-
-        async def one(row: int) -> None:
-            answers[row] = await self._ask("GET", keys[row])
-
-        await _concurrently(one, len(keys))
-        return _read(
-            "embeddings",
-            answers,
-            lambda row, value: decode_embedding(value, Place(keys[row], self._secret), space.dimension),
-        )
-
-    async def write(self, space: Space, embeddings: Mapping[bytes, Vector]) -> None:
-        keys = _embedding_keys(space, list(embeddings), self._namespace)
-        vectors = list(embeddings.values())
-
-        async def one(row: int) -> None:
-            key = keys[row]
-            try:
-                value = encode_embedding(vectors[row], Place(key, self._secret))
-                await self._link.call("embeddings", "write", "SET", key, value, b"PX", self._milliseconds)
-            except (Unanswered, ForeignKey):
-                metrics.cache_writes.labels("embeddings", "error").inc()
-            else:
-                metrics.cache_writes.labels("embeddings", "ok").inc()
-
-        await _concurrently(one, len(keys))
+    def _key(self, model: str, query: str) -> bytes:
+        return score_key(model, query, self._namespace)
 
 
 def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
-    """Return the key of a query's scores. In a cluster, the braces put all keys of one query on one node."""
-    return f"{_prefix(namespace)}scores:1:{{{digest(model, query).hex()}}}".encode()
+    """Return the key of a query's scores."""
+    prefix = "boundarymorph:" if namespace is None else f"boundarymorph:{namespace}:"
+    return f"{prefix}scores:2:{digest(model, query).hex()}".encode()
 
 
-def _embedding_keys(space: Space, text_digests: Sequence[bytes], namespace: str | None) -> list[bytes]:
-    prefix = f"{_prefix(namespace)}embeddings:1:{space.digest.hex()}:"
-    return [(prefix + text.hex()).encode() for text in text_digests]
+def encoded(cached: CachedScore) -> bytes:
+    """Return the value of a score."""
+    name = kept_name(cached.document)
+    return _VALUE.pack(_TRUNCATED * cached.truncated | _NAMED * (name is not None), cached.score) + (name or b"")
 
 
-def _prefix(namespace: str | None) -> str:
-    return "boundarymorph:" if namespace is None else f"boundarymorph:{namespace}:"
+def decoded(value: object) -> CachedScore | None:
+    """Return the score of a value, or None if it is none of ours."""
+    if not isinstance(value, bytes) or len(value) < _VALUE.size:
+        return None
+    flags, score = _VALUE.unpack_from(value)
+    name = value[_VALUE.size :]
+    if flags > _TRUNCATED | _NAMED or not 0 <= score <= 1 or (name and not flags & _NAMED):
+        return None
+    try:
+        return CachedScore(score, flags & _TRUNCATED != 0, name.decode() if flags & _NAMED else None)
+    except UnicodeDecodeError:
+        return None
 
 
-def _read(cache: Cache, answers: Sequence[object], decode: Callable[[int, object], Value]) -> list[Value | None]:
-    """Decode and count the answers; None for each that holds no value."""
-    found: list[Value | None] = [None] * len(answers)
-    hits = corrupt = errors = 0
-    for row, answer in enumerate(answers):
-        if answer is _UNANSWERED:
-            errors += 1
-        elif answer is not None:
-            try:
-                found[row] = decode(row, answer)
-                hits += 1
-            except Corrupt:
-                corrupt += 1
-    misses = len(answers) - hits - corrupt - errors
-    metrics.count_lookups(cache, hit=hits, miss=misses, corrupt=corrupt, error=errors)
-    return found
+def connected(url: str, what: str, timeout: float, connections: int) -> Redis:
+    """Return a client of Redis, which waits `timeout` seconds for an answer, and never tries again.
+
+    what: the URL is, for messages, which quote no part of it, as it may contain a password. Raises
+    InvalidConfiguration.
+    """
+    try:
+        from redis.asyncio import Redis
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES:
+        raise InvalidConfiguration(f"{what} must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
+    try:
+        return Redis.from_url(url, **client_options(timeout, connections))
+    except Exception:
+        raise InvalidConfiguration(f"{what} cannot be used; it should be like {scheme}://:password@host:6379") from None
 
 
-async def _concurrently(one: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
-    """Call it with 0, ..., count - 1, some of them concurrently."""
+def client_options(timeout: float, connections: int) -> dict[str, Any]:
+    """Return the options of redis-py for a client as `connected` makes it."""
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
 
-    async def worker(first: int) -> None:
-        for row in range(first, count, _CONCURRENT):
-            await one(row)
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        # Leave room for connections that are being closed: redis-py counts them too.
+        "max_connections": 2 * connections,
+    }
 
-    await together([worker(first) for first in range(min(count, _CONCURRENT))])
+
+def _tell(operation: Operation, error: Exception | None) -> None:
+    if error is None:
+        log.info("Redis works again: cache %ss go on", operation)
+    else:
+        said = "Redis does not work: cache %ss are suspended until it does: %s %s"
+        log.warning(said, operation, type(error).__name__, error)

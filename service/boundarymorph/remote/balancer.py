@@ -219,9 +219,10 @@ class Balancer(Generic[P]):
         if busy:
             public = busy[0].public if len(faults) == 1 else None
             return self._overloaded(self._reasons(), min(fault.retry_after for fault in busy), public)
-        if faults and all(isinstance(fault, self._role.failed) for fault in faults):
-            return self._role.failed(self._reasons())
-        return self._role.unavailable(self._reasons())
+        failed = bool(faults) and all(isinstance(fault, self._role.failed) for fault in faults)
+        error = (self._role.failed if failed else self._role.unavailable)(self._reasons())
+        error.logged = bool(faults)  # when each of them was noted
+        return error
 
     def _choose(self, texts: int, tried: Collection[int]) -> int | None:
         """Return a server that can be called at once; with a single server that one, since the caller does not wait."""

@@ -179,7 +179,7 @@ class ConnectionPool:
                 headers={"Accept-Encoding": "identity"},  # a few compressed bytes could be many
                 auto_decompress=False,
             )
-            self._session._retry_connection = False  # only our callers know which requests are repeatable
+            self._session._retry_connection = False  # aiohttp would repeat DELETE and PUT, which we forward once
         return self._session
 
     async def _count(self, *_: object) -> None:

@@ -489,7 +489,7 @@ class SelectionRun:
 
     def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
         """Add a warning for the caller, and log what the caller may not read."""
-        if error.public != str(error):
+        if error.public != str(error) and not error.logged:
             log.warning("%s: %s", shortfall, error)
         self.warnings.append(f"{shortfall}: {error.public}")
 

@@ -251,19 +251,14 @@ class CalibrationSettings(BaseModel, extra="forbid"):
 
 
 class CacheSettings(BaseModel, extra="forbid"):
-    """Known scores and embeddings: in Redis if there is a url, else in this process."""
+    """Known scores, in Redis if there is a url, else in this process; embeddings of queries, in this process."""
 
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
-    url: SecretStr | None = Field(None, description="redis://, rediss://, unix:// or redis+cluster://")
+    url: SecretStr | None = Field(None, description="redis://, rediss:// or unix://")
     timeout_seconds: float = Field(0.05, gt=0, description="longest that a lookup waits for Redis")
-    seconds_to_live: float = Field(
-        7 * 86_400.0, gt=0, allow_inf_nan=False, description="lifetime of a query's scores, and of an embedding"
-    )
+    seconds_to_live: float = Field(7 * 86_400.0, gt=0, allow_inf_nan=False, description="lifetime of a query's scores")
     namespace: str | None = Field(
         None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="part of the keys in Redis; separates services"
-    )
-    secret: SecretStr | None = Field(
-        None, min_length=16, description="accept only values in Redis that a process with the same secret wrote"
     )
     memory_bytes: int = Field(64 * 2**20, ge=1024, description="for scores and, separately, embeddings in this process")
 

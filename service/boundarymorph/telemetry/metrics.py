@@ -155,7 +155,7 @@ cache_seconds = Histogram(
 )
 cache_circuit = Gauge(
     "boundarymorph_cache_circuit_state",
-    "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open; of a cluster, the worst of its nodes.",
+    "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open.",
     ["operation"],
     multiprocess_mode="livemax",
 )

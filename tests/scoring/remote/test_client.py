@@ -159,8 +159,9 @@ class TestFailover:
         async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
             for server in servers:
                 await server.kill()
-            with pytest.raises(ScorerUnavailable, match="cannot be reached"):
+            with pytest.raises(ScorerUnavailable, match="cannot be reached") as raised:
                 await scorer.score(QUERY, TEXTS)
+            assert raised.value.logged, "when each stopped working"
             with pytest.raises(ScorerUnavailable, match="cannot be reached"):
                 await scorer.connect()
 

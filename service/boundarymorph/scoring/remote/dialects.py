@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -77,13 +77,22 @@ class BoundaryMorph(Dialect):
 
 
 class RerankServer(Dialect):
-    """A rerank server of others. activation: what the operator says of its results; without it they must be in [0, 1].
+    """A rerank server of others; those below differ in little but these fields.
 
-    advice: how to make such a server give relevances.
+    texts, results, score: the fields of a request's texts, of the list of results (None if the answer is that list) and
+    of a score; named, counted, instructed: whether requests have `model`, `top_n` and an instruction; options: further
+    fields of each; characters: most of a text, as the server rejects longer ones that no model reads to the end.
+    advice: how to make such a server give relevances. activation: what the operator says of its results; without it
+    they must be in [0, 1].
     """
 
-    activation: Activation | None = None
+    texts, score = "documents", "relevance_score"
+    results: str | None = "results"
+    named, counted, instructed = True, False, False
+    options: Mapping[str, object] = {}
+    characters: int | None = None
     advice: str
+    activation: Activation | None = None
 
     def activated(self, activation: Activation) -> Self:
         """Return this dialect for a server whose results are logits, or are not."""
@@ -91,29 +100,34 @@ class RerankServer(Dialect):
         activated.activation = activation
         return activated
 
-    def read(self, body: bytes, count: int) -> Answer:
-        return Answer(self._relevances(_indexed(array(mapping(parsed(body)), "results"), "relevance_score"), count))
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        body: dict[str, object] = {"model": model} if self.named else {}
+        body |= {"query": context.query[: self.characters], self.texts: [text[: self.characters] for text in texts]}
+        if self.counted:
+            body["top_n"] = len(texts)
+        if self.instructed:
+            body = _instructed(body, context)
+        cut = 0 if self.characters is None else sum(len(text) > self.characters for text in texts)
+        return Request(self.path, {**body, **self.options}, cut)
 
-    def _relevances(self, scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.float64]:
+    def read(self, body: bytes, count: int) -> Answer:
+        answer = parsed(body)
+        if self.results is not None:
+            answer = array(mapping(answer), self.results)
+        elif not isinstance(answer, list):
+            raise Unusable(f"the answer is {shown(answer)}, not an array")
+        scores = ((result.get("index"), result.get(self.score)) for result in map(mapping, answer))
         if self.activation == "sigmoid":
-            return sigmoid(_numbers(scores, count))
+            return Answer(sigmoid(_numbers(scores, count)))
         hint = f"{self.advice}, or add ?activation=sigmoid to its URL if its scores are logits"
-        return _ordered(scores, count, hint if self.activation is None else self.advice)
+        return Answer(_ordered(scores, count, hint if self.activation is None else self.advice))
 
 
 class TextEmbeddingsInference(RerankServer, wire.TextEmbeddingsInference):
-    path = "/rerank"
+    path, texts, results, score, named = "/rerank", "texts", None, "score", False
+    options: Mapping[str, object] = {"truncate": True, "raw_scores": False}
     model_type, called = "reranker", "reranker"
     advice = "let it honour raw_scores: false"
-
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        return Request(self.path, {"query": context.query, "texts": list(texts), "truncate": True, "raw_scores": False})
-
-    def read(self, body: bytes, count: int) -> Answer:
-        results = parsed(body)
-        if not isinstance(results, list):
-            raise Unusable(f"the answer is {shown(results)}, not an array")
-        return Answer(self._relevances(_indexed(results, "score"), count))
 
 
 class VLLM(RerankServer):
@@ -121,33 +135,19 @@ class VLLM(RerankServer):
     for the chat template, if the model has one, which the server does not say."""
 
     name, path, description_path = "vllm", "/v1/rerank", "/v1/models"
-    most_texts = 512
+    most_texts, instructed = 512, True
+    options: Mapping[str, object] = {"truncate_prompt_tokens": -1, "use_activation": True}
     advice = """serve the model without '"use_activation": false' in --pooler-config"""
-
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {"model": model, "query": context.query, "documents": list(texts)}
-        return Request(self.path, _instructed(body, context) | {"truncate_prompt_tokens": -1, "use_activation": True})
 
     def describe(self, body: bytes, model: str | None) -> Description:
         return replace(vllm_description(body, model, self.most_texts), instructed=True)
 
 
 class Infinity(RerankServer):
-    """Infinity. It rejects texts over a number of characters that no model reads to the end, so we truncate them."""
-
     name, path, description_path = "infinity", "/rerank", "/models"
     most_texts, characters = 2048, 122_880
+    options: Mapping[str, object] = {"raw_scores": False, "return_documents": False}
     advice = "update it to one that honours raw_scores: false"
-
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        body: dict[str, object] = {
-            "model": model,
-            "query": context.query[: self.characters],
-            "documents": [text[: self.characters] for text in texts],
-            "raw_scores": False,
-            "return_documents": False,
-        }
-        return Request(self.path, body, sum(len(text) > self.characters for text in texts))
 
     def describe(self, body: bytes, model: str | None) -> Description:
         card = chosen([card for card in cards(body) if _reranks(card)], model)
@@ -165,22 +165,17 @@ class Infinity(RerankServer):
 class Cohere(RerankServer):
     """Cohere's v2 API and compatible ones. The server truncates long documents."""
 
-    name, path, home, most_texts = "cohere", "/v2/rerank", "https://api.cohere.com", 1000
+    name, path, home, most_texts, counted = "cohere", "/v2/rerank", "https://api.cohere.com", 1000, True
     advice = "turn its normalisation of scores on"
-
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        return Request(self.path, _all_of(model, context, texts))
 
 
 class Jina(RerankServer):
     """Jina's API and compatible ones."""
 
-    name, path, most_texts = "jina", "/v1/rerank", 1000
+    name, path, most_texts, counted = "jina", "/v1/rerank", 1000, True
     home: str | None = "https://api.jina.ai"
+    options: Mapping[str, object] = {"return_documents": False}
     advice = "choose a model whose scores are relevances, not cosines"
-
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        return Request(self.path, _all_of(model, context, texts) | {"return_documents": False})
 
 
 class LlamaCpp(Jina):
@@ -199,19 +194,8 @@ SERVERS = (TextEmbeddingsInference(), VLLM(), Infinity(), LlamaCpp(), Cohere(), 
 FOREIGN: dict[str, Dialect] = {server.name: server for server in SERVERS}
 
 
-def _all_of(model: str, context: Context, texts: Sequence[str]) -> dict[str, object]:
-    """Return the body of a request for the scores of all texts."""
-    return {"model": model, "query": context.query, "documents": list(texts), "top_n": len(texts)}
-
-
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
-
-
-def _indexed(results: list[Any], key: str) -> Iterable[tuple[object, object]]:
-    for result in results:
-        item = mapping(result)
-        yield item.get("index"), item.get(key)
 
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
