@@ -10,7 +10,6 @@ from boundarymorph.cli import demo
 from boundarymorph.cli.common import new_console
 from boundarymorph.retrieval.document import Document
 from boundarymorph.settings import Settings
-from tests.scoring.transformer import tiny
 
 
 def test_the_corpus() -> None:
@@ -47,32 +46,6 @@ def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.
         assert "POST http://127.0.0.1:" in shown
         assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
         assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
-
-
-def test_in_another_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With random models of the true architecture: the way is tested, not what they know."""
-    texts = {"zeit": "Eine Zeitzone, Stunden von UTC.", "time": "A time zone, hours from UTC.", "zip": "A ZIP archive."}
-    monkeypatch.setattr(demo, "docstrings", lambda: (Document(id, text, id) for id, text in texts.items()))
-    for variable, name in zip(demo.MULTILINGUAL, ("multilingual-e5-tiny", "mmarco-tiny"), strict=True):
-        monkeypatch.setenv(variable, str(tiny.xlm_roberta(tmp_path / name)))
-    screen = StringIO()
-    settings = Settings(data_directory=tmp_path / "data")
-    demo.run_multilingual(new_console(file=screen, width=300), settings, demo.GERMAN, budget=3, k=2)
-    shown = screen.getvalue()
-    assert "3 documents: 3 added" in shown and demo.GERMAN in shown
-    assert "2 documents: " in shown and "3 of 3 cross-encoder calls" in shown
-    assert str(tmp_path / "mmarco-tiny") in shown
-
-
-def test_without_a_way_to_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*args: object, **options: object) -> None:
-        raise ConnectionError("no route to the hub")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", away)
-    for variable in demo.MULTILINGUAL:
-        monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(demo.DemoFailed, match=r"multilingual-e5-small could not be downloaded .*no route.* folders"):
-        demo.run_multilingual(new_console(file=StringIO()), Settings(data_directory=tmp_path), demo.GERMAN, 3, 2)
 
 
 def test_a_service_that_does_not_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The service on a Ray cluster of three nodes: what `boundarymorph ray` prints, deployed, loaded, broken and updated.
+"""The service on a Ray cluster of three nodes: the configuration of deploy/ray, deployed, loaded, broken and updated.
 
     python -m tests.deploy.ray_cluster --data data             # the folder that `make demo` left; it is copied
 
@@ -17,14 +17,13 @@ from typing import Any
 
 import httpx
 import ray
+import yaml
 from ray import serve
 from ray.cluster_utils import Cluster
 from ray.serve.config import HTTPOptions
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
-from boundarymorph.cli.ray import DOCUMENTS, configuration
-from boundarymorph.settings import Settings
 from load_tests import answers
 from tests.faults.table import LOAD_HEAD, load_row
 from tests.ports import free_port
@@ -34,6 +33,8 @@ from tests.system.service import copied
 RESULT = Path("build/ray.md")
 FAULT = Path("build/faults-ray.md")
 WAIT_SECONDS = 240.0
+MANIFEST = Path(__file__).parents[2] / "deploy/ray/rayservice.yaml"
+DOCUMENTS = "documents"  # the resource of the node that has the indexes on its disk
 DECLARED = ("200 ", "429 ", "503 ")
 
 
@@ -50,10 +51,25 @@ class Service:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def deploy(self, scorers: int | tuple[int, int], **values: Any) -> None:
-        """The configuration that is printed, with so many scorers, or from so many to so many, and these settings."""
-        settings = Settings(data_directory=self.data, without_keys=True, **values)
-        printed = configuration(settings, self.port, max_replicas=3, cpus=0.5, gpus=0)
-        scorer, _, gateway = (application["deployments"][0] for application in printed["applications"])
+        """The configuration of the manifest, with so many scorers, or from so many to so many, and these settings. The
+        indexes are on the disk of one node."""
+        config = yaml.safe_load(yaml.safe_load(MANIFEST.read_text())["spec"]["serveConfigV2"])
+        deployments = []
+        for application in config["applications"]:
+            role, given = application["name"], {**application["args"], **values, "data_directory": str(self.data)}
+            given.pop("milvus", None)
+            if role == "gateway":
+                given |= {part: {"url": [f"{self.url}/{part}"]} for part in ("retriever", "scorer")}
+            application["args"] = given
+            (deployment,) = application["deployments"]
+            deployment["ray_actor_options"] = {"num_cpus": 0.5}
+            if role == "retriever":
+                del deployment["autoscaling_config"]
+                deployment |= {"num_replicas": 1, "ray_actor_options": {"num_cpus": 0.5, "resources": {DOCUMENTS: 1}}}
+            else:
+                deployment["autoscaling_config"]["max_replicas"] = 3
+            deployments.append(deployment)
+        scorer, _, gateway = deployments
         fast = {"upscale_delay_s": 2, "downscale_delay_s": 30, "metrics_interval_s": 1, "look_back_period_s": 5}
         if isinstance(scorers, int):
             del scorer["autoscaling_config"]
@@ -70,7 +86,7 @@ class Service:
         scorer["max_replicas_per_node"] = 1 if isinstance(scorers, int) else 2
         client = _get_global_client()
         assert client is not None
-        client.deploy_apps(ServeDeploySchema.model_validate(printed), _blocking=False)
+        client.deploy_apps(ServeDeploySchema.model_validate(config), _blocking=False)
 
     def nodes(self, role: str) -> list[str]:
         """The node of each replica that runs."""

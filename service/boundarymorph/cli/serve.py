@@ -109,7 +109,6 @@ def scorer(
 
 
 def retriever(
-    context: typer.Context,
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
     data_directory: DataDirectory = None,
@@ -118,8 +117,6 @@ def retriever(
     log_level: LogLevel = None,
 ) -> None:
     """Serve the indexes of this machine, in Milvus and in other stores over HTTP, for `serve --retriever-url`."""
-    if context.invoked_subcommand is not None:
-        return
     from boundarymorph.server import process
     from boundarymorph.server.app import create_retriever_app
 
