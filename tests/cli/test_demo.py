@@ -1,6 +1,7 @@
 """The demo: its corpus, and the whole of it on a small one."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 
@@ -37,15 +38,17 @@ def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.
             yield Document(f"pack.f{number}", f"Return a time zone, {number} hours from UTC.", f"pack.f{number}")
 
     monkeypatch.setattr(demo, "docstrings", few)
-    for outcome in ("40 added", "40 unchanged"):
-        screen = StringIO()
-        settings = Settings(data_directory=tmp_path, host="::", port=8765)
-        demo.run(new_console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
-        shown = screen.getvalue()
-        assert f"40 documents: {outcome}" in shown
-        assert "POST http://127.0.0.1:" in shown
-        assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
-        assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
+    settings = Settings(data_directory=tmp_path, host="::", port=8765)
+    with demo.service(tmp_path) as client:
+        monkeypatch.setattr(demo, "service", lambda data_directory: nullcontext(client))
+        for outcome in ("40 added", "40 unchanged"):
+            screen = StringIO()
+            demo.run(new_console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
+            shown = screen.getvalue()
+            assert f"40 documents: {outcome}" in shown
+            assert "POST http://127.0.0.1:" in shown
+            assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
+            assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
 
 
 def test_a_service_that_does_not_start(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
@@ -83,17 +85,19 @@ def _built(
     runner: asyncio.Runner,
     progress: Progress,
 ) -> Iterator[ScoreTable]:
-    wanted: list[tuple[Collection, Encoder]] = []
+    wanted: list[tuple[Collection, Mapping[str, NDArray[np.floating]]]] = []
     if evaluation.index is not None and evaluation.judgments is not None:
         found = indexed.load(Settings.load(), evaluation.index, evaluation.judgments)
         runner.run(encoder.check())  # which tells its name
-        wanted.append((found.collection, indexed.KnownVectors(encoder, found)))
+        if encoder.name != found.encoder:
+            raise InvalidInput(f"the index was made with {found.encoder}, and the encoder is {encoder.name}")
+        wanted.append((found.collection, found.vectors))
     if evaluation.data is not None:
-        wanted.append((datasets.load(evaluation.data), encoder))
-    for whole, encodes in wanted:
+        wanted.append((datasets.load(evaluation.data), {}))
+    for whole, known in wanted:
         collection = whole.first(evaluation.queries)
         path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
-        builder = builder_of(encoder=encodes, depth=evaluation.depth)
+        builder = builder_of(encoder=encoder, depth=evaluation.depth, known=known)
         yield runner.run(builder.build(collection, path, _watch(progress, collection.name)))
 
 
