@@ -1,7 +1,6 @@
 """A retriever of your own, for `serve --retriever-url http://127.0.0.1:8090`: the whole protocol over a dict.
 
 python retriever_over_a_dict.py      # needs fastapi, numpy, safetensors, uvicorn
-boundarymorph retriever check http://127.0.0.1:8090 --index notes --query "a violin"
 """
 
 import json

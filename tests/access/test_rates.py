@@ -17,7 +17,6 @@ from boundarymorph.access.rates import Decision, RateLimited, RateLimits
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.circuit import CircuitBreaker
 from boundarymorph.settings import RateLimitSettings, Settings
-from boundarymorph.settings.dump import to_toml
 from tests import metrics
 from tests.api.service import answer, problem, serving
 from tests.caching.conftest import server as server  # fixtures
@@ -216,18 +215,6 @@ class TestSettings:
         for settings in ({"default": text}, {"keys": {"rag": text}}):
             with pytest.raises(ValidationError, match="100/minute"):
                 RateLimitSettings.model_validate(settings)
-
-    def test_what_is_shown_loads_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("BOUNDARYMORPH_RATE_LIMITS__URL", "redis://:hunter2@a")
-        settings = Settings.load(
-            rate_limits={"default": "1/second; 9/hour", "keys": {"a.b": "2/day", "c-d": "unlimited"}}
-        )
-        shown = to_toml(settings)
-        assert "hunter2" not in shown
-        (tmp_path / "boundarymorph.toml").write_text(shown)
-        assert Settings.load().rate_limits.keys == settings.rate_limits.keys
-        assert Settings.load().rate_limits.default == "1/second; 9/hour"
 
     def test_a_key_that_is_not_there(self) -> None:
         with pytest.raises(InvalidConfiguration, match="'bacth'"):

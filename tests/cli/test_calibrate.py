@@ -183,9 +183,14 @@ def test_grades_in_a_file_of_one_s_own_and_changed_documents(tmp_path: Path) -> 
         assert grades.has(other._replace(document="d"))
         grades.close()
     assert grades.by_query == {"q": {"a": 3.0, "b": 2.0}}
+    grades = Grades(path, "openai:this")
+    with pytest.raises(InvalidInput, match="another process"):
+        Grades(path, "openai:this")
+    grades.close()
     path.write_text("pairs\n")
     with pytest.raises(InvalidInput, match="no grades"):
         Grades(path, "openai:this")
+    assert path.read_text() == "pairs\n", "it is left as it was"
 
 
 @pytest.mark.strangers

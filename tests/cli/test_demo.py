@@ -1,6 +1,7 @@
 """The demo: its corpus, and the whole of it on a small one."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from boundarymorph.cli import demo
 from boundarymorph.cli.common import new_console
 from boundarymorph.retrieval.document import Document
 from boundarymorph.settings import Settings
-from tests.scoring.transformer import tiny
 
 
 def test_the_corpus() -> None:
@@ -38,41 +38,17 @@ def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.
             yield Document(f"pack.f{number}", f"Return a time zone, {number} hours from UTC.", f"pack.f{number}")
 
     monkeypatch.setattr(demo, "docstrings", few)
-    for outcome in ("40 added", "40 unchanged"):
-        screen = StringIO()
-        settings = Settings(data_directory=tmp_path, host="::", port=8765)
-        demo.run(new_console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
-        shown = screen.getvalue()
-        assert f"40 documents: {outcome}" in shown
-        assert "POST http://127.0.0.1:" in shown
-        assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
-        assert "8 documents: " in shown and "4 of 4 cross-encoder calls" in shown
-
-
-def test_in_another_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With random models of the true architecture: the way is tested, not what they know."""
-    texts = {"zeit": "Eine Zeitzone, Stunden von UTC.", "time": "A time zone, hours from UTC.", "zip": "A ZIP archive."}
-    monkeypatch.setattr(demo, "docstrings", lambda: (Document(id, text, id) for id, text in texts.items()))
-    for variable, name in zip(demo.MULTILINGUAL, ("multilingual-e5-tiny", "mmarco-tiny"), strict=True):
-        monkeypatch.setenv(variable, str(tiny.xlm_roberta(tmp_path / name)))
-    screen = StringIO()
-    settings = Settings(data_directory=tmp_path / "data")
-    demo.run_multilingual(new_console(file=screen, width=300), settings, demo.GERMAN, budget=3, k=2)
-    shown = screen.getvalue()
-    assert "3 documents: 3 added" in shown and demo.GERMAN in shown
-    assert "2 documents: " in shown and "3 of 3 cross-encoder calls" in shown
-    assert str(tmp_path / "mmarco-tiny") in shown
-
-
-def test_without_a_way_to_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*args: object, **options: object) -> None:
-        raise ConnectionError("no route to the hub")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", away)
-    for variable in demo.MULTILINGUAL:
-        monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(demo.DemoFailed, match=r"multilingual-e5-small could not be downloaded .*no route.* folders"):
-        demo.run_multilingual(new_console(file=StringIO()), Settings(data_directory=tmp_path), demo.GERMAN, 3, 2)
+    settings = Settings(data_directory=tmp_path, host="::", port=8765)
+    with demo.service(tmp_path) as client:
+        monkeypatch.setattr(demo, "service", lambda data_directory: nullcontext(client))
+        for outcome in ("40 added", "40 unchanged"):
+            screen = StringIO()
+            demo.run(new_console(file=screen, width=120), settings, "work with time zones", budget=4, k=8)
+            shown = screen.getvalue()
+            assert f"40 documents: {outcome}" in shown
+            assert "POST http://127.0.0.1:" in shown
+            assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
+            assert "8 documents: " in shown and " of 4 cross-encoder calls" in shown
 
 
 def test_a_service_that_does_not_start(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import httpx
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from boundarymorph_client import AsyncClient, Client, ConnectionFailed, InvalidArgument

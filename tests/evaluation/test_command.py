@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 from typer.testing import CliRunner
 
-from boundarymorph.cli import evaluate as command
+from boundarymorph.cli import evaluation as command
 from boundarymorph.cli.common import new_console
-from boundarymorph.cli.evaluate import Evaluation, evaluate
+from boundarymorph.cli.evaluate import Evaluation
 from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
@@ -30,11 +32,11 @@ from boundarymorph.retrieval.encoders.batching import BatchingEncoder
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
-from tests.evaluation.test_chat import endpoint, grades_by_number
 from tests.retrieval.fakes import SeededEncoder
 
 GRID = ["--budgets", "4,8", "--k", "5,10"]
 METRICS = {"ce_ncg", "ncg"}
+HEIGHTS = {"mips": 0.5, "ss": 0.505, "trend": 0.8}
 
 
 def run(*arguments: str | Path) -> str:
@@ -176,8 +178,6 @@ def test_without_labels(tmp_path: Path) -> None:
         ([], "name at least one"),
         (["--methods", "nobody"], "no method is called 'nobody'"),
         (["--methods", ""], "--methods names no method"),
-        (["--methods", "agentic", "--chat-url", "http://127.0.0.1:9"], "agentic-1: the table has no texts"),
-        (["--jobs", "2", "--chat-url", "http://127.0.0.1:9"], "--jobs goes without --chat-url"),
         (["--budgets", "0"], "--budgets needs numbers from 1 on"),
         (["--k", "5,many"], "whole numbers"),
     ],
@@ -199,9 +199,9 @@ def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_models")
 def test_a_folder_that_cannot_be_made_is_noticed_before_anything_is_computed(tmp_path: Path) -> None:
     tables.write(synthetic(), tmp_path / "t.npz")
-    request = Evaluation(tables=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
+    request = Evaluation(table=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
     with pytest.raises(InvalidInput, match="choose another with --out"):
-        evaluate(request, new_console(quiet=True))
+        command.evaluate(request, new_console(quiet=True))
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -212,12 +212,12 @@ def test_judgments_that_come_or_change_after_the_table(tmp_path: Path, monkeypat
     monkeypatch.setattr(command, "build_local_scorer", lambda settings: scorer)
     judgments = (folder / "qrels.tsv").read_text()
     (folder / "qrels.tsv").unlink()
-    request = Evaluation(data=str(folder), methods=["mips"], budgets=[4], ks=[10], out=tmp_path / "out")
+    request = Evaluation(data=str(folder), methods="mips", budgets="4", k="10", out=tmp_path / "out")
 
     def ncg(qrels: str | None) -> float | None:
         if qrels is not None:
             (folder / "qrels.tsv").write_text(qrels)
-        evaluate(request, new_console(quiet=True))
+        command.evaluate(request, new_console(quiet=True))
         (row,) = json.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
         found: float | None = row["ncg"]
         return found
@@ -262,21 +262,11 @@ def texts(folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None:
-    table = tmp_path / "kept.npz"
-    with endpoint(grades_by_number) as (url, seen):
-        arguments: list[str | Path] = [
-            "--data",
-            texts(tmp_path / "kitchen"),
-            *GRID,
-            "--methods",
-            "mips,bm25,bagel,boundarymorph",
-        ]
-        run(*arguments, "--write-table", table, "--chat-url", url, "--out", tmp_path / "out")
-    assert seen
+def test_texts_with_the_real_models(tmp_path: Path) -> None:
+    table, given = tmp_path / "kept.npz", [*GRID, "--methods", "mips,bm25,bagel,boundarymorph"]
+    run("--data", texts(tmp_path / "kitchen"), *given, "--write-table", table, "--out", tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
     rows = {(row["method"], row["budget"], row["k"]): row for row in summary["rows"]}
-    assert ("agentic-4", 8, 10) in rows
     assert rows["mips", 8, 10]["ncg"] == 1.0, "ten documents on each subject"
     assert rows[PAPER, 8, 10]["ce_ncg"] > 0.9
 
@@ -288,15 +278,10 @@ def test_texts_with_the_real_models_and_a_language_model(tmp_path: Path) -> None
     best = {question.pool.ids[int(position)].partition("-")[0] for position in (-question.scores).argsort()[:5]}
     assert best == {"bread"}
 
-    with endpoint(grades_by_number) as (url, seen):
-        arguments = ["--table", table, "--texts", tmp_path / "kitchen", *GRID, "--chat-url", url]
-        again = run(*arguments, "--methods", "mips,boundarymorph,agentic-2", "--out", tmp_path / "again")
-    assert "CE-nCG" in again and len(seen) == 2 * 2 * 4, "for two queries and two budgets"
+    run("--table", table, "--texts", tmp_path / "kitchen", *given, "--out", tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "summary.json").read_bytes()) == summary
     lines = (tmp_path / "again" / "report.md").read_text()
-    assert re.search(r"\| MORPH \(paper\) \| 8 \| 8 \| [\d,]+ ms \| 0 \|  \| \d+ % \|", lines)
-    assert re.search(r"\| Agentic loop, 2 searches \| 8 \| 0 \|  \| 4 \| [\d,]+ ms \| \d+ % \|", lines)
-    same = json.loads((tmp_path / "again" / "summary.json").read_bytes())["rows"]
-    assert {json.dumps(row) for row in same} <= {json.dumps(row) for row in summary["rows"]}
+    assert re.search(r"\| MORPH \(paper\) \| 8 \| 8 \| [\d,]+ ms \| \d+ % \|", lines)
 
 
 @pytest.mark.strangers
@@ -336,18 +321,6 @@ def test_an_index_with_the_judgements_that_calibrate_reads(tmp_path: Path, monke
         run("--index", "indexed", "--out", "c")
 
 
-def test_agents_search_with_the_encoder_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "build_encoder", lambda settings: SeededEncoder())
-    tables.write(synthetic(), tmp_path / "t.npz")
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for name, ids in (("corpus", (f"d{number}" for number in range(60))), ("queries", (f"q{n}" for n in range(4)))):
-        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"_id": id, "text": id}) for id in ids))
-    arguments = ["--table", str(tmp_path / "t.npz"), "--texts", str(folder), "--chat-url", "http://127.0.0.1:9"]
-    with pytest.raises(InvalidInput, match="'t' are not of the encoder"):
-        run(*arguments, "--out", tmp_path / "out")
-
-
 @pytest.mark.usefixtures("without_models")
 @pytest.mark.parametrize("narrow", [False, True])
 def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,10 +328,25 @@ def test_no_column_is_cut(narrow: bool, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(report, "write", lambda studies, out: None)
     tables.write(synthetic(seed=1), tmp_path / "one.npz")
     request = Evaluation(
-        tables=[tmp_path / "one.npz"], methods=["mips"], budgets=range(1, 9), ks=[5, 10], out=tmp_path / "out"
+        table=[tmp_path / "one.npz"], methods="mips", budgets="1,2,3,4,5,6,7,8", k="5,10", out=tmp_path / "out"
     )
     screen = io.StringIO()
-    evaluate(request, new_console(file=screen, width=40 if narrow else None, force_terminal=narrow))
+    command.evaluate(request, new_console(file=screen, width=40 if narrow else None, force_terminal=narrow))
     shown = screen.getvalue().partition("(%)")[2]  # after the bars of the progress
     assert "…" not in shown
-    assert all(shown.count(f"B={budget}") == 2 * len(METRICS) for budget in range(1, 9))
+    (heads,) = {line for line in shown.splitlines() if line.lstrip().startswith("budget")}
+    assert heads.split()[1:] == [budget for budget in "12345678" for _ in range(2)] or heads.split()[1:] == [
+        *"12345678"
+    ]
+
+
+def test_labels_of_lines_stay_apart(tmp_path: Path) -> None:
+    assert plots._apart([50.0, 50.5, 80.0], 2.0, 100.0) == pytest.approx([49.25, 51.25, 80.0])
+    assert plots._apart([99.0, 99.5], 2.0, 100.0) == pytest.approx([98.0, 100.0])
+    cells = pd.MultiIndex.from_product([(10, 20), (5, 50)])
+    values = pd.DataFrame(HEIGHTS, index=cells).T
+    looks = plots.looks(dict.fromkeys(HEIGHTS, "name"), ["trend"])
+    assert len({look.colour for look in looks.values()}) == len(HEIGHTS)
+    plots.quality_against_budget(tmp_path / "q.png", values, looks, "CE-nCG")
+    with Image.open(tmp_path / "q.png") as image:
+        assert image.mode == "P" and image.size == (int(130 * 8.4), int(130 * 4.2))

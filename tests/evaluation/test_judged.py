@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.cli import evaluate as command
+from boundarymorph.cli import evaluation as command
 from boundarymorph.errors import CostCeiling, InvalidInput, ScorerUnavailable
 from boundarymorph.evaluation import report, tables
 from tests.evaluation.test_command import GRID, run, texts

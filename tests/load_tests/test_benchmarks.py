@@ -7,20 +7,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 import torch
 
-from boundarymorph.evaluation.methods import agentic
-from boundarymorph.evaluation.methods.agentic import Chat
-from boundarymorph.evaluation.problem import Question, QuestionTexts
-from boundarymorph.evaluation.run import run_once
-from boundarymorph.selection import Pool
 from load_tests import bench_sessions, gpu_check, report
 from load_tests.bench_selection import round_sizes
-from load_tests.evaluation_agents import ScriptedAgent
-from tests.faults import stand_in
 from tests.patience import PATIENCE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -65,29 +57,6 @@ def test_sessions_a_second_are_measured_in_the_rounds_of_the_service(
     rows = orjson.loads((tmp_path / "sessions.json").read_bytes())["rows"]
     assert [(row["budget"], row["round_trips"]) for row in rows] == [(5, 3), (10, 5)]
     assert all(row["sessions_a_second_and_core"] == pytest.approx(1e3 / row["cpu_ms"]) for row in rows)
-
-
-def test_a_script_plays_the_agent_over_a_socket() -> None:
-    """It finds what is like the best of what it read before, which the query alone would not have found."""
-    texts = [f"{name} text\n\n[see {name}]" for name in ("east", "north", "south", "west")]
-    embeddings = np.array([[1.0, 0.0], [0.8, 0.6], [0.6, -0.8], [-0.6, 0.8]])
-    pool = Pool.of(["e", "n", "s", "w"], embeddings, np.array([1.0, 0.0]))
-    question = Question("q", pool, np.array([0.1, 0.0, 0.0, 0.9]), texts=QuestionTexts("the need", texts))
-    searches: list[str] = []
-
-    def embed(search: str) -> np.ndarray:
-        searches.append(search)
-        return np.array([-0.6, 0.8]) if "east" in search else np.array([1.0, 0.0])
-
-    script = ScriptedAgent({("the need", text): score for text, score in zip(texts, question.scores, strict=True)})
-    with stand_in.running(script) as server:
-        chat = Chat(f"http://127.0.0.1:{server.port}/v1", "scripted")
-        (agent,) = agentic.contestants(chat, embed, hops=(2,))
-        run, ranking = run_once(agent.settings[0], question, 2, 2)
-        chat.close()
-    assert searches == ["the need", "the need east text [see east]"]
-    assert run.prompts == len(server.asked) == 4
-    assert [pool.ids[document] for document in ranking] == ["w", "e", "n", "s"]
 
 
 def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> None:

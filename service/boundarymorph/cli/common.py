@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import orjson
 import typer
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from boundarymorph.scoring.bill import Amount
     from boundarymorph.server.composition import AllInOne, Gateway
 
-
+Options = TypeVar("Options")
 PRICES = (
     "set scorer.judge.input_price and scorer.judge.output_price, the prices of a million tokens read and written "
     "(BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE and ..._OUTPUT_PRICE)"
@@ -47,6 +49,23 @@ Stores = Annotated[
         "opensearch:// or milvus://, with NAME= before it if there are several of a kind; repeatable.",
     ),
 ]
+
+
+def command_of(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
+    """Return a decorator that makes a command of a function whose parameter is an object of the dataclass `options`:
+    the fields become arguments and options of the command."""
+
+    def decorate(function: Callable[[Options], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**values: Any) -> None:
+            function(options(**values))
+
+        del command.__wrapped__  # typer would read its parameters instead
+        command.__annotations__ = get_type_hints(options, include_extras=True)
+        command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
 
 
 def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:

@@ -6,7 +6,6 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import os
 import shlex
 import socket
 import subprocess
@@ -32,13 +31,6 @@ INDEX = "python-docstrings"
 UPLOAD = 128  # documents per request, so that there is progress to show and an interruption loses little
 STARTUP_SECONDS = 60.0
 QUERY = "work with dates, times and time zones"
-GERMAN = "mit Datum, Uhrzeit und Zeitzonen arbeiten"
-# By the variables that name them; 1 GB to download from their hub, 100 languages, MIT and Apache-2.0.
-MULTILINGUAL = {
-    "BOUNDARYMORPH_ENCODER__MODEL": "intfloat/multilingual-e5-small",
-    "BOUNDARYMORPH_SCORER__MODEL": "cross-encoder/mmarco-mMiniLMv2-L12-H384-v1",
-}
-FILES = ("*.json", "*.safetensors", "*.model")
 PACKAGES_LEFT_OUT = {
     "__hello__",
     "__phello__",
@@ -68,35 +60,6 @@ def run(console: Console, settings: Settings, query: str, budget: int, k: int) -
         answer = _answered(client.post("/select", json=request)).json()
         terminal.print_selection(console, query, answer)
     console.print(f"\nto see how it came about: {_afterwards(settings)}")
-
-
-def run_multilingual(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
-    """The same for a query in another language than the documents, with models that are downloaded if need be, or those
-    that the environment names. Raises DemoFailed."""
-    chosen = {variable: os.environ.get(variable, model) for variable, model in MULTILINGUAL.items()}
-    for model in chosen.values():
-        console.print(f"[dim]fetching {model}, unless it is there already[/dim]")
-        _download(model)
-    os.environ |= chosen  # which the service inherits
-    run(console, settings, query, budget, k)
-    with_models = " ".join(f"{variable}={shlex.quote(model)}" for variable, model in chosen.items())
-    console.print(f"with {with_models} in its environment")
-
-
-def _download(model: str) -> None:
-    if Path(model).is_dir():
-        return
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise DemoFailed("this demo runs other models: pip install 'boundarymorph[torch]'") from None
-    try:
-        snapshot_download(model, allow_patterns=list(FILES))
-    except Exception as error:
-        raise DemoFailed(
-            f"{model} could not be downloaded ({type(error).__name__}: {error}). This demo needs a way to the models' "
-            f"hub, once; or name folders that have such models in {' and '.join(MULTILINGUAL)}"
-        ) from error
 
 
 def _afterwards(settings: Settings) -> str:

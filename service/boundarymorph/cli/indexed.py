@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from boundarymorph.cli import source as sources
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.settings import Settings
 
@@ -57,38 +56,3 @@ def load(settings: Settings, name: str, judgments: Path) -> Indexed:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade above 0 yet")
     vectors = {contents[id]: row for id, row in zip(pool.ids, pool.embeddings, strict=True) if id in contents}
     return Indexed(Collection(name, contents, {query: query for query in relevant}, relevant), vectors, encoder)
-
-
-class KnownVectors:
-    """An encoder that knows some texts' vectors already."""
-
-    def __init__(self, encoder: Encoder, indexed: Indexed) -> None:
-        """Raises InvalidInput if another encoder made them."""
-        if encoder.name != indexed.encoder:
-            raise InvalidInput(f"the index was made with {indexed.encoder}, and the encoder is {encoder.name}")
-        self._encoder, self._vectors = encoder, indexed.vectors
-
-    @property
-    def name(self) -> str:
-        return self._encoder.name
-
-    @property
-    def dimension(self) -> int:
-        return self._encoder.dimension
-
-    async def check(self) -> None:
-        await self._encoder.check()
-
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
-        return await self._encoder.encode_query(text)
-
-    async def close(self) -> None:
-        await self._encoder.close()
-
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
-        """Return the vectors that are known, and encode the other texts."""
-        missing = [text for text in texts if text not in self._vectors]
-        made = await self._encoder.encode_documents(missing) if missing else None
-        others = {} if made is None else dict(zip(missing, made.vectors, strict=True))
-        rows = [self._vectors[text] if text in self._vectors else others[text] for text in texts]
-        return Embeddings(np.array(rows, dtype=np.float32), 0 if made is None else made.truncated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
 import time
 from collections import defaultdict
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+
+import orjson
 
 from boundarymorph.calibration.judgments import PAIRS, Judgments
-from boundarymorph.cli.appended import AppendedFile
 from boundarymorph.cli.common import allow_cost, check_ceiling, console, new_console, parts
-from boundarymorph.errors import InvalidInput, ScorerFailed
+from boundarymorph.errors import InvalidInput, ScorerFailed, StorageUnavailable
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,6 +54,54 @@ class Pair(NamedTuple):
         return blake2b(self.content.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
+class AppendedFile:
+    """A file to which one process at a time appends lines. A line that a crash has cut is cut off."""
+
+    def __init__(self, path: Path, take: Callable[[Any], None]) -> None:
+        """take: called with each line that it has, and raises KeyError or TypeError for one that is no grade. Raises
+        InvalidInput if the file is another's, and leaves it as it is."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            self._file: BinaryIO = path.open("r+b", buffering=0)
+        except OSError as error:
+            raise StorageUnavailable(f"the grades cannot be written: {error}") from error
+        try:
+            self._open(path, take)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self, path: Path, take: Callable[[Any], None]) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInput(f"{path} is being written by another process") from None
+        end = 0
+        for line in self._file:
+            if line.endswith(b"\n"):
+                try:
+                    take(orjson.loads(line))
+                except (orjson.JSONDecodeError, TypeError, KeyError):
+                    raise InvalidInput(f"{path} has lines that are no grades; choose another file") from None
+                end += len(line)
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a line, whole. Raises StorageUnavailable."""
+        line = orjson.dumps(record) + b"\n"
+        try:
+            whole = self._file.write(line) == len(line)
+        except OSError as error:
+            raise StorageUnavailable(f"the grades cannot be written: {error}") from error
+        if not whole:
+            raise StorageUnavailable("the grades cannot be written: the disk is full")
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Grades:
     """The file of the grades that a language model gave, one a line, with its name: what was paid for is never asked
     again, and anybody can read it. Grades of people in the same file count, too."""
@@ -61,7 +111,7 @@ class Grades:
         self.path, self._model = path, model
         self.by_query: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._asked = set[tuple[str, str, str | None]]()
-        self._file = AppendedFile(path, "grades", self._take)
+        self._file = AppendedFile(path, self._take)
 
     def _take(self, line: Any) -> None:
         query, document, grade, model = line["query"], str(line["document"]), line["grade"], line.get("model")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from boundarymorph.calibration.belongings import Event
 from boundarymorph.calibration.calibration import Calibration
@@ -13,12 +13,15 @@ from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.catalog import Catalog
+    from boundarymorph.retrieval.remote import RemoteRetriever
+
+Answer = TypeVar("Answer")
 
 
 def events_of(settings: Settings, index: str) -> Sequence[Event]:
     """Return the judgements that callers sent of an index. Raises UnknownIndex."""
     if settings.retriever.url:
-        return asyncio.run(_remote_events(settings, index))
+        return asyncio.run(_at_retriever(settings, lambda retriever: retriever.events(index)))
     with _catalog(settings) as catalog:
         return catalog.belongings(index).judgments.events()
 
@@ -28,7 +31,7 @@ def keep(settings: Settings, made: Calibration) -> str:
     from boundarymorph.retrieval.learned import Learned, pools_of
 
     if settings.retriever.url:
-        asyncio.run(_keep_remotely(settings, made))
+        asyncio.run(_at_retriever(settings, lambda retriever: retriever.keep(made)))
         return "the retriever's"
     with _catalog(settings) as catalog:
         Learned(catalog, pools_of(settings)).keep(made)
@@ -43,21 +46,11 @@ def _catalog(settings: Settings) -> Iterator[Catalog]:
         yield catalog
 
 
-async def _remote_events(settings: Settings, index: str) -> Sequence[Event]:
+async def _at_retriever(settings: Settings, call: Callable[[RemoteRetriever], Awaitable[Answer]]) -> Answer:
     from boundarymorph.retrieval.build import build_remote_retriever
 
     retriever = build_remote_retriever(settings)
     try:
-        return await retriever.events(index)
-    finally:
-        await retriever.close()
-
-
-async def _keep_remotely(settings: Settings, made: Calibration) -> None:
-    from boundarymorph.retrieval.build import build_remote_retriever
-
-    retriever = build_remote_retriever(settings)
-    try:
-        await retriever.keep(made)
+        return await call(retriever)
     finally:
         await retriever.close()

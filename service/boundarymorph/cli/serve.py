@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, stores_of
+from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, command_of, stores_of
 from boundarymorph.settings import Settings
 
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
@@ -60,56 +61,49 @@ def serve(
     raise typer.Exit(process.serve(create_app, settings, "boundarymorph"))
 
 
-def scorer(
-    model: Annotated[
-        str | None, typer.Option(help="Hugging Face name or folder.", show_default="the embedded one")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class ScorerOptions:
+    """Where the scorer listens, and its settings under `scorer`."""
+
+    model: Annotated[str | None, typer.Option(help="Hugging Face name or folder.", show_default="the embedded one")] = (
+        None
+    )
     revision: Annotated[
         str | None, typer.Option(help="Commit, branch or tag of --model.", show_default="its main branch")
-    ] = None,
-    host: Host = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None,
+    ] = None
+    host: Host = None
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None
     precision: Annotated[
         str | None, typer.Option(help="fp32, bf16 or fp16.", show_default="bf16 on a GPU, else fp32")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Most tokens of a pair.", show_default="the model's own")
-    ] = None,
+    ] = None
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")] = None
+    max_length: Annotated[int | None, typer.Option(help="Most tokens of a pair.", show_default="the model's own")] = (
+        None
+    )
     prompt: Annotated[
         str | None, typer.Option(help="Prompt template of a causal reranker, if its name does not imply one.")
-    ] = None,
-    instruction: Annotated[str | None, typer.Option(help="Instruction by which a causal reranker judges.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch.", show_default="by the device")] = None,
-    queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None,
-    log_level: LogLevel = None,
-) -> None:
+    ] = None
+    instruction: Annotated[str | None, typer.Option(help="Instruction by which a causal reranker judges.")] = None
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch.", show_default="by the device")] = None
+    queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None
+    log_level: LogLevel = None
+
+
+@command_of(ScorerOptions)
+def scorer(options: ScorerOptions) -> None:
     """Serve one cross-encoder over HTTP, for `serve --scorer-url`."""
     from boundarymorph.server import process
     from boundarymorph.server.app import create_scorer_app
 
-    options = {
-        "model": model,
-        "revision": revision,
-        "precision": precision,
-        "device": device,
-        "max_length": max_length,
-        "prompt": prompt,
-        "instruction": instruction,
-        "batch_tokens": batch_tokens,
-        "queue_tokens": queue_tokens,
-    }
-    chosen = {name: value for name, value in options.items() if value is not None}
-    settings = Settings.load(host=host, port=port, log_level=log_level, scorer=chosen or None)
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    of_process = {name: given.pop(name) for name in ("host", "port", "log_level") if name in given}
+    settings = Settings.load(**of_process, scorer=given or None)
     if "port" not in settings.model_fields_set:
         settings = settings.model_copy(update={"port": SCORER_PORT})
     raise typer.Exit(process.serve(create_scorer_app, settings, "boundarymorph-scorer"))
 
 
 def retriever(
-    context: typer.Context,
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
     data_directory: DataDirectory = None,
@@ -118,8 +112,6 @@ def retriever(
     log_level: LogLevel = None,
 ) -> None:
     """Serve the indexes of this machine, in Milvus and in other stores over HTTP, for `serve --retriever-url`."""
-    if context.invoked_subcommand is not None:
-        return
     from boundarymorph.server import process
     from boundarymorph.server.app import create_retriever_app
 

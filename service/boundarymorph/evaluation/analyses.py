@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, wilcoxon
 
 from boundarymorph.evaluation.run import Outcome
 
 RESAMPLES = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One method minus another over the same queries. low, high: 95 % bootstrap interval of the mean difference;
-    p: paired Wilcoxon signed-rank, two-sided; q: p after Benjamini-Hochberg over the family it was tested in."""
-
-    method: str
-    other: str
-    budget: int
-    k: int
-    metric: str
-    queries: int
-    difference: float
-    low: float
-    high: float
-    p: float
-    q: float
-
-    @property
-    def significant(self) -> bool:
-        return self.q < 0.05
+SIGNIFICANT = 0.05
 
 
 def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """95 % percentile interval of the mean of (n,) values; nan are left out; (nan, nan) without any value."""
+    """Return the 95 % percentile interval of the mean of (n,) values; NaN are left out; (NaN, NaN) without a value."""
     values = values[np.isfinite(values)]
     if not values.size:
         return float("nan"), float("nan")
@@ -47,63 +26,38 @@ def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def paired_p(differences: NDArray[np.float64]) -> float:
-    """Two-sided Wilcoxon signed-rank p of (n,) paired differences; 1 where nothing differs."""
+    """Return the two-sided Wilcoxon signed-rank p of (n,) paired differences; 1 where nothing differs."""
     differences = differences[np.isfinite(differences)]
     if not np.any(differences):
         return 1.0
     return float(wilcoxon(differences, zero_method="wilcox").pvalue)
 
 
-def benjamini_hochberg(p: Sequence[float]) -> list[float]:
-    """Adjusted p values in the order given."""
-    return [float(q) for q in false_discovery_control(p, method="bh")] if p else []
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Medians a query. calls: of the scorer, which take `scorer` seconds one after the other, None if nobody says how
-    long one takes; prompts: calls of a language model, which take `model` seconds; algorithm: CPU seconds of all
-    else."""
-
-    method: str
-    budget: int
-    calls: float
-    prompts: float
-    scorer: float | None
-    model: float
-    algorithm: float
-
-    @property
-    def total(self) -> float | None:
-        """Seconds of everything."""
-        return None if self.scorer is None else self.scorer + self.model + self.algorithm
-
-
-def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> list[Latency]:
-    """Of the methods that call models (paper tab. app-latency)."""
-    found = []
-    for method, budget in outcome.settings:
-        taken = [
-            (row.calls, row.prompts, row.waiting, row.seconds)
-            for row in outcome.rows
-            if (row.method, row.budget, row.k) == (method, budget, k) and (row.calls or row.prompts)
-        ]
-        if taken:
-            calls, prompts, model, algorithm = np.median(taken, axis=0).tolist()
-            scorer = None if call_seconds is None else calls * call_seconds
-            found.append(Latency(method, budget, calls, prompts, scorer, model, algorithm))
+def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> pd.DataFrame:
+    """Return medians a query of the methods that call the scorer (paper tab. app-latency), with the columns method,
+    budget, calls, scorer (seconds of the calls, one after the other, NaN if nobody says how long one takes), algorithm
+    (CPU seconds of all else) and total (seconds)."""
+    rows = outcome.rows[(outcome.rows["k"] == k) & (outcome.rows["calls"] > 0)]
+    found = rows.groupby(["method", "budget"], sort=False)[["calls", "seconds"]].median().reset_index()
+    found = found.rename(columns={"seconds": "algorithm"})
+    found["scorer"] = found["calls"] * (np.nan if call_seconds is None else call_seconds)
+    found["total"] = found["scorer"] + found["algorithm"]
     return found
 
 
-def comparisons(outcome: Outcome, method: str, metric: str) -> list[Comparison]:
-    """A method against every other, at every B and k. One family of tests: all of this table and metric."""
+def comparisons(outcome: Outcome, method: str, metric: str) -> pd.DataFrame:
+    """Return the changes from every other method to this one. One family of tests: all of this table and metric."""
     others = [contestant.name for contestant in outcome.contestants if contestant.name != method]
     return changes([outcome], [(method, other) for other in others], metric)
 
 
-def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> list[Comparison]:
-    """Variants against what they vary, (variant, original), over the queries of all tables together. One family of
-    tests: all of them."""
+def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> pd.DataFrame:
+    """Return methods minus others, by pairs of (method, other), over the queries of all tables together, at every B
+    and k. One family of tests: all of them.
+
+    Columns: method, other, budget, k, metric, queries, difference; low, high: 95 % bootstrap interval of the mean
+    difference; p: paired Wilcoxon signed-rank, two-sided; q: p after Benjamini-Hochberg over the family.
+    """
     found = []
     for method, other in pairs:
         for cell in outcomes[0].cells:
@@ -112,11 +66,9 @@ def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metri
             )
             differences = differences[np.isfinite(differences)]
             if differences.size:
-                found.append((method, other, *cell, differences))
-    p = [paired_p(differences) for *_, differences in found]
-    compared = []
-    for (method, other, budget, k, differences), raw, adjusted in zip(found, p, benjamini_hochberg(p), strict=True):
-        low, high = bootstrap_interval(differences)
-        mean = float(differences.mean())
-        compared.append(Comparison(method, other, budget, k, metric, len(differences), mean, low, high, raw, adjusted))
-    return compared
+                interval = bootstrap_interval(differences)
+                mean, p = float(differences.mean()), paired_p(differences)
+                found.append((method, other, *cell, metric, len(differences), mean, *interval, p))
+    columns = ["method", "other", "budget", "k", "metric", "queries", "difference", "low", "high", "p"]
+    compared = pd.DataFrame(found, columns=columns)
+    return compared.assign(q=false_discovery_control(compared["p"], method="bh") if found else ())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -39,12 +39,14 @@ Approve = Callable[[int, Amount], None]  # pairs that are to be scored, and the 
 @dataclass(frozen=True, slots=True)
 class TableBuilder:
     """encoder, scorer: the product's; depth: N, the most candidates of a query; approve: called before a scorer that
-    costs money is asked for more than a trial, and raises to prevent it."""
+    costs money is asked for more than a trial, and raises to prevent it; known: vectors of documents that need not be
+    encoded, by their text."""
 
     encoder: Encoder
     scorer: Scorer
     depth: int
     approve: Approve = lambda pairs, most: None
+    known: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
 
     async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> ScoreTable:
         """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there, or
@@ -96,9 +98,13 @@ class TableBuilder:
         done = len(work.rows("embeddings", self.encoder.dimension, np.float32))
         watch("encoding documents", done, len(texts))
         while done < len(texts):
-            vectors = (await self.encoder.encode_documents(texts[done : done + CHUNK])).vectors
-            work.append("embeddings", vectors.astype(np.float32))
-            done += len(vectors)
+            chunk = texts[done : done + CHUNK]
+            missing = [text for text in chunk if text not in self.known]
+            made = (await self.encoder.encode_documents(missing)).vectors if missing else ()
+            new = dict(zip(missing, made, strict=True))
+            rows = [new[text] if text in new else self.known[text] for text in chunk]
+            work.append("embeddings", np.array(rows, dtype=np.float32))
+            done += len(chunk)
             watch("encoding documents", done, len(texts))
         return work.rows("embeddings", self.encoder.dimension, np.float32)
 

@@ -78,7 +78,8 @@ class Neighbourhood:
         return positions, cosines
 
     def _prune(self, candidates: Positions, cosines: NDArray[np.float32], degree: int) -> Positions:
-        """Keep the nearest candidate, drop those that it is clearly nearer to than the document is, and so on."""
+        """Return each document's out-neighbours, chosen by RobustPrune of Vamana (DiskANN): keep the nearest candidate,
+        drop the candidates that are nearer to it than to the document by a factor of ALPHA, and repeat."""
         graph = np.full((len(candidates), degree), -1, dtype=np.intp)
         for start in range(0, len(candidates), BLOCK):
             rows = slice(start, start + BLOCK)

@@ -9,6 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
@@ -67,25 +69,17 @@ def looks(titles: Mapping[str, str], ours: Collection[str]) -> dict[str, Look]:
     }
 
 
-def quality_against_budget(
-    path: Path,
-    columns: Sequence[tuple[int, int]],
-    values: Mapping[str, Mapping[tuple[int, int], float | None]],
-    looks: Mapping[str, Look],
-    metric: str,
-) -> None:
-    """columns: every (B, k); values: method -> (B, k) -> 0..1. One panel a k, all on one scale; labels at the line
-    ends."""
-    budgets, ks = sorted({budget for budget, _ in columns}), sorted({k for _, k in columns})
+def quality_against_budget(path: Path, values: pd.DataFrame, looks: Mapping[str, Look], metric: str) -> None:
+    """Draw one panel a k, all on one scale, with labels at the line ends. values: (methods, (B, k)) from 0 to 1."""
+    budgets, ks = (sorted(set(values.columns.get_level_values(level))) for level in (0, 1))
     with saved_figure(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
         panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
         ends: list[list[tuple[float, str]]] = []
         for panel, k in zip(panels, ks, strict=True):
             ends.append([])
-            for method, cells in values.items():
-                line = [cells.get((budget, k)) for budget in budgets]
-                heights = [100 * value for value in line if value is not None]
-                if len(heights) < len(budgets):
+            for method, row in values.iterrows():
+                heights = [100 * row[budget, k] for budget in budgets]
+                if np.isnan(heights).any():
                     continue
                 panel.plot(budgets, heights, **looks[method].line)
                 ends[-1].append((heights[-1], method))
@@ -120,7 +114,7 @@ def quality_against_latency(
     looks: Mapping[str, Look],
     title: str,
 ) -> None:
-    """lines: metric -> method -> (seconds a query, value 0..1, B), by growing B. One panel a metric."""
+    """Draw one panel a metric. lines: metric -> method -> (seconds a query, value 0..1, B), by growing B."""
     with saved_figure(path, 5.2 * len(lines) + 2.4, 4.4) as figure:
         panels = figure.subplots(1, len(lines), squeeze=False)[0]
         for panel, (metric, methods) in zip(panels, lines.items(), strict=True):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ class BudgetExceeded(BoundaryMorphError):
 
 @dataclass(frozen=True, slots=True)
 class QuestionTexts:
-    """query: the information need; documents: N texts in pool order. Only what reads (agents, judges) needs them."""
+    """query: the information need; documents: N texts in pool order. Only what reads needs them."""
 
     query: str
     documents: Sequence[str]
@@ -46,18 +45,19 @@ class Question:
     grades: NDArray[np.float64] | None = None
     relevant: int | None = None
     texts: QuestionTexts | None = None
+    known: Neighbourhood | None = None  # of the pool, if it has been made
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
-        return Neighbourhood(self.pool)
+        return self.known or Neighbourhood(self.pool)
 
     @cached_property
     def fused(self) -> tuple[Question, NDArray[np.intp]]:
         """The same question with its pool in the order of similarity and BM25 together, and that order."""
         order, scores = fused_order(self.pool)
-        question = Question(self.id, reordered(self.pool, order, scores), self.scores[order])
-        question.__dict__["neighbourhood"] = self.neighbourhood.reordered(question.pool, order)
-        return question, order
+        pool = reordered(self.pool, order, scores)
+        near = self.neighbourhood.reordered(pool, order)
+        return Question(self.id, pool, self.scores[order], known=near), order
 
     @cached_property
     def lexical_vectors(self) -> LexicalVectors:
@@ -70,16 +70,13 @@ class Question:
 class SelectionProblem:
     """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
 
-    calls: positions in the order in which they were scored; prompts: how often a language model was asked; waiting:
-    seconds until it had answered.
+    calls: positions in the order in which they were scored.
     """
 
     question: Question = field(repr=False)
     budget: int
     k: int
     calls: list[int] = field(default_factory=list)
-    prompts: int = 0
-    waiting: float = 0.0
 
     @property
     def pool(self) -> Pool:
@@ -111,14 +108,6 @@ class SelectionProblem:
         self.calls += fresh
         self.scored[fresh] = True
         return self.question.scores[asked]
-
-    def asked(self, model: Callable[[str], str], prompt: str) -> str:
-        """A language model's answer, counted and timed."""
-        begin = perf_counter()
-        answer = model(prompt)
-        self.prompts += 1
-        self.waiting += perf_counter() - begin
-        return answer
 
     def banded(self) -> Ranking:
         """Scored documents by their score, then the rest in retrieval order: the ranking of every method that says

@@ -2,87 +2,353 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from math import isnan
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
+import pandas as pd
 
 from boundarymorph.evaluation import calibrated, plots
-from boundarymorph.evaluation.markdown import is_variant, markdown
-from boundarymorph.evaluation.run import near_50
-from boundarymorph.evaluation.study import AVERAGE, METRIC_TITLES, Study, cells, ours_of, titles_of
-from boundarymorph.selection.methods import DEFAULT, PAPER
+from boundarymorph.evaluation.analyses import SIGNIFICANT, changes
+from boundarymorph.evaluation.grids import grid
+from boundarymorph.evaluation.metrics import quality
+from boundarymorph.evaluation.run import Cell, Outcome, near_50
+from boundarymorph.evaluation.study import (
+    AVERAGE,
+    METRIC_TITLES,
+    Study,
+    ours_of,
+    overall,
+    quality_by_table,
+    titles_of,
+)
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+
+CLOSE = 0.005
+HEADINGS = {"ce_ncg": "CE-nCG: how well the calls were spent", "ncg": "nCG: what people would say of the set"}
+LEGEND = "**Best** and <u>second</u> of each column and table."
+EXPLAINED = {
+    "ce_ncg": "Cross-encoder scores of the chosen k documents, summed, over the best sum that k documents of the pool "
+    f"can have. Needs no human labels. {LEGEND}",
+    "ncg": "Documents with a human label above 0 in the chosen set, over the most that k documents of the pool can "
+    "hold. Where the cross-encoder and people disagree, following the one more closely loses the other: compare with "
+    f"CE-nCG, and with the line *cross-encoder itself* under each table's heading below. {LEGEND} Graded gains, "
+    "and gains against all relevant documents of the collection, are in per_query.csv.",
+}
+VARIANTS = {
+    "no-acquisition": PAPER,
+    "no-prior": PAPER,
+    "independent": PAPER,
+    "boundarymorph-rbf": PAPER,
+    "boundarymorph-matern52": PAPER,
+    "bagel-rbf": "bagel",
+    "bagel-matern52": "bagel",
+}
 
 
 def summary(studies: Sequence[Study]) -> dict[str, Any]:
-    """The figures for machines: means over tables, each counting as much; ncg is null without human labels. A method
-    that could not run on every table is not in it. In a study of calibrations the means are over the judged tables'
-    queries that no calibration was learned from, and each row says whether it is calibrated."""
+    """Return the figures for machines: means over tables, each counting as much; ncg is null without human labels.
+
+    A method that could not run on every table is not in it. In a study of calibrations the means are over the judged
+    tables' queries that no calibration was learned from, and each row says whether it is calibrated.
+    """
     if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
         return {"default": DEFAULT, "paper": PAPER, "rows": calibrated.rows(found)}
-    scored, judged = (cells(studies, metric) for metric in METRIC_TITLES)
-    assert scored is not None, "every table has CE-nCG"
-    rows = []
-    for method, row in scored.overall.items():
-        ncg = {} if judged is None else judged.overall.get(method, {})
-        for (budget, k), value in row.items():
-            if value is not None:
-                rows.append({"method": method, "budget": budget, "k": k, "ce_ncg": value, "ncg": ncg.get((budget, k))})
-    return {"default": DEFAULT, "paper": PAPER, "rows": rows}
+    scored, judged = (quality_by_table(studies, metric) for metric in METRIC_TITLES)
+    rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
+    rows["ncg"] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
+    listed = rows.reset_index().astype(object)
+    return {"default": DEFAULT, "paper": PAPER, "rows": listed.where(listed.notna(), None).to_dict("records")}
 
 
 def write(studies: Sequence[Study], out: Path) -> None:
-    """report.md, plots/, summary.json (and one a table, if there are several), per_query.csv, comparisons.csv."""
+    """Write report.md, plots/, summary.json (and one a table, if there are several), per_query.csv, comparisons.csv."""
     out.mkdir(parents=True, exist_ok=True)
-    _json(out / "summary.json", summary(studies))
-    if len(studies) > 1:
-        for found in studies:
-            _json(out / f"summary-{found.name}.json", summary([found]))
-    _rows(out / "per_query.csv", _per_query(studies))
-    _rows(
-        out / "comparisons.csv",
-        ({"table": found.name} | asdict(comparison) for found in studies for comparison in found.comparisons),
-    )
+    several = {f"summary-{found.name}.json": summary([found]) for found in studies} if len(studies) > 1 else {}
+    for name, figures in {"summary.json": summary(studies), **several}.items():
+        (out / name).write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    rows = pd.concat({found.name: found.outcome.rows for found in studies}, names=["table"])
+    rows.reset_index("table").to_csv(out / "per_query.csv", index=False, float_format="%.6f")
+    compared = pd.concat({found.name: found.comparisons for found in studies}, names=["table"])
+    compared.reset_index("table").to_csv(out / "comparisons.csv", index=False)
     (out / "report.md").write_text(markdown(studies, _draw(studies, out / "plots")), encoding="utf-8")
 
 
-def _json(path: Path, value: Any) -> None:
-    path.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def _per_query(studies: Sequence[Study]) -> Iterable[dict[str, Any]]:
+def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) -> str:
+    """Return the report. pictures: paths of plots by the name of their table, and of all tables by the empty name."""
+    parts = ["# Evaluation", *_preamble(studies), "## The methods", _methods(studies)]
+    parts += ["## At a glance", _glance(studies), *_images(pictures.get("", ()))]
+    for metric in METRIC_TITLES:
+        if tables := quality_by_table(studies, metric):
+            parts += [f"## {HEADINGS[metric]}", EXPLAINED[metric], main_table(tables, titles_of(studies))]
+    if varied := _variants(studies):
+        parts += ["## Ablations, kernels and rounds", *varied]
+    parts += ["## Is it more than noise?", *_differences(studies), "## Settings of the baselines", *_settings(studies)]
     for found in studies:
-        for row in found.outcome.rows:
-            values: dict[str, Any] = {"table": found.name}
-            for name, value in asdict(row).items():
-                values |= value if name == "quality" else {name: value}
-            yield {name: _figure(value) for name, value in values.items()}
+        parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
+        parts += _images(pictures.get(found.name, ()))
+    parts += ["## What was left out, and what to keep in mind", _notes(studies)]
+    if made := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
+        parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _figure(value: object) -> object:
-    """As it stands in a CSV file: nothing where a metric is not defined."""
-    if not isinstance(value, float):
-        return value
-    return "" if isnan(value) else f"{value:.6f}"
+def main_table(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> str:
+    """Return the quality of each method by table as Markdown, with the best and the second of each column marked."""
+    lines = []
+    for group, table in tables.items():
+        places = table.round(4).rank(method="dense", ascending=False)
+        for number, (method, row) in enumerate(table.iterrows()):
+            shown = [_placed(value, places.loc[method, cell]) for cell, value in row.items()]
+            name = f"**{group}**" if number == 0 else ""
+            lines.append([name, _bold(titles[method], method in METHODS), *shown, _placed(row.mean())])
+    return grid(["", "method", *_heads(overall(dict(tables)).columns), "mean"], lines, texts=2)
 
 
-def _rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    rows = list(rows)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["table"])
-        writer.writeheader()
-        writer.writerows(rows)
+def _placed(value: float, place: float = 0) -> str:
+    if np.isnan(value):
+        return ""
+    mark, end = {1: ("**", "**"), 2: ("<u>", "</u>")}.get(int(place), ("", ""))
+    return f"{mark}{100 * value:.1f}{end}"
+
+
+def _preamble(studies: Sequence[Study]) -> list[str]:
+    first = studies[0].outcome
+    rows = [
+        (
+            table.name,
+            f"{len(table):,}",
+            f"{table.depth:,}",
+            f"{len(table.arrays['doc_emb']):,}",
+            "yes" if "grade" in table.arrays else "no: CE-nCG only",
+        )
+        for table in (found.outcome.table for found in studies)
+    ]
+    budgets, ks = (", ".join(str(value) for value in values) for values in (first.budgets, first.ks))
+    return [
+        "A query has a pool of N candidates from a retriever. A method may buy at most **B** scores from a "
+        "cross-encoder and then has to name **k** documents. Every method gets the same pools and pays for every "
+        "score; nothing but the choice of calls and of the set differs.",
+        grid(("table", "queries", "N", "documents", "human labels"), rows),
+        f"B: {budgets}. k: {ks}. All figures are percentages, means over queries.",
+    ]
+
+
+def _methods(studies: Sequence[Study]) -> str:
+    contestants = {one.name: one for found in studies for one in found.outcome.contestants}.values()
+    rows = [(_bold(one.title, one.ours), f"`{one.name}`", one.about) for one in contestants]
+    return grid(("method", "`--methods`", "what it does"), rows, texts=3)
+
+
+def _glance(studies: Sequence[Study]) -> str:
+    titles, ours = titles_of(studies), ours_of(studies)
+    lines = []
+    for metric, title in METRIC_TITLES.items():
+        if not (tables := quality_by_table(studies, metric)):
+            continue
+        means = overall(tables).mean(axis=1).dropna().sort_values(ascending=False, kind="stable")
+        lines.append(
+            f"- **{title}**, mean over all B and k{' and tables' if AVERAGE in tables else ''}: "
+            + ", ".join(f"{titles[name]} {_bold(f'{100 * mean:.1f}', name in ours)}" for name, mean in means.items())
+            + "."
+        )
+        for method in dict.fromkeys((PAPER, studies[0].reference)):
+            if method not in means:
+                continue
+            others = [name for name in means.index if name.partition("@")[0] != method]
+            if method == PAPER:
+                others = [name for name in others if name not in ours]
+            leads = _leads(tables, method, others)
+            against = "every baseline" if method == PAPER else "every other method"
+            lines.append(
+                f"  - {titles[method]} is at least as good as {against} in {(leads >= 0).sum()} of "
+                f"{leads.size} cells (table, B, k), and within {100 * CLOSE:.1f} points in {(leads >= -CLOSE).sum()}."
+            )
+    return "\n".join(lines)
+
+
+def _leads(tables: Mapping[str, pd.DataFrame], method: str, others: Sequence[str]) -> pd.Series:
+    """Return how far a method is above the best of others, in every cell of every table."""
+    whole = pd.concat({name: table.T for name, table in tables.items() if name != AVERAGE}).fillna(0.0)
+    return whole[method] - whole.reindex(columns=others).max(axis=1).fillna(0.0)
+
+
+def _differences(studies: Sequence[Study]) -> list[str]:
+    titles, columns = titles_of(studies), studies[0].outcome.cells
+    parts = [
+        f"{titles[studies[0].reference]} minus each other method, in points, with the 95 % bootstrap interval over "
+        "queries. \\* marks q < 0.05: paired Wilcoxon signed-rank tests, Benjamini-Hochberg over all of a table and "
+        "metric."
+    ]
+    for found in studies:
+        for metric, here in found.comparisons.groupby("metric", sort=False):
+            significant = here["q"] < SIGNIFICANT
+            better, worse = ((significant & sign).sum() for sign in (here["difference"] > 0, here["difference"] < 0))
+            rows = _by_cell(here, columns, lambda one: f"{_points(one)} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]")
+            parts += [
+                f"<details><summary>{found.name}, {METRIC_TITLES[metric]}: better in {better}, worse in {worse}, "
+                f"undecided in {len(here) - better - worse} of {len(here)} comparisons</summary>",
+                grid(["against", *_heads(columns)], ([titles[other], *row] for (_, other), row in rows.items())),
+                "</details>",
+            ]
+    return parts
+
+
+def _variants(studies: Sequence[Study]) -> list[str]:
+    """Return what a method loses or wins when one thing about it changes; nothing if no variant ran beside its
+    original."""
+    outcomes = [found.outcome for found in studies]
+    ran = set.intersection(*({one.name for one in outcome.contestants} for outcome in outcomes))
+    pairs = [
+        (one.name, original)
+        for one in outcomes[0].contestants
+        if (original := VARIANTS.get(one.name, one.name.partition("@")[0])) != one.name and {one.name, original} <= ran
+    ]
+    if not pairs:
+        return []
+    titles, columns = titles_of(studies), outcomes[0].cells
+    parts = [
+        "The change in points from the original to the variant, over the queries of all tables together. \\* marks "
+        "q < 0.05 (paired Wilcoxon, Benjamini-Hochberg over a metric's changes)."
+    ]
+    for metric, title in METRIC_TITLES.items():
+        having = [outcome for outcome in outcomes if outcome.has(metric)]
+        if having and len(found := changes(having, pairs, metric)):
+            rows = _by_cell(found, columns, _points)
+            lines = ([titles[name], titles[original], *row] for (name, original), row in rows.items())
+            parts.append(grid([f"{title}: variant", "of", *_heads(columns)], lines, texts=2))
+    return parts
+
+
+def _by_cell(
+    found: pd.DataFrame, columns: Sequence[Cell], shown: Callable[[Any], str]
+) -> dict[tuple[str, str], list[str]]:
+    """Return what is shown of each pair of methods in each column."""
+    texts = {(one.method, one.other, one.budget, one.k): shown(one) for one in found.itertuples()}
+    pairs = dict.fromkeys((method, other) for method, other, _, _ in texts)
+    return {pair: [texts.get((*pair, *cell), "") for cell in columns] for pair in pairs}
+
+
+def _settings(studies: Sequence[Study]) -> list[str]:
+    outcomes = [found.outcome for found in studies]
+    swept = [contestant for contestant in outcomes[0].contestants if contestant.swept]
+    if not swept:
+        return ["No method with a grid of settings was run."]
+    budgets = outcomes[0].budgets
+    rows = [
+        [
+            contestant.title,
+            str(len(contestant.settings)),
+            outcome.table.name,
+            *(f"`{outcome.settings[contestant.name, budget]}`" for budget in budgets),
+        ]
+        for contestant in swept
+        for outcome in outcomes
+        if (contestant.name, budgets[0]) in outcome.settings
+    ]
+    head = ["method", "grid", "table", *(f"selected at B = {budget}" for budget in budgets)]
+    return [
+        "Methods with settings get the best of their grid on each table and budget, selected on CE-nCG@50 of the very "
+        "queries that are reported, as in the paper: an advantage that nobody has in practice. The product's methods "
+        "run with one fixed configuration everywhere.",
+        grid(head, rows, texts=len(head)),
+    ]
+
+
+def _cross_encoder_itself(outcome: Outcome) -> str:
+    """Return the nCG of the sets that a scorer with an unlimited budget would choose."""
+    if not outcome.judged:
+        return ""
+    questions = list(outcome.table.questions())
+    orders = [np.argsort(-question.scores, kind="stable") for question in questions]
+    shown = []
+    for k in outcome.ks:
+        values = [quality(question, order, k).ncg for question, order in zip(questions, orders, strict=True)]
+        shown.append(f"{100 * np.nanmean(values):.1f} at k = {k}")
+    return f"**Cross-encoder itself.** With every document scored, its own best k have an nCG of {', '.join(shown)}."
+
+
+def _latencies(study: Study) -> list[str]:
+    found, titles = study.latencies, titles_of([study])
+    if found.empty:
+        return []
+    untimed = found["scorer"].isna().any()
+    rows = [
+        [
+            titles[one.method],
+            str(one.budget),
+            f"{one.calls:.0f}",
+            "" if untimed else f"{1000 * one.scorer:,.0f} ms",
+            "" if untimed else f"{100 * (1 - one.algorithm / one.total):.0f} %",
+            f"{1000 * one.algorithm:,.1f} ms",
+        ]
+        for one in found.itertuples()
+    ]
+    return [
+        "**Latency**, medians a query. Calls are one after the other; their share is that of the models in the whole. "
+        "Algorithm is the CPU time of all else, with neighbour graphs built beforehand."
+        + (" The table does not say how long a call takes; --call-seconds tells." if untimed else ""),
+        grid(["method", "B", "calls", "cross-encoder", "their share", "algorithm"], rows),
+    ]
+
+
+def _notes(studies: Sequence[Study]) -> str:
+    lines = [
+        f"- {found.name}: `{method}` was left out, because {reason}."
+        for found in studies
+        for method, reason in found.outcome.left_out.items()
+    ]
+    lines += [
+        f"- {found.name}: its texts were not at hand (`--texts`), so `{DEFAULT}` did not know which words of a query a "
+        "document has."
+        for found in studies
+        if "terms" not in found.outcome.table.provides
+    ]
+    judged = [found for found in studies if found.outcome.judged]
+    if len(judged) < len(studies):
+        lines.append("- Tables without human labels have no nCG; means of nCG are over the others.")
+    for found in judged:
+        missing = sum(
+            not question.grades.any() for question in found.outcome.table.questions() if question.grades is not None
+        )
+        if missing:
+            lines.append(f"- {found.name}: {missing} queries have no relevant document in their pool and no nCG.")
+    lines += [
+        "- SS with B ≤ k is the retrieval order: reranking the head changes the order, not the set.",
+        "- Queries on which a metric is not defined (no gain to win) are left out of its means.",
+        "- Times of algorithms are CPU time of one process, whatever else the machine was doing.",
+    ]
+    return "\n".join(lines)
+
+
+def _images(paths: Iterable[str]) -> list[str]:
+    return [f"![{Path(path).stem}]({path})" for path in paths]
+
+
+def _bold(text: str, yes: bool) -> str:
+    return f"**{text}**" if yes else text
+
+
+def _points(one: Any) -> str:
+    """Return the difference of a comparison, and a star if it is significant."""
+    return f"{100 * one.difference:+.1f}" + ("\\*" if one.q < SIGNIFICANT else "")
+
+
+def _heads(columns: Iterable[Cell]) -> list[str]:
+    return [f"B={budget}, k={k}" for budget, k in columns]
+
+
+def _is_variant(name: str) -> bool:
+    return name in VARIANTS or "@" in name
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
 def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
-    """Paths relative to the report, by table; "" for those over all tables."""
+    """Draw all plots; return their paths relative to the report, by table; "" for those over all tables."""
     looks = plots.looks(titles_of(studies), ours_of(studies))
     drawn: dict[str, list[str]] = {}
 
@@ -92,15 +358,12 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
         return path
 
     for metric, title in METRIC_TITLES.items():
-        table = cells(studies, metric)
-        if table is None:
-            continue
-        for group, rows in table.groups.items():
+        for group, table in quality_by_table(studies, metric).items():
             # Variants of one method lie on top of each other; their differences have a table.
-            values = {method: row for method, row in rows.items() if not is_variant(method)}
+            shown = table[[not _is_variant(name) for name in table.index]]
             of_all = group == AVERAGE or len(studies) == 1
             path = path_of("" if of_all else group, f"quality-{metric.replace('_', '-')}")
-            plots.quality_against_budget(path, table.columns, values, looks, title)
+            plots.quality_against_budget(path, shown, looks, title)
     for found in studies:
         if lines := _against_latency(found):
             title = f"{found.name}, k = {near_50(found.outcome.ks)}"
@@ -109,12 +372,12 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
 
 
 def _against_latency(found: Study) -> dict[str, dict[str, list[tuple[float, float, int]]]]:
-    """Metric -> method -> (seconds, value, B); nothing where nobody says how long a call takes."""
+    """Return metric -> method -> (seconds, value, B); nothing where nobody says how long a call takes."""
     k = near_50(found.outcome.ks)
     lines: dict[str, dict[str, list[tuple[float, float, int]]]] = {}
     for metric, title in METRIC_TITLES.items():
-        for one in found.latencies:
+        for one in found.latencies.dropna(subset="total").itertuples():
             value = found.outcome.mean(one.method, one.budget, k, metric)
-            if one.total is not None and value is not None and not is_variant(one.method):
+            if value is not None and not _is_variant(one.method):
                 lines.setdefault(title, {}).setdefault(one.method, []).append((one.total, value, one.budget))
     return lines

@@ -1,6 +1,6 @@
 """The same ASGI applications as deployments of Ray Serve, behind its proxies (`[ray]` extra).
 
-`boundarymorph ray` prints a configuration that names the functions of this module.
+`deploy/ray/rayservice.yaml` is a configuration that names the functions of this module.
 """
 
 from __future__ import annotations

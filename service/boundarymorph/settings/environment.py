@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
 CLIENT_VARIABLES = ("BOUNDARYMORPH_URL", "BOUNDARYMORPH_API_KEY")
-OTHER_VARIABLES = (CONFIG_VARIABLE, "BOUNDARYMORPH_CHAT_KEY", *CLIENT_VARIABLES)  # which are not settings
+OTHER_VARIABLES = (CONFIG_VARIABLE, *CLIENT_VARIABLES)  # which are not settings
 # Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
 SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
 SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")

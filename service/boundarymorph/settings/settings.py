@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+import orjson
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from boundarymorph import parsing
@@ -40,6 +42,11 @@ DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
     "batch_size": "batch_size",
     "deadline_seconds": "deadline_seconds",
 }
+MASKED = str(SecretStr("any"))  # as pydantic writes each secret
+_KEY = re.compile(r"[^:]+:[^:]+:[0-9a-f]{64}(:[^:]*)?")  # with a hash; anything else may be the secret itself
+_CREDENTIALS = re.compile(  # in a URL: before its host, or in its query
+    r"[A-Za-z][A-Za-z0-9+.-]*:/.*@|://.*[?&][^=&]*(?i:pass|key|token|secret|auth|sig)[^=&]*="
+)
 
 
 class Settings(BaseSettings):
@@ -178,6 +185,11 @@ class Settings(BaseSettings):
         seconds = self.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
         return min(seconds, self.limits.deadline_seconds)
 
+    def shown(self) -> str:
+        """Return the settings as JSON, with MASKED in place of secrets."""
+        values = _without_secrets(self.model_dump(mode="json"))
+        return orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
+
     @property
     def sessions(self) -> int:
         """Concurrent selections in one process. On a few cores, more of them only delay each other."""
@@ -215,6 +227,20 @@ class Settings(BaseSettings):
             raise InvalidConfiguration(f"bad settings: {config_file()}: {error}") from None
         except (ValueError, OSError) as error:  # a variable with malformed JSON, a file that cannot be read
             raise InvalidConfiguration(f"bad settings: {error}") from None
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    """Return plain data with MASKED in place of what may be a secret. name: of the setting."""
+    match value:
+        case dict() if name == "body" and value:  # sent to a language model
+            return MASKED
+        case dict():
+            return {inner: _without_secrets(held, inner) for inner, held in value.items()}
+        case list():
+            return [_without_secrets(held, name) for held in value]
+        case str() if _CREDENTIALS.search(value) or (name == "keys" and not _KEY.fullmatch(value)):
+            return MASKED
+    return value
 
 
 def mistakes(error: ValidationError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import agentic, bagel, baselines, morph
+from boundarymorph.evaluation.methods import bagel, baselines, morph
 from boundarymorph.evaluation.methods.method import Contestant, Method
 from boundarymorph.selection.methods import METHODS
 
@@ -26,24 +26,20 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def chosen(names: Sequence[str], agents: Sequence[Contestant] = ()) -> list[Contestant]:
-    """Contestants by name, by group, as NAME@n for a product method in rounds of n, or NAME@auto. Raises InvalidInput.
-
-    agents: which were given their endpoint, and so are not among the registered ones.
-    """
-    known = CONTESTANTS | {contestant.name: contestant for contestant in agents}
-    groups = GROUPS | ({agentic.GROUP: tuple(agent.name for agent in agents)} if agents else {})
+def chosen(names: Sequence[str]) -> list[Contestant]:
+    """Return contestants by name, by group, as NAME@n for a product method in rounds of n, or NAME@auto. Raises
+    InvalidInput."""
     found: dict[str, Contestant] = {}
-    for name in (member for given in names for member in groups.get(given, (given,))):
+    for name in (member for given in names for member in GROUPS.get(given, (given,))):
         base, _, batch = name.partition("@")
         if batch:
             if base not in METHODS or (batch != "auto" and (not batch.isdecimal() or int(batch) < 1)):
                 raise InvalidInput(
                     f"{name!r}: rounds are NAME@n or NAME@auto with a product method, such as {next(iter(METHODS))}@5"
                 )
-            found[name] = morph.in_rounds(known[base], None if batch == "auto" else int(batch))
-        elif name in known:
-            found[name] = known[name]
+            found[name] = morph.in_rounds(CONTESTANTS[base], None if batch == "auto" else int(batch))
+        elif name in CONTESTANTS:
+            found[name] = CONTESTANTS[name]
         else:
-            raise InvalidInput(f"no method is called {name!r}; there are {', '.join([*known, *groups])}")
+            raise InvalidInput(f"no method is called {name!r}; there are {', '.join([*CONTESTANTS, *GROUPS])}")
     return list(found.values())

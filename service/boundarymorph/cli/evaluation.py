@@ -1,0 +1,176 @@
+"""What `boundarymorph evaluate` does: loads or makes tables, runs the methods with progress bars, writes the report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+
+from boundarymorph.cli import indexed, terminal
+from boundarymorph.cli.common import allow_cost, check_ceiling
+from boundarymorph.cli.evaluate import DEFAULT_METHODS, Evaluation
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation import datasets, report, tables
+from boundarymorph.evaluation.builder import Approve, TableBuilder
+from boundarymorph.evaluation.datasets import Collection
+from boundarymorph.evaluation.methods import Contestant, chosen
+from boundarymorph.evaluation.run import left_out
+from boundarymorph.evaluation.study import METRIC_TITLES, Study, quality_by_table, study, titles_of
+from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.retrieval.build import build_encoder
+from boundarymorph.retrieval.encoders import Encoder
+from boundarymorph.scoring.bill import Amount, OpenLedger
+from boundarymorph.scoring.build import build_local_scorer, build_scorer
+from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.settings import Settings
+
+
+def evaluate(evaluation: Evaluation, console: Console) -> None:
+    """Run, write the report and print its tables. The models are loaded only if there is data to score."""
+    if (evaluation.index is None) != (evaluation.judgments is None):
+        raise InvalidInput("--index NAME and --judgments FILE go together")
+    if not evaluation.table and evaluation.data is None and evaluation.index is None:
+        raise InvalidInput("name at least one --table FILE.npz, --data, or --index with --judgments")
+    if evaluation.index is not None and evaluation.data is not None and evaluation.write_table is not None:
+        raise InvalidInput("--write-table is for one table: leave out --index or --data")
+    # Checked before any pair is scored: a mistyped name should not cost an hour.
+    budgets, ks = evaluation.all_budgets, evaluation.all_k
+    contestants = chosen([name.strip() for name in evaluation.methods.split(",") if name.strip()])
+    if not contestants:
+        raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
+    _make(evaluation.out)
+
+    with terminal.progress(console) as progress, asyncio.Runner() as runner, ExitStack() as stack:
+        found = [tables.read(path).first(evaluation.queries) for path in evaluation.table or ()]
+        collections = [datasets.load(source) for source in evaluation.texts or ()]
+        found = [tables.with_texts_of(table, collections) for table in found]
+        if evaluation.data is not None or evaluation.index is not None:
+            encoder = build_encoder(Settings.load())
+            stack.callback(lambda: runner.run(encoder.close()))
+            scorer = _scorer(evaluation)
+            stack.callback(lambda: runner.run(scorer.close()))
+            approve = _approval(evaluation, scorer, console, progress)
+            builder_of = partial(TableBuilder, scorer=scorer, approve=approve)
+            found += _built(evaluation, encoder, builder_of, runner, progress)
+        studies = _studied(evaluation, found, contestants, (budgets, ks), progress)
+        task = progress.add_task("drawing and writing", total=None)
+        report.write(studies, evaluation.out)
+        progress.update(task, total=1, completed=1)
+    _show(studies, console)
+    console.print(f"\nreport: {evaluation.out / 'report.md'}")
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder of the report cannot be made: {error}; choose another with --out") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
+
+
+def _built(
+    evaluation: Evaluation,
+    encoder: Encoder,
+    builder_of: Callable[..., TableBuilder],
+    runner: asyncio.Runner,
+    progress: Progress,
+) -> Iterator[ScoreTable]:
+    wanted: list[tuple[Collection, Mapping[str, NDArray[np.floating]]]] = []
+    if evaluation.index is not None and evaluation.judgments is not None:
+        found = indexed.load(Settings.load(), evaluation.index, evaluation.judgments)
+        runner.run(encoder.check())  # which tells its name
+        if encoder.name != found.encoder:
+            raise InvalidInput(f"the index was made with {found.encoder}, and the encoder is {encoder.name}")
+        wanted.append((found.collection, found.vectors))
+    if evaluation.data is not None:
+        wanted.append((datasets.load(evaluation.data), {}))
+    for whole, known in wanted:
+        collection = whole.first(evaluation.queries)
+        path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
+        builder = builder_of(encoder=encoder, depth=evaluation.depth, known=known)
+        yield runner.run(builder.build(collection, path, _watch(progress, collection.name)))
+
+
+def _scorer(evaluation: Evaluation) -> Scorer:
+    if not evaluation.scorer:
+        return build_local_scorer(Settings.load())
+    settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
+    check_ceiling(evaluation.max_cost, settings.scorer.judge)
+    return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
+
+
+def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress: Progress) -> Approve:
+    """Return a function that states the possible cost and asks unless --yes or --max-cost was given. It raises
+    InvalidInput if the user declines."""
+
+    allowed = evaluation.yes or evaluation.max_cost is not None
+
+    def approve(pairs: int, most: Amount) -> None:
+        progress.stop()
+        allow_cost(console, f"scored by {scorer.name}", pairs, most, Settings.load().scorer.judge, asked=allowed)
+        progress.start()
+
+    return approve
+
+
+def _studied(
+    evaluation: Evaluation,
+    found: Sequence[ScoreTable],
+    contestants: Sequence[Contestant],
+    grid: tuple[Sequence[int], Sequence[int]],
+    progress: Progress,
+) -> list[Study]:
+    names = [table.name for table in found]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
+    for table in found:
+        left_out(table, contestants)  # raises before time is spent on the first table
+    return [
+        study(
+            table,
+            contestants,
+            *grid,
+            call_seconds=evaluation.call_seconds,
+            jobs=evaluation.jobs,
+            calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.calibrate_splits),
+            watch=_watch(progress, table.name),
+        )
+        for table in found
+    ]
+
+
+def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
+    bars: dict[str, object] = {}
+
+    def watch(stage: str, done: int, total: int) -> None:
+        if stage not in bars:
+            bars[stage] = progress.add_task(f"{name}: {stage}", total=total)
+        progress.update(bars[stage], completed=done, total=total)  # type: ignore[arg-type]  # a TaskID is an int
+
+    return watch
+
+
+def _show(studies: Sequence[Study], console: Console) -> None:
+    """Print one table per metric, with the figures of the report."""
+    titles = titles_of(studies)
+    for metric, title in METRIC_TITLES.items():
+        tables = quality_by_table(studies, metric)
+        if not tables:
+            console.print(f"\n{title}: no table has human labels")
+            continue
+        shown = 100 * pd.concat(tables).rename(index=titles, level=1).rename_axis(index=["", "method"])
+        console.print(f"\n{title} (%)", style="bold")
+        console.print(shown.to_string(float_format="{:.1f}".format, na_rep=""), markup=False)
+    for found in studies:
+        for method, reason in found.outcome.left_out.items():
+            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}")
