@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from boundarymorph.caching.interfaces import EmbeddingCache, Space, Vector, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
-from boundarymorph.inference.loading import identity_of
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 _Key = tuple[Space, bytes]

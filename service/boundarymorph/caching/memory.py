@@ -73,9 +73,7 @@ class MemoryScoreCache(_MemoryCache[_Query]):
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         known = self._get(digest(model, query))
-        recalled = {} if known is None else dict(known.scores)
-        metrics.cache_recalled.inc(len(recalled))
-        return recalled
+        return {} if known is None else dict(known.scores)
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         known = self._get(digest(model, query))

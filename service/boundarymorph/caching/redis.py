@@ -77,7 +77,6 @@ class RedisScoreCache(_RedisCache):
             if isinstance(text, bytes) and len(text) == DIGEST_BYTES:
                 with suppress(Corrupt):
                     recalled[text] = decode_score(value, here, text)
-        metrics.cache_recalled.inc(len(recalled))
         metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
         return recalled
 
