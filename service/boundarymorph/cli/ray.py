@@ -13,7 +13,7 @@ from boundarymorph.settings import Settings
 from boundarymorph.settings.settings import SESSIONS
 
 CODE = "boundarymorph.server.ray_serve"
-OF_A_PROCESS = {"host", "port", "workers", "worker_restarts", "worker_restart_seconds", "drain_seconds"}
+OF_A_PROCESS = {"host", "port", "workers", "drain_seconds"}
 OF_CALLS = {"timeout_seconds", "attempt_seconds", "connections"}  # settings for calls to servers, not for their models
 DOCUMENTS = "documents"  # the resource of the node that has the indexes on its disk
 ONGOING = 64  # concurrent calls of a retriever or a scorer
