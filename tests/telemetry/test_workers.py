@@ -73,7 +73,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 @pytest.fixture
 def gateway(tmp_path: Path, behind: tuple[str, str]) -> Iterator[Service]:
     """Two workers, in front of a scorer and a retriever."""
-    (tmp_path / "boundarymorph.toml").write_text('log_format = "json"\ncache.enabled = false')
+    (tmp_path / "boundarymorph.toml").write_text('log_format = "json"\ngrace_seconds = 600\ncache.enabled = false')
     scores, pools = behind
     options = ("--workers", "2", "--scorer-url", scores, "--retriever-url", pools)
     with service(tmp_path / "data", *options) as front:
