@@ -1,99 +1,54 @@
-"""JSON in pieces: the same values as in one piece, and what is refused before it is built."""
+"""JSON from callers: what is refused, and models whose lists are checked to their first mistake."""
 
-import json
-import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic_core import from_json
+from pydantic import BaseModel
 
 from boundarymorph import parsing
-from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.agents.tools import TOOLS
+from boundarymorph.api import openapi, retrieval
+from boundarymorph.errors import InvalidInput
 
-MANY = 10**9
-SCALARS = (1, 2.5, -3e10, "a", 'x"\\,[]{}é', None, True, "", "k" * 60, "\\" * 9)
-
-
-def drawn(draw: random.Random, depth: int = 0) -> Any:
-    kind = draw.random()
-    if depth > 6 or kind < 0.4:
-        return draw.choice(SCALARS)
-    if kind < 0.7:
-        return [drawn(draw, depth + 1) for _ in range(draw.randrange(8))]
-    return {
-        draw.choice(("a", "b", 'q"\\[{,]', "", str(draw.random()))): drawn(draw, depth + 1)
-        for _ in range(draw.randrange(8))
-    }
+REQUESTS = [
+    *openapi.PARSED_BY_ROUTES,
+    *(tool.arguments for tool in TOOLS),
+    *(retrieval.Retrieve, retrieval.Ids, retrieval.Query, retrieval.Texts),
+]
 
 
-def damaged(text: bytes, draw: random.Random) -> bytes:
-    """One byte of it less, more, or another."""
-    place = draw.randrange(len(text))
-    return text[:place] + draw.choice((b"", bytes([draw.choice(b'",[]{}:1\\')]))) + text[place + draw.randrange(2) :]
+@pytest.mark.parametrize("text", [b"[{}, ]", b"{", b'{"a": NaN, b}', b"\xff", b"", b"1 2"])
+def test_what_is_not_json(text: bytes) -> None:
+    with pytest.raises(InvalidInput, match="the body is not JSON"):
+        parsing.parse(text)
 
 
-class TestInPieces:
-    @pytest.fixture(autouse=True)
-    def small_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parsing, "PIECE_BYTES", 40)
-
-    @pytest.mark.parametrize("seed", range(200))
-    def test_the_value_is_that_of_the_whole(self, seed: int) -> None:
-        draw = random.Random(seed)
-        value = drawn(draw)
-        text = json.dumps(value, indent=draw.choice([None, 1]), ensure_ascii=draw.random() < 0.5).encode()
-        assert parsing.parse(text, MANY) == value
-        for _ in range(5):
-            broken = damaged(text, draw)
-            try:
-                wanted = from_json(broken)
-            except ValueError:
-                with pytest.raises(InvalidInput, match="JSON"):
-                    parsing.parse(broken, MANY)
-            else:
-                assert parsing.parse(broken, MANY) == wanted
-
-    @pytest.mark.parametrize("text", ["[{}, ]", "[, {}]", '{{"a": {}, }}', '{{, "b": {}}}', "[[{}],,1]", "[{}", "{}]"])
-    def test_commas_where_it_is_cut(self, text: str) -> None:
-        with pytest.raises(InvalidInput, match="JSON"):
-            parsing.parse(text.format('{"a": "' + "x" * 90 + '", "b": 1}').encode(), MANY)
-
-    def test_a_name_that_occurs_twice_does_no_harm(self) -> None:
-        long = ", ".join(f'"{"x" * 30}"' for _ in range(9))
-        for text in (f'{{"a": [{long}], "a": 1}}', f'{{"a": 1, "a": [{long}]}}', f'{{"a": {{"b": 1}}, "a": [{long}]}}'):
-            assert set(parsing.parse(text.encode(), MANY)) == {"a"}
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[1,{"b":2,"a":'])
+def test_nesting_at_the_bound_and_beyond(opening: str) -> None:
+    levels = opening.count("[") + opening.count("{")
+    closing = "".join("]" if mark == "[" else "}" for mark in reversed(opening) if mark in "[{")
+    most = 200 // levels
+    parsing.parse((opening * most + "1" + closing * most).encode())
+    with pytest.raises(InvalidInput, match="recursion"):
+        parsing.parse((opening * (most + 1) + "1" + closing * (most + 1)).encode())
 
 
-class TestBounds:
-    @pytest.mark.parametrize(("thing", "size"), [(b"{}", 250), (b'{"a":1}', 250), (b"[]", 100), (b"[1]", 100)])
-    def test_objects_and_arrays_at_the_bound_and_beyond(
-        self, monkeypatch: pytest.MonkeyPatch, thing: bytes, size: int
-    ) -> None:
-        monkeypatch.setattr(parsing, "PIECE_BYTES", 0)
-        monkeypatch.setattr(parsing, "TIMES", 0)
-        monkeypatch.setattr(parsing, "LEAST_BYTES", parsing.ARRAY_BYTES + 100 * size)
-        text = b'"' + rb"[]{}\"" * 9_000 + b'"'  # brackets in texts do not count
-        assert len(parsing.parse(b"[" + b",".join([text, *[thing] * 100]) + b"]", MANY)) == 101
-        with pytest.raises(LimitExceeded, match="objects or arrays"):
-            parsing.parse(b"[" + b",".join([text, *[thing] * 101]) + b"]", MANY)
-        with pytest.raises(LimitExceeded, match="objects or arrays"):
-            parsing.check(b"[" + b",".join([text, *[thing] * 101]) + b"]")
+@pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
+def test_lists_of_requests_are_checked_to_their_first_mistake(model: type[BaseModel]) -> None:
+    lists = list(_schemas(model.__pydantic_core_schema__, "list"))
+    if model.__name__ != "UploadedDocument":  # which is for the description only
+        assert all(found.get("fail_fast") for found in lists), lists
 
-    def test_numbers_at_the_bound_and_beyond(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parsing, "PIECE_BYTES", 0)
-        for text in ("[{}]", '{{"a": [{}]}}', '[{}, "a"]', '["a", {}]', "[[], {}]"):
-            parsing.parse(text.format(", ".join(["1"] * 90)).encode(), 95)
-            with pytest.raises(LimitExceeded, match="95 numbers"):
-                parsing.parse(text.format(", ".join(["1"] * 99)).encode(), 95)
 
-    @pytest.mark.parametrize("opening", ["[", '{"a":', '[1,{"b":2,"a":'])
-    def test_nesting_at_the_bound_and_beyond(self, opening: str) -> None:
-        levels = opening.count("[") + opening.count("{")
-        closing = "".join("]" if mark == "[" else "}" for mark in reversed(opening) if mark in "[{")
-        for piece_bytes in (0, parsing.PIECE_BYTES):
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(parsing, "PIECE_BYTES", piece_bytes)
-                most = parsing.DEEPEST // levels
-                parsing.parse((opening * most + "1" + closing * most).encode(), MANY)
-                with pytest.raises(InvalidInput, match=r"nested|recursion"):
-                    parsing.parse((opening * (most + 1) + "1" + closing * (most + 1)).encode(), MANY)
+def _schemas(schema: Any, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield all parts of a core schema that are of a kind."""
+    if isinstance(schema, dict):
+        if schema.get("type") == kind:
+            yield schema
+        for name, part in schema.items():
+            if name not in ("metadata", "serialization", "json_schema_input_schema"):
+                yield from _schemas(part, kind)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            yield from _schemas(part, kind)

@@ -182,7 +182,7 @@ class BodyTooSlow(BoundaryMorphError):
 
 
 class NotReady(BoundaryMorphError):
-    """The models are still loading, or have failed."""
+    """The models are warming up, another process has not answered yet, or the service has failed."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         """retry_after: seconds after which to try again."""

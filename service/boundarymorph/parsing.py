@@ -1,5 +1,4 @@
-"""Parsing JSON from callers in bounded memory, without keeping other threads waiting for long, and saying what is wrong
-with it."""
+"""Parse JSON from callers, and say what is wrong with it."""
 
 from __future__ import annotations
 
@@ -13,26 +12,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
 from boundarymorph import reading
-from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.errors import InvalidInput
 
-PIECE_BYTES = 2**18  # parsed at a time, since no other thread runs meanwhile
-OBJECT_BYTES, ARRAY_BYTES = 250, 100  # in memory, without what they contain
-TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of objects and arrays: times the body, or this if it is more
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
-DEEPEST = 200  # nesting, also of `from_json`
-_CLOSED_BY = {ord("{"): ord("}"), ord("["): ord("]")}
-_BLANK = b" \t\r\n"
-_QUOTE, _BACKSLASH = b'"\\'
-_STRING = rb'"[^"\\]{0,1024}+(?:\\.[^"\\]{0,1024}+){0,64}+"'
-# A short string, an object of scalars and an array of numbers are mostly one token.
-_TOKEN = re.compile(
-    _STRING + rb'|\{(?:[^"\[\]{}]++|' + _STRING + rb'){0,64}+\}|\[[^"\[\]{}]{0,262144}+\]|["\[\]{}]', re.DOTALL
-)
 _ESCAPE = re.compile(
     rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-_WINDOW = 2**20  # bytes searched for a token at a time
-
 
 _NAMED = "must have 1 to 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit"
 ALLOWED = {  # by the `pattern` of a field
@@ -99,41 +84,16 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
     return [found for found in waiting if isinstance(found, type) and issubclass(found, BaseModel)]
 
 
-def parse(body: bytes, most_numbers: int) -> Any:
-    """Return the value of a JSON body, parsing a large one in pieces.
-
-    most_numbers: in an array that has nothing else. Raises InvalidInput for malformed JSON, and LimitExceeded for JSON
-    that would take far more memory than the body. If a name occurs twice in a large object, either value may count.
-    """
+def parse(body: bytes) -> Any:
+    """Return the value of a JSON body. Raises InvalidInput for what is not JSON, or is nested more than 200 deep."""
     body = reading.without_mark(body, "the body")
-    if len(body) <= PIECE_BYTES:
-        return _parsed(body)
-    value, start, around = None, 0, list[bytes]()
-    for end, still_open in list(_cuts(body, most_numbers)):  # all is counted before anything is built
-        text = body[start:end]
-        if (start and text.lstrip(_BLANK)[:1] in b"]}") or (still_open and text.rstrip(_BLANK)[-1:] in b"[{"):
-            raise InvalidInput("the body is not JSON: a comma has nothing before or after it")
-        piece = _parsed(b"".join(around) + text + bytes(_CLOSED_BY[mark[-1]] for mark in reversed(still_open)))
-        value = _joined(value, piece, len(around)) if around else piece
-        start, around = end + 1, still_open
-    return value
-
-
-def check(body: bytes) -> None:
-    """Raise as `parse` does, without parsing, for any number of numbers. Finds only some of what is not JSON."""
-    if len(body) > PIECE_BYTES:
-        for _ in _cuts(body, len(body)):
-            pass
-
-
-def _parsed(text: bytes) -> Any:
     try:
-        return from_json(text)
+        return from_json(body)
     except ValueError as error:
-        repaired = with_whole_characters(text)
-        if repaired != text:
-            return _parsed(repaired)
-        raise InvalidInput(f"the body is not JSON: {reading.complaint(text) or error}") from None
+        repaired = with_whole_characters(body)
+        if repaired != body:
+            return parse(repaired)
+        raise InvalidInput(f"the body is not JSON: {reading.complaint(body) or error}") from None
 
 
 def with_whole_characters(text: bytes) -> bytes:
@@ -142,87 +102,3 @@ def with_whole_characters(text: bytes) -> bytes:
     Whoever cuts a text between the two, as within an emoji, writes such an escape, and strict parsers refuse it.
     """
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape.lastgroup == "half" else escape[0], text)
-
-
-def _cuts(body: bytes, most_numbers: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the position of a comma after each piece, and the beginnings of the objects and arrays that are open there;
-    finally the end of the body."""
-    opened, memory, most = list[bytes](), 0, max(LEAST_BYTES, TIMES * len(body))
-    start = position = 0  # of this piece, and after the last token
-    name = b'""'
-    for begin, end in _tokens(body):
-        mark = body[begin : begin + 1]
-        if end - position > 2 * most_numbers:
-            _check_numbers(body[position:begin], body[begin:end], most_numbers)
-        if begin - start >= PIECE_BYTES and opened:
-            comma = body.rfind(b",", max(position, start), begin)
-            if comma >= 0:
-                yield comma, opened.copy()
-                start = comma + 1
-        if mark == b'"':
-            name = body[begin:end]
-        elif mark in b"{[":
-            memory += OBJECT_BYTES if mark == b"{" else ARRAY_BYTES
-            if memory > most:
-                raise LimitExceeded(
-                    f"the body has too many small objects or arrays: beyond {LEAST_BYTES:,} bytes of memory, they may "
-                    f"take {TIMES} times the size of the body"
-                )
-            if end == begin + 1:
-                in_object = opened and opened[-1].endswith(b"{")
-                opened.append(name + b":" + mark if in_object else mark)
-                if len(opened) > DEEPEST:
-                    raise LimitExceeded(f"the body is nested more than {DEEPEST} deep")
-        elif not opened or _CLOSED_BY[opened.pop()[-1]] != mark[0]:
-            raise InvalidInput(f"the body is not JSON: unexpected {mark.decode()} at byte {begin:,}")
-        position = end
-    _check_numbers(body[position:], b"", most_numbers)
-    yield len(body), []
-
-
-def _tokens(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the beginning and the end of each string and bracket, or of a small value as a whole."""
-    position = 0
-    while position < len(body):
-        token = _TOKEN.search(body, position, position + _WINDOW)
-        if token is None:
-            position += _WINDOW
-            continue
-        begin, position = token.span()
-        if position == begin + 1 and body[begin] == _QUOTE:
-            position = _end_of_string(body, begin)
-        yield begin, position
-
-
-def _end_of_string(body: bytes, begin: int) -> int:
-    end = begin
-    while (end := body.find(b'"', end + 1)) >= 0:
-        before = end - 1
-        while body[before] == _BACKSLASH:
-            before -= 1
-        if (end - before) % 2:
-            return end + 1
-    return len(body)
-
-
-def _check_numbers(between: bytes, token: bytes, most: int) -> None:
-    """Raise LimitExceeded if there are too many numbers between two tokens, or in the second if it is an array."""
-    if max(between.count(b","), token.count(b",") if token[:1] == b"[" else 0) >= most:
-        raise LimitExceeded(f"the body has a list of more than {most:,} numbers (limits.dimension, limits.pool)")
-
-
-def _joined(value: Any, piece: Any, depth: int) -> Any:
-    """Return a value with its continuation, where so many objects and arrays, one within another, were cut."""
-    if type(value) is not type(piece):  # an object has a name twice
-        return piece
-    if isinstance(value, list):
-        if depth > 1:
-            value[-1] = _joined(value[-1], piece[0], depth - 1)
-            del piece[0]
-        value.extend(piece)
-    else:
-        if depth > 1:
-            name = next(iter(piece))
-            piece[name] = _joined(value.get(name), piece[name], depth - 1)
-        value.update(piece)
-    return value

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from boundarymorph.settings import RateLimitSettings, Settings
 from tests.api.service import answer, client_of, fake_service, problem, serving, starting, texts
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededCrossEncoder
 
 
 async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
@@ -36,35 +36,21 @@ async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
 
 
 class TestStarting:
-    async def test_alive_at_once_ready_when_built(self, settings: Settings) -> None:
+    async def test_it_listens_when_its_parts_are_built(self, settings: Settings) -> None:
         may_go_on = threading.Event()
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(PATIENCE)
             return fake_service(settings)
 
-        async with starting(settings, build) as client:
-            assert answer(await client.get("/livez")) == {"status": "ok", "detail": None}
-            waiting = await client.get("/readyz")
-            assert (waiting.status_code, waiting.json()["status"]) == (503, "starting")
-            for method, path in (
-                ("POST", "/select"),
-                ("GET", "/indexes"),
-                ("PUT", "/indexes/x"),
-                ("GET", "/indexes/x"),
-                ("DELETE", "/indexes/x"),
-                ("POST", "/indexes/x/documents"),
-                ("DELETE", "/indexes/x/documents"),
-                ("GET", "/indexes/x/documents/y"),
-            ):
-                refused = await client.request(method, path)
-                problem(refused, 503, "not-ready")
-                assert int(refused.headers["retry-after"]) >= 1
-            assert (await client.get("/metrics")).is_success
-            assert (await client.get("/openapi.json")).is_success
+        async with AsyncExitStack() as stack:
+            entering = asyncio.ensure_future(stack.enter_async_context(starting(settings, build)))
+            await asyncio.sleep(0.01)
+            assert not entering.done()
             may_go_on.set()
+            client = await entering
+            assert answer(await client.get("/livez")) == {"status": "ok", "detail": None}
             assert (await until(client, "ok")).status_code == 200
-            answer(await client.post("/select", json={"query": "q", "pool": texts(3)}))
 
     async def test_what_needs_no_model_is_served_as_soon_as_it_is_built(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -91,43 +77,11 @@ class TestStarting:
             await until(client, "ok")
             answer(await client.post("/select", json=pool | {"budget": 1}))
 
-    async def test_also_while_the_models_of_this_process_load(
-        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The parts are those of the settings, but for what would load the models."""
-        may_load = threading.Event()
-
-        def scorer(*_: object) -> BatchingScorer:
-            assert may_load.wait(PATIENCE)
-            return BatchingScorer(SeededCrossEncoder())
-
-        monkeypatch.setattr(composition, "build_local_scorer", scorer)
-        monkeypatch.setattr(composition, "build_encoder", lambda *_: SeededEncoder())
-        async with client_of(create_app(settings)) as client:
-            try:
-                await self.served_without_models(client)
-            finally:
-                may_load.set()
-            await until(client, "ok")
-            assert answer(await client.get("/info"))["model_id"] == "seeded"
-            asked = await client.post("/select", json={"query": "q", "pool": texts(3), "k": 2, "budget": 1})
-            assert answer(asked)["usage"]["cross_encoder_calls"] == 1
-
-    async def served_without_models(self, client: httpx.AsyncClient) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while (await client.get("/indexes")).status_code != 200:  # noqa: ASYNC110 - as its users wait
-                await asyncio.sleep(0.005)
-        assert (await client.get("/readyz")).status_code == 503
-        assert (await client.put("/indexes/new", json={"dimension": 4})).status_code == 201
-        pool = {"query": "q", "pool": texts(3), "k": 2}
-        assert len(answer(await client.post("/select", json=pool | {"budget": 0}))["documents"]) == 2
-        problem(await client.post("/select", json=pool | {"budget": 1}), 503, "not-ready")
-
     async def test_a_model_that_cannot_be_loaded(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(*_: object) -> BatchingScorer:
             raise ModelUnavailable("there is no such model")
 
-        monkeypatch.setattr(composition, "build_local_scorer", missing)
+        monkeypatch.setattr(composition, "build_scorer", missing)
         monkeypatch.setattr(composition, "build_encoder", lambda *_: SeededEncoder())
         async with client_of(create_app(settings)) as client:
             assert "no such model" in (await until(client, "failed")).json()["detail"]
@@ -172,8 +126,21 @@ class TestStarting:
             failed = await until(client, "failed")
             assert failed.status_code == 503
             assert failed.json()["detail"] == why
-            assert (await client.get("/livez")).is_success
-            assert problem(await client.get("/indexes"), 503, "not-ready").endswith("its log says why")
+            for path in ("/livez", "/metrics", "/openapi.json"):
+                assert (await client.get(path)).is_success
+            for method, path in (
+                ("POST", "/select"),
+                ("GET", "/indexes"),
+                ("PUT", "/indexes/x"),
+                ("GET", "/indexes/x"),
+                ("DELETE", "/indexes/x"),
+                ("POST", "/indexes/x/documents"),
+                ("DELETE", "/indexes/x/documents"),
+                ("GET", "/indexes/x/documents/y"),
+            ):
+                refused = await client.request(method, path)
+                assert problem(refused, 503, "not-ready").endswith("its log says why")
+                assert int(refused.headers["retry-after"]) >= 1
 
     async def test_the_owner_hears_of_a_failure(self, tmp_path: Path) -> None:
         def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
@@ -247,7 +214,6 @@ class TestMetrics:
             "boundarymorph_cross_encoder_calls_total": 3,
             "boundarymorph_select_calls_sum": 3,
             "boundarymorph_select_rounds_sum": 3,
-            "boundarymorph_truncated_pairs_total": 3,
             'boundarymorph_ingested_documents_total{outcome="added"}': 1,
             'boundarymorph_ingested_documents_total{outcome="updated"}': 2,
             'boundarymorph_ingested_documents_total{outcome="skipped"}': 1,

@@ -7,6 +7,8 @@ is sent several times at once by a key that may only select.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import http.client
 import json
 import re
@@ -33,7 +35,6 @@ from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.server.composition import Gateway
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready
-from tests.fuzz.shapes import begin_the_peak_anew, memory_of_this_process
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededScorer
 
@@ -176,6 +177,18 @@ def leave_unread(port: int, asked: Asked) -> int:
         connection.sendall(head.encode())
         time.sleep(2)
         return 0
+
+
+def memory_of_this_process(field: str) -> int:
+    """Bytes, as the kernel counts them."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
+
+
+def begin_the_peak_anew() -> None:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 async def measured(app: App, port: int, asked: Asked, how: Callable[[int, Asked], int] = send) -> Taken:

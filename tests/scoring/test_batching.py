@@ -19,8 +19,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.batching.batcher import GROW_AFTER
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.scoring.batching import BatchingScorer, LoadingScorer
-from boundarymorph.scoring.scorer import Pair, PricedScorer
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import Pair
 from tests import metrics
 from tests.contract.scorer import ScorerContract
 from tests.patience import PATIENCE, until_async
@@ -591,15 +591,3 @@ class TestCallers:
         finally:
             model.open.set()
             await scorer.close()
-
-
-async def test_what_a_scorer_is_can_be_asked_before_it_is_loaded() -> None:
-    """`isinstance` of a Protocol reads every property, in any order."""
-    scorer = LoadingScorer(lambda: BatchingScorer(SeededCrossEncoder()))
-    assert (scorer.name, scorer.identity, scorer.takes_instruction) == ("loading", None, True)
-    assert not isinstance(scorer, PricedScorer)
-    with pytest.raises(ScorerUnavailable, match="still loading"):
-        await scorer.score("query", ["text"], instruction="in short")
-    await scorer.check()
-    assert (scorer.name, scorer.identity, scorer.takes_instruction) == ("seeded", "seeded", False)
-    await scorer.close()

@@ -61,10 +61,10 @@ async def parsed(request: Request, access: Access, model: type[Model], *, defaul
 
 
 def decoded(body: bytes, limits: Limits) -> Any:
-    """Return the value of a JSON body. Raises InvalidInput and LimitExceeded for what is not JSON, takes far more
-    memory than the body, or has a list that is longer than any list of a request may be."""
+    """Return the value of a JSON body. Raises InvalidInput for what is not JSON, and LimitExceeded for a list that is
+    longer than any list of a request may be."""
     most = max(limits.dimension, limits.pool)
-    value = parsing.parse(body, most)
+    value = parsing.parse(body)
     for name, count in _lists(value):
         bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
     return value

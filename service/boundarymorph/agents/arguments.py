@@ -13,7 +13,6 @@ from boundarymorph.agents.schemas import json_schema
 from boundarymorph.api.schemas import Message
 from boundarymorph.errors import BoundaryMorphError
 
-MOST_NUMBERS = 100_000  # in one string
 MOST_NAMED = 5  # mistakes in a message
 JUNCTIONS, LISTS = ("and", "or"), ("in", "nin")  # of filters
 COMPARISONS = {"eq", "ne", "in", "nin", "gt", "gte", "lt", "lte", "exists"}
@@ -103,6 +102,6 @@ def _part(name: str, value: Any) -> Any:
 def _read(text: str) -> Any:
     """Return the value of a string of JSON; None if it is not JSON."""
     try:
-        return parsing.parse(text.encode(errors="surrogatepass"), MOST_NUMBERS)
+        return parsing.parse(text.encode(errors="surrogatepass"))
     except BoundaryMorphError:
         return None

@@ -12,7 +12,6 @@ import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from pydantic import BaseModel
 
-from boundarymorph import parsing
 from boundarymorph.access import bodies
 from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.access.rates import RateLimited
@@ -70,7 +69,6 @@ async def _mcp(request: Request, access: AccessOf, permitted: PermittedOf) -> Re
     body = await bodies.read(request, access, access.settings.agents.body_bytes)
     if limited is not None:
         return _over_limit(body, limited)
-    await bodies.off_loop(access, body, lambda: parsing.check(body))
     request.state.rest = _rest(request)
     endpoint: McpEndpoint = request.app.state.endpoint
     return await endpoint.exchange(body, permitted.name)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.interfaces import digest
 from boundarymorph.caching.read_through import ReadThrough, Source
-from boundarymorph.inference.loading import identity_of
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.telemetry import metrics
 

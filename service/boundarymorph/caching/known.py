@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.interfaces import CachedScore, ScoreCache, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.inference.loading import identity_of
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed

@@ -49,9 +49,7 @@ class MemoryScoreCache:
         return int(self._queries.currsize)
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
-        recalled = dict(self._known(model, query))
-        metrics.cache_recalled.inc(len(recalled))
-        return recalled
+        return dict(self._known(model, query))
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         known = self._known(model, query)

@@ -93,9 +93,7 @@ class ReadThrough(Generic[Key, Value]):
                 found.update(computed)
                 self._write_later(computed, {}, source)
             wanted = [key for key, outcome in outcomes.items() if outcome is _Outcome.ABANDONED]
-            shared = {key: value for key, value in outcomes.items() if not isinstance(value, _Outcome)}
-            metrics.cache_shared.labels(self._cache).inc(len(shared))
-            found.update(shared)
+            found.update({key: value for key, value in outcomes.items() if not isinstance(value, _Outcome)})
         return [found[key] for key in keys]
 
     async def drain(self) -> None:

@@ -119,7 +119,6 @@ class RedisScoreCache:
             score = decoded(value)
             if score is not None and isinstance(text, bytes) and len(text) == DIGEST_BYTES:
                 recalled[text] = score
-        metrics.cache_recalled.inc(len(recalled))
         metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
         return recalled
 

@@ -23,7 +23,7 @@ from boundarymorph.evaluation import tables
 from boundarymorph.evaluation.datasets import Collection, fingerprint
 from boundarymorph.evaluation.run import Watch
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.inference.loading import identity_of
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words.lexical import PoolWords
 from boundarymorph.scoring.bill import NOTHING, Amount

@@ -1,4 +1,4 @@
-"""The weights of the embedded models."""
+"""The weights of the embedded models, and the names of models."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from boundarymorph.errors import ModelUnavailable
 
@@ -91,3 +92,16 @@ def _sha256(path: Path, size: int, modified_ns: int) -> str:
     """Return the hash of a file; size and modification time are part of the key of the cache."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Named(Protocol):
+    """A model, or a client of one. It also has an `identity` if its name is not known from the start, or may change."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def identity_of(model: Named) -> str | None:
+    """Return the full name of a model, under which its results may be kept; None while that is unknown."""
+    identity: str | None = model.identity if hasattr(model, "identity") else model.name
+    return identity

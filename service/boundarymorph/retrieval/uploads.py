@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph import parsing, reading
-from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import Run, in_default_thread
 from boundarymorph.retrieval.cutting import BLANK, Piece, pieces
 from boundarymorph.retrieval.document import Document
@@ -110,7 +110,6 @@ def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -
     if len(line) > limit:
         return BadLine(number, f"longer than {limit} bytes")
     try:
-        parsing.check(line)
         return parse_record(_loaded(line), number, dimension, end)
     except orjson.JSONDecodeError as error:
         if _NOT_A_NUMBER.search(_STRINGS.sub(b"", line)):
@@ -172,10 +171,7 @@ def _check_some(elements: Iterator[bytes], limit: int) -> bool:
         more = True
         try:
             if len(element) <= limit:
-                parsing.check(element)
                 _loaded(element)
-        except LimitExceeded:
-            continue  # becomes a bad line
         except orjson.JSONDecodeError as error:
             raise InvalidInput(f"the documents are not JSON: {error}") from error
     return more

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
 from boundarymorph.inference.batching.batcher import Batcher
 from boundarymorph.inference.batching.model import ModelRole
-from boundarymorph.inference.loading import Loading
 from boundarymorph.scoring.scorer import CrossEncoder, Pair, Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
 
@@ -62,29 +61,3 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
             truncate=truncate,
         )
         return Scores(results.values, results.truncated)
-
-
-class LoadingScorer(Loading[BatchingScorer]):
-    """A `Scorer`; raises ScorerUnavailable until its model is loaded."""
-
-    def __init__(self, load: Callable[[], BatchingScorer]) -> None:
-        super().__init__(load, ScorerUnavailable)
-
-    @property
-    def name(self) -> str:
-        """The model's; until it is loaded a placeholder, under which nothing is cached."""
-        return self.identity or "loading"
-
-    @property
-    def model(self) -> CrossEncoder:
-        return self.loaded.model
-
-    @property
-    def takes_instruction(self) -> bool:
-        """Whether the model takes one; it may, until it is loaded."""
-        return self._loaded is None or self._loaded.takes_instruction
-
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
-        return await self.loaded.score(query, texts, deadline=deadline, instruction=instruction)

@@ -325,12 +325,10 @@ class Observer:
         for stage, seconds in result.seconds.items():
             metrics.select_stage_seconds.labels(stage).observe(seconds)
         metrics.selections.labels(result.status.value, result.stop_reason.value).inc()
-        metrics.select_vectors.labels(result.vectors).inc()
         metrics.cross_encoder_calls.inc(result.calls)
         metrics.select_calls.observe(result.calls)
         metrics.select_rounds.observe(result.rounds)
         metrics.expected_loss.observe(result.outlook.loss)
-        metrics.truncated_pairs.inc(result.truncated)
         if task.budget:
             metrics.budget_used.observe(result.calls / task.budget)
 

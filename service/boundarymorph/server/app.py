@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from types import ModuleType
 
 from fastapi import APIRouter, FastAPI
@@ -39,8 +38,8 @@ SHARE_SECONDS = 1.0  # between writes of a worker's gauges for the others
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create the service. It answers /livez at once, and is ready when `build` is done and every part has answered a
-    probe. If the settings name a remote retriever it is a gateway, and the indexes are the retriever's.
+    """Create the service. It listens when `build` is done, and is ready when every part has answered a probe. If the
+    settings name a remote retriever it is a gateway, and the indexes are the retriever's.
 
     build: by default what the settings say. on_failure: called if `build` fails, or if the service breaks for good
     later; /readyz then says why.
@@ -48,9 +47,9 @@ def create_app(
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
         indexes: Sequence[APIRouter] = (forward.router,)
-        build = build or partial(composition.build_gateway, later=True)
+        build = build or composition.build_gateway
     else:
-        indexes, build = (_indexes().router, judgments.router), build or partial(composition.build, later=True)
+        indexes, build = (_indexes().router, judgments.router), build or composition.build
     routers = (
         select.router,
         rerank.router,
@@ -69,7 +68,7 @@ def create_retriever_app(
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
     return _application(
         settings,
-        build or partial(composition.build_retrieval, later=True),
+        build or composition.build_retrieval,
         on_failure,
         (retrieval.router, _indexes().router, learned.router, judgments.router, operations.router),
         description,
@@ -109,7 +108,8 @@ def _application(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(lifecycle.live(build))]
+        await lifecycle.load(build)
+        tasks = [asyncio.create_task(lifecycle.live())]
         if metrics.is_shared():
             tasks.append(asyncio.create_task(_share_gauges()))
         await lifecycle.may_listen()

@@ -8,16 +8,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
 from boundarymorph.caching.build import Caches, build_caches
 from boundarymorph.errors import StorageUnavailable
-from boundarymorph.inference.loading import identity_of
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.retrieval.observed import ObservedRetriever
-from boundarymorph.scoring.batching import BatchingScorer, LoadingScorer
+from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
 from boundarymorph.scoring.scorer import Scorer
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.retriever import Retriever
 
-Model = TypeVar("Model")
 LOCAL_THREADS = 16  # that search local indexes: searches that wait at the same time run together
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
@@ -130,15 +130,14 @@ def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None
     return Scoring(build_local_scorer(settings, on_lost), settings.scorer.self_test)
 
 
-def build(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False) -> AllInOne:
+def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
     """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load.
 
     Limits BLAS to one thread in this process: sessions already run side by side, and in products too small to split
-    its threads would spin while waiting for each other. later: load models of this process in `check`, which then
-    raises ModelUnavailable.
+    its threads would spin while waiting for each other.
     """
-    indexes = build_retrieval(settings, on_lost, later=later)
-    scorer = _scorer(settings, on_lost, later=later)
+    indexes = build_retrieval(settings, on_lost)
+    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
     selector = _selector(settings, indexes.retriever, scorer, indexes.caches, lambda: identity_of(indexes.encoder))
     return AllInOne(
         indexes.catalog,
@@ -151,20 +150,17 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, lat
     )
 
 
-def build_retrieval(
-    settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False
-) -> Retrieval:
+def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
     """Build the indexes of this machine or of Milvus and their retriever, for a process of its own or a part of one.
 
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS, and takes `later`, as
-    `build` does.
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
     from boundarymorph.retrieval.learned import Learned, pools_of
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
-    bare = _encoder(settings, on_lost, later=later)
+    bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
     threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
@@ -183,38 +179,17 @@ def build_retrieval(
     return Retrieval(catalog, encoder, retriever, caches=caches, probes=probes)
 
 
-def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None, *, later: bool = False) -> Gateway:
-    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS, and takes `later`, as `build`.
+def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does.
 
     Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
     """
-    threadpool_limits(1, user_api="blas")
     retriever = build_remote_retriever(settings)
     caches = build_caches(settings.cache)
-    scorer = _scorer(settings, on_lost, later=later)
+    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
     selector = _selector(settings, retriever, scorer, caches, lambda: retriever.identity)
     probes = {"retriever": lambda deadline: retriever.check(), **_probes_of(settings, scorer)}
     return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
-
-
-def _scorer(settings: Settings, on_lost: Callable[[], None], *, later: bool) -> Scorer:
-    if not later or settings.scorer.url:
-        return build_scorer(settings, on_lost, lambda: ledger(settings))
-    return LoadingScorer(lambda: _alone(build_local_scorer(settings, on_lost)))
-
-
-def _encoder(settings: Settings, on_lost: Callable[[], None], *, later: bool) -> Encoder:
-    if not later or settings.encoder.url:
-        return build_encoder(settings, on_lost)
-    from boundarymorph.retrieval.encoders.batching import LoadingEncoder
-
-    return LoadingEncoder(lambda: _alone(build_encoder(settings, on_lost)))
-
-
-def _alone(model: Model) -> Model:
-    """Limit BLAS, which may have come with the model, as `build` says."""
-    threadpool_limits(1, user_api="blas")
-    return model
 
 
 def ledger(settings: Settings) -> Ledger:
@@ -268,8 +243,8 @@ def _selector(
     caches: Caches,
     encoder: Callable[[], str | None],
 ) -> Selector:
-    import boundarymorph.retrieval.words.vectors  # noqa: F401 - at start: later there may be no descriptor for its files
-
+    import_module("boundarymorph.retrieval.words.vectors")  # later there may be no descriptor for its files
+    threadpool_limits(1, user_api="blas")
     return Selector(
         ObservedRetriever(retriever),
         scorer,

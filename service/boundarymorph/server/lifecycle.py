@@ -64,7 +64,7 @@ class Lifecycle:
     on_failure: Callable[[], None] = lambda: None
     built: Part | None = None
     ready: bool = False
-    waiting: str = "the models are loading"
+    waiting: str = "the models are warming up"
     trouble: str | None = None
     failure: str | None = None
     draining: bool = False
@@ -72,10 +72,19 @@ class Lifecycle:
     readiness: Readiness | None = None
     begun: float = field(default_factory=time.monotonic)
 
-    async def live(self, build: Build) -> None:
-        """Start, and from then on keep probing the parts."""
-        await self.start(build)
-        if self.built is not None and self.ready:
+    async def load(self, build: Build) -> None:
+        """Build the parts, whose models load meanwhile. Call `on_failure` after an error."""
+        try:
+            self.built = await asyncio.to_thread(build, self.settings, self._break)
+        except Exception as error:
+            self._fail_at_start(error)
+
+    async def live(self) -> None:
+        """Become ready, and from then on keep probing the parts."""
+        if self.built is None:
+            return
+        await self._warm_up(self.built)
+        if self.ready:
             self.readiness = Readiness(
                 self.built.probes,
                 interval=self.settings.ready_interval_seconds,
@@ -83,14 +92,12 @@ class Lifecycle:
             )
             await self.readiness.follow()
 
-    async def start(self, build: Build) -> None:
-        """Build, warm up, and become ready. Wait for other processes; call `on_failure` after any other error."""
+    async def _warm_up(self, built: Part) -> None:
+        """Warm up, and become ready. Wait for other processes; call `on_failure` after any other error."""
         try:
-            self.built = await asyncio.to_thread(build, self.settings, self._break)
-            await self._check(self.built)
+            await self._check(built)
         except Exception as error:
-            log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
-            self._fail(str(error) or repr(error))
+            self._fail_at_start(error)
         else:
             # Objects of the start live on; without this, the collector would traverse them while parsing a large pool.
             gc.collect()
@@ -138,6 +145,10 @@ class Lifecycle:
                 self.waiting, self.trouble = error.public, str(error)
                 log.warning("not ready: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _fail_at_start(self, error: Exception) -> None:
+        log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
+        self._fail(str(error) or repr(error))
 
     def _break(self) -> None:
         self._fail("the device is lost; start a new process")

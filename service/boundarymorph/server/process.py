@@ -25,10 +25,11 @@ from typing import Protocol
 import uvicorn
 from fastapi import FastAPI
 from starlette.routing import NoMatchFound
+from uvicorn.config import STARTUP_FAILURE
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.urls import own_url
-from boundarymorph.server import supervisor
+from boundarymorph.server import workers
 from boundarymorph.server.connections import check_connections
 from boundarymorph.server.protocol import configured
 from boundarymorph.settings import Settings, TraceSettings
@@ -40,7 +41,6 @@ PACKAGE = str(Path(__file__).parents[1])
 BACKLOG = 2048  # connections that may wait to be accepted by several processes
 ARENAS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
-NO_LISTENER = 3  # the exit code if the address cannot be bound
 log = logging.getLogger(__name__)
 
 
@@ -70,53 +70,31 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     logs.configure(settings.log_level, settings.log_format)
     check_connections(settings.limits.connections)
     if settings.workers == 1:
-        return _serve(create, settings, name)
+        server = _server(create, settings, name)
+        server.run()
+        return min(server.code, 1)
     create(settings, on_failure=lambda: None)  # reports wrong settings once, instead of in every worker
     _trace(settings.traces, name)()
     try:
         listener = _listen(settings.host, settings.port)
     except OSError as error:
         log.error("%s", error)
-        return NO_LISTENER
+        return STARTUP_FAILURE
     shared = tempfile.mkdtemp(prefix="boundarymorph-metrics-")
     os.environ[metrics.SHARED_DIRECTORY] = shared
     try:
-        return supervisor.supervise(
-            partial(_work, create, settings, name, listener),
-            settings.workers,
-            patience=settings.drain_seconds + settings.grace_seconds + LAST_SECONDS + KILL_SECONDS,
-            restarts=settings.worker_restarts,
-            window=settings.worker_restart_seconds,
-            on_death=metrics.forget_worker,
-        )
+        return workers.supervise(partial(_server, create, settings, name), settings.workers, [listener])
     finally:
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def _work(create: Create, settings: Settings, name: str, listener: socket.socket, again: bool) -> int:
-    """Run one of several workers. again: it replaces another one and listens only when it is ready."""
+def _server(create: Create, settings: Settings, name: str, replaces: bool = False) -> _DrainingServer:
+    """Return the server of a process. replaces: it takes the place of another worker, and listens when it is ready."""
     warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # from prometheus_client, at a gauge's end
     logs.configure(settings.log_level, settings.log_format)
-    return _serve(create, settings, name, listener, listen_when_ready=again)
-
-
-def _serve(
-    create: Create,
-    settings: Settings,
-    name: str,
-    listener: socket.socket | None = None,
-    *,
-    listen_when_ready: bool = False,
-) -> int:
     share_arenas()
-    failed = False
-
-    def fail() -> None:
-        nonlocal failed
-        failed = server.should_exit = True
-
-    app = create(settings, on_failure=fail)
-    app.state.lifecycle.listen_when_ready = listen_when_ready
+    app = create(settings, on_failure=lambda: server.fail())
+    app.state.lifecycle.listen_when_ready = replaces
     config = configured(
         app,
         settings,
@@ -126,13 +104,8 @@ def _serve(
         access_log=False,  # the middleware logs each request, with its id
         timeout_graceful_shutdown=settings.grace_seconds,
     )
-    server = _DrainingServer(config, app, settings.drain_seconds)
-    end_traces = _trace(settings.traces, name)
-    try:
-        server.run(None if listener is None else [listener])
-    finally:
-        end_traces()
-    return 1 if failed or server.broken_off or not server.started else 0
+    server = _DrainingServer(config, app, settings.drain_seconds, _trace(settings.traces, name))
+    return server
 
 
 def share_arenas() -> None:
@@ -171,23 +144,42 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _DrainingServer(uvicorn.Server):
-    """A server that drains before it stops listening: it is unready but still accepts requests.
+class _DrainingServer(workers.WithCode):
+    """A server that drains before it stops listening: it is unready but still accepts requests."""
 
-    broken_off: whether requests were still running at the end of its grace time.
-    """
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, end_traces: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._drain_seconds = drain_seconds
+        self._end_traces = end_traces
         self._exit_at: float | None = None
-        self.broken_off = False
+        self._failed = self._broken_off = False
+
+    def fail(self) -> None:
+        """Stop with an error."""
+        self._failed = self.should_exit = True
+
+    @property
+    def code(self) -> int:
+        """0 if all requests could finish; STARTUP_FAILURE if it was never ready; else 1."""
+        if self._failed and self._app.state.lifecycle.readiness is None:
+            return STARTUP_FAILURE
+        return int(self._failed or self._broken_off or not self.started)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal asks for the end."""
+        try:
+            super().run(sockets)
+        finally:
+            self._end_traces()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start draining at the first signal, exit at the second."""
-        if self._exit_at is not None:
-            os._exit(128 + sig)  # a normal exit would wait for threads, for instance one blocked by its disk
+        """Start draining at the first signal, exit at the second, or at once while nothing is served."""
+        if self._exit_at is not None or not self.started:
+            # A normal exit would wait for threads, for instance one blocked by its disk.
+            os._exit(128 + sig if self.started else 0)
         self._app.state.lifecycle.draining = True
         self._exit_at = time.monotonic() + self._drain_seconds
 
@@ -212,7 +204,7 @@ class _DrainingServer(uvicorn.Server):
         _exit_within((self.config.timeout_graceful_shutdown or 0) + LAST_SECONDS)
         running = set(self.server_state.tasks)
         await super().shutdown(sockets)
-        self.broken_off = any(task.cancelling() for task in running)
+        self._broken_off = any(task.cancelling() for task in running)
 
 
 def _exit_within(seconds: float) -> None:

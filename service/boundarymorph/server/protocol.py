@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -25,16 +26,11 @@ TOO_MANY = "this process has as many requests as limits.connections allows; try 
 def configured(app: Any, settings: Settings, **options: Any) -> Config:
     """Return uvicorn's configuration for an application and the limits in its settings."""
     most = most_connections(settings.limits.connections)
-
-    class Protocol(ProblemProtocol):
-        connections_of_callers = Connections(most)
-        head_seconds, head_bytes = settings.head_seconds, settings.limits.head_bytes
-        event_seconds = settings.event_seconds
-
+    protocol = partial(ProblemProtocol, settings=settings, connections=Connections(most))
     # What is accepted at once must leave descriptors for others.
     return Config(
         app,
-        http=Protocol,
+        http=protocol,  # type: ignore[arg-type]  # uvicorn calls it like a class
         ws="none",
         backlog=max(16, min(2048, most // 2)),
         timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]  # a float, too
@@ -49,11 +45,6 @@ class ProblemProtocol(HttpToolsProtocol):
     reads nothing of an answer for `event_seconds`.
     """
 
-    connections_of_callers: Connections
-    head_seconds: float
-    head_bytes: int
-    event_seconds: float
-
     parser: RequestParser  # type: ignore[assignment]  # it has what uvicorn uses of httptools'
     _head_timer: asyncio.TimerHandle | None = None
     _reading_timer: asyncio.TimerHandle | None = None
@@ -62,8 +53,11 @@ class ProblemProtocol(HttpToolsProtocol):
     _unread = 0  # bytes of answers in the transport's buffer, when last looked at
     _refused = HTTPStatus.BAD_REQUEST
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, settings: Settings, connections: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.connections_of_callers = connections
+        self.head_seconds, self.head_bytes = settings.head_seconds, settings.limits.head_bytes
+        self.event_seconds = settings.event_seconds
         self.parser = RequestParser(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

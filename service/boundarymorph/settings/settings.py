@@ -144,8 +144,6 @@ class Settings(BaseSettings):
     agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
     workers: int = Field(1, ge=1, le=256, description="processes that share one port, each with its own models")
-    worker_restarts: int = Field(5, ge=0, description="of one worker within worker_restart_seconds; one more ends all")
-    worker_restart_seconds: float = Field(300.0, gt=0, description="time after which a worker's death is forgotten")
     drain_seconds: float = Field(0.0, ge=0, description="time after SIGTERM: unready, but still accepting requests")
     grace_seconds: int = Field(30, ge=1, description="time after that for running requests to finish")
     limits: Limits = Field(default_factory=Limits)

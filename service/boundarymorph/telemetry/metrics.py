@@ -52,11 +52,6 @@ select_stage_seconds = Histogram(
 selections = Counter(
     "boundarymorph_selections_total", "Selections by status and reason for stopping.", ["status", "stop_reason"]
 )
-select_vectors = Counter(
-    "boundarymorph_select_vectors_total",
-    "Selections by the source of their documents' vectors: the request, the encoder, the words, an index, none.",
-    ["source"],
-)
 expected_loss = Histogram(
     "boundarymorph_select_expected_loss_ratio",
     "Share of the best set's relevance that a set is expected to miss.",
@@ -112,7 +107,6 @@ work_refused = Counter(
     "Calls of blocking work that were refused because threads and queue were full, by kind.",
     ["kind"],
 )
-truncated_pairs = Counter("boundarymorph_truncated_pairs_total", "Scored pairs cut to fit the cross-encoder.")
 ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by outcome.", ["outcome"])
 indexes = Gauge(
     "boundarymorph_indexes",
@@ -138,14 +132,10 @@ cache_lookups = Counter(
     "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
     ["cache", "outcome"],
 )
-cache_recalled = Counter("boundarymorph_cache_recalled_scores_total", "Known scores found at the start of selections.")
 cache_writes = Counter(
     "boundarymorph_cache_writes_total",
     "Scores and embeddings written: ok, error (the cache did not take them), dropped (too many writes waited).",
     ["cache", "outcome"],
-)
-cache_shared = Counter(
-    "boundarymorph_cache_shared_total", "Lookups that waited for another request's computation.", ["cache"]
 )
 cache_seconds = Histogram(
     "boundarymorph_cache_operation_duration_seconds",
@@ -175,6 +165,7 @@ class BatchFamily:
         self.queue_tokens = Gauge(
             f"{prefix}_queue_tokens", "Tokens in the queue, at the scrape.", _MODEL, multiprocess_mode="livesum"
         )
+        self.queue = (self.queue_items, self.queue_tokens)
         self.batch_items = Histogram(f"{prefix}_batch_{items}", f"{title}s per batch.", _MODEL, buckets=COUNTS)
         self.batch_tokens = Histogram(f"{prefix}_batch_tokens", "Tokens per batch.", _MODEL, buckets=TOKENS)
         self.padding = Histogram(
@@ -253,7 +244,7 @@ class BatchMetrics:
 
     def close(self) -> None:
         """Stop reading the queue; the counts stay."""
-        for gauge in (self._family.queue_items, self._family.queue_tokens):
+        for gauge in self._family.queue:
             if is_shared():
                 gauge.labels(*self._labels).set_function(lambda: 0)  # labels cannot be removed from a worker's file
             else:
@@ -360,8 +351,7 @@ def forget_worker(pid: int) -> None:
 
 def share_gauges() -> None:
     """Write the gauges that are otherwise read at the scrape, such as queue lengths, for the other workers."""
-    for family in REGISTRY.collect():
-        gauge = REGISTRY._names_to_collectors.get(family.name)
-        if isinstance(gauge, Gauge):
+    for gauge in (select_running, select_waiting, *scorer_batches.queue, *encoder_batches.queue):
+        for family in gauge.collect():
             for sample in family.samples:
                 (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, in a process that is configured to export them; others do not import OpenTelemetry.
+"""OpenTelemetry spans; its API does nothing in a process that is not configured to export them.
 
 Trace contexts are received and passed on in the W3C header traceparent. No span contains a query, a text or a document
 id, unless the process is configured to record them. The SDK follows the OTEL_* variables for sampling, batching,
@@ -10,15 +10,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 EXPORT_TIMEOUT = 5.0  # seconds; an unreachable collector must not delay the exit of a process
+NONE = trace.NoOpTracer()
 
-_tracer: Tracer | None = None  # one per process, like the metrics
+_tracer: trace.Tracer = NONE  # one per process, like the metrics
 _texts = False
+_W3C = TraceContextTextMapPropagator()
 
 
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
@@ -42,7 +45,7 @@ def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], No
 
     def end() -> None:
         global _tracer
-        _tracer = None
+        _tracer = NONE
         provider.shutdown()
 
     return end
@@ -51,10 +54,6 @@ def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], No
 def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
     """Add attributes to the current span. attributes: makes them if there is a span to record, and is told whether they
     may have queries, texts and ids."""
-    if _tracer is None:
-        return
-    from opentelemetry import trace
-
     current = trace.get_current_span()
     if current.is_recording():
         current.set_attributes(attributes(_texts))
@@ -62,10 +61,6 @@ def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
 
 def trace_id() -> str | None:
     """Return the trace id of the current span as 32 hexadecimal digits."""
-    if _tracer is None:
-        return None
-    from opentelemetry import trace
-
     context = trace.get_current_span().get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
@@ -73,42 +68,28 @@ def trace_id() -> str | None:
 def headers() -> dict[str, str]:
     """Return the headers with which an outgoing request continues the current trace."""
     carrier: dict[str, str] = {}
-    if _tracer is not None:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        TraceContextTextMapPropagator().inject(carrier)
+    _W3C.inject(carrier)
     return carrier
+
+
+@contextmanager
+def span(name: str, **options: Any) -> Iterator[trace.Span]:
+    """Run the block in a span within the current one, marked as failed, without a message, if the block raises."""
+    options |= {"record_exception": False, "set_status_on_exception": False}
+    with _tracer.start_as_current_span(name, **options) as current:
+        try:
+            yield current
+        except Exception as error:
+            current.set_status(Status(StatusCode.ERROR))
+            current.set_attribute("error.type", type(error).__name__)
+            raise
 
 
 @contextmanager
 def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
     """Run the block in the span of an outgoing request. Yields the headers by which the server continues the trace."""
-    if _tracer is None:
-        yield {}
-        return
-    from opentelemetry.trace import SpanKind
-
     with span(method, kind=SpanKind.CLIENT, attributes={"http.request.method": method, "url.full": url}):
         yield headers()
-
-
-@contextmanager
-def span(name: str, **options: Any) -> Iterator[None]:
-    """Run the block in a span within the current one, marked as failed, without a message, if the block raises."""
-    if _tracer is None:
-        yield
-        return
-    from opentelemetry.trace import Status, StatusCode
-
-    with _tracer.start_as_current_span(
-        name, record_exception=False, set_status_on_exception=False, **options
-    ) as current:
-        try:
-            yield
-        except Exception as error:
-            current.set_status(Status(StatusCode.ERROR))
-            current.set_attribute("error.type", type(error).__name__)
-            raise
 
 
 @contextmanager
@@ -117,20 +98,11 @@ def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterato
 
     Yields a function to be called with the route and the status of the response.
     """
-    if _tracer is None:
+    if _tracer is NONE:  # whose spans would pass on the caller's trace
         yield lambda route, status: None
         return
-    from opentelemetry.trace import SpanKind, Status, StatusCode
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    with _tracer.start_as_current_span(
-        method,
-        TraceContextTextMapPropagator().extract(headers),
-        SpanKind.SERVER,
-        {"http.request.method": method, "boundarymorph.request_id": request_id},
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as current:
+    attributes = {"http.request.method": method, "boundarymorph.request_id": request_id}
+    with span(method, context=_W3C.extract(headers), kind=SpanKind.SERVER, attributes=attributes) as current:
 
         def answered(route: str, status: int) -> None:
             current.update_name(f"{method} {route}")
@@ -144,16 +116,6 @@ def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterato
 @contextmanager
 def unseen() -> Iterator[None]:
     """Run the block without any trace, here and in the processes that it calls."""
-    if _tracer is None:
-        yield
-        return
-    from opentelemetry import trace
-
-    context = trace.SpanContext(
-        random.getrandbits(128) or 1,
-        random.getrandbits(64) or 1,
-        is_remote=False,
-        trace_flags=trace.TraceFlags(trace.TraceFlags.DEFAULT),
-    )
-    with trace.use_span(trace.NonRecordingSpan(context)):
+    unsampled = SpanContext(random.getrandbits(128) or 1, random.getrandbits(64) or 1, is_remote=False)
+    with trace.use_span(trace.INVALID_SPAN if _tracer is NONE else trace.NonRecordingSpan(unsampled)):
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher
 from boundarymorph.inference.batching.model import ModelRole, TokenSequence
-from boundarymorph.inference.loading import Loading
 from boundarymorph.remote.together import together
-from boundarymorph.retrieval.encoders.encoder import DualEncoder, Embeddings, Encoder
+from boundarymorph.retrieval.encoders.encoder import DualEncoder, Embeddings
 from boundarymorph.telemetry import metrics
 
 ENCODER = ModelRole(
@@ -94,20 +93,3 @@ class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
             tokens += more
         if start < len(texts):
             yield slice(start, len(texts))
-
-
-class LoadingEncoder(Loading[Encoder]):
-    """An `Encoder`; raises EncoderUnavailable until its model is loaded."""
-
-    def __init__(self, load: Callable[[], Encoder]) -> None:
-        super().__init__(load, EncoderUnavailable)
-
-    @property
-    def dimension(self) -> int:
-        return self.loaded.dimension
-
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
-        return await self.loaded.encode_query(text)
-
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
-        return await self.loaded.encode_documents(texts)

@@ -180,7 +180,7 @@ async function listIndexes() {
     showProblem(null);
     begin(searchable.some(({ name, count }) => name === DEMO && count));
   } catch (error) {
-    if (error.status === 503) setTimeout(listIndexes, RETRY); // the models are loading
+    if (error.status === 503) setTimeout(listIndexes, RETRY); // it is starting
     const unknown = service.key ? "The service does not know this key: paste it again." : "This service needs an API key: enter it above.";
     const words = { 401: unknown, 403: "This key lacks the scope 'select'." };
     form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
