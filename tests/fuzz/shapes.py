@@ -1,7 +1,7 @@
 """Bodies drawn by their structure, and what reading them takes: memory, and the longest pause of the event loop.
 
 `python -m tests.fuzz.shapes` serves each application in this process and prints a line of JSON for each body. With
-`--minutes`, that is `make soak-shapes`.
+`--minutes`, that is `make soak NAME=shapes`.
 """
 
 from __future__ import annotations
