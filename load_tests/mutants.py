@@ -50,7 +50,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, object]]]:
             yield f"{ast.unparse(node)}: {other.__name__}", {"op": other()}
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
         yield f"not ({ast.unparse(node.test)})", {"test": ast.UnaryOp(ast.Not(), node.test)}
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, bool):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
         value = not node.value if isinstance(node.value, bool) else node.value + 1
         yield f"{node.value} is {value}", {"value": value}
 
