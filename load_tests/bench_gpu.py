@@ -109,7 +109,7 @@ def searched(given: argparse.Namespace, rows: report.Rows) -> None:
             index.upsert(block, rng.standard_normal((len(block), given.dimension), np.float32))
         catalog.close()
         for device in dict.fromkeys(("cpu", given.device)):
-            with retriever(Path(folder), BOUNDARYMORPH_SEARCH_DEVICE=device) as server:
+            with retriever(Path(folder), variables={"BOUNDARYMORPH_SEARCH_DEVICE": device}) as server:
                 seconds, found[device] = asyncio.run(search(given, server))
             same = found[device] == found["cpu"]
             rows.append({"what": f"search on {device}", **report.percentiles(seconds), "same_ids": same})

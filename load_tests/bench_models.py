@@ -161,7 +161,7 @@ def main() -> None:
                 return infinity.serving(ENVIRONMENT, folder)
             data = ["--data-directory", str(folder.parent / "data")] if role == "serve" else []
             variables = SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)}
-            return serving([role, *data], tree=None if name == "ours" else tree, **variables)
+            return serving([role, *data], tree=None if name == "ours" else tree, variables=variables)
 
         names = ["ours"] if other == "none" else ["ours", other]
         for name in names:
@@ -174,7 +174,7 @@ def main() -> None:
                     )
         servers = {name: stack.enter_context(started("serve", name)) for name in names}
         for documents, clients in itertools.product(given.documents, given.clients):
-            routes = {
+            routes: dict[str, tuple[Server, str, dict[str, Any]]] = {
                 name: (server, "/rerank" if name == "infinity" else "/v1/rerank", {})
                 for name, server in servers.items()
             }

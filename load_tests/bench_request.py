@@ -17,7 +17,6 @@ import random
 import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -57,7 +56,7 @@ class Service:
     parts: dict[str, Server]
     client: httpx.Client
     seconds: list[float] = field(default_factory=list)
-    cpu: Counter[str] = field(default_factory=Counter)
+    cpu: dict[str, float] = field(default_factory=dict)
     stages: list[dict[str, float]] = field(default_factory=list)
 
     def ask(self, bodies: Sequence[bytes], budget: int) -> None:
@@ -74,7 +73,7 @@ class Service:
             self.stages.append(answer["timings_ms"])
         time.sleep(0.2)  # for what is written to the cache after the answer
         for role, part in self.parts.items():
-            self.cpu[role] += part.processor_seconds() - before[role]
+            self.cpu[role] = self.cpu.get(role, 0.0) + part.processor_seconds() - before[role]
 
     def row(self) -> dict[str, float]:
         """Return percentiles of a request, CPU milliseconds by role, and milliseconds by stage."""
@@ -84,7 +83,7 @@ class Service:
 
     def reset(self) -> None:
         """Forget what requests took."""
-        self.seconds, self.cpu, self.stages = [], Counter(), []
+        self.seconds, self.cpu, self.stages = [], {}, []
 
 
 def start(stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | None) -> Service:
@@ -97,7 +96,7 @@ def start(stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | N
         parts["redis"] = stack.enter_context(processes.redis(folder / "redis"))
         variables["BOUNDARYMORPH_CACHE__URL"] = parts["redis"].url
         options = ["--retriever-url", parts["retriever"].url, "--data-directory", str(folder)]
-    parts["gateway"] = stack.enter_context(serving(["serve", *options], tree=tree, **variables))
+    parts["gateway"] = stack.enter_context(serving(["serve", *options], tree=tree, variables=variables))
     return Service(parts, stack.enter_context(httpx.Client(base_url=parts["gateway"].url, timeout=120)))
 
 

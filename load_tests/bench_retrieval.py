@@ -155,9 +155,9 @@ async def searched(servers: dict[str, Server], given: argparse.Namespace) -> lis
     for remote in remotes.values():
         await remote.close()
     lines: dict[str, dict[str, Any]] = {}
-    for (kind, name), taken in seconds.items():
+    for (kind, name), times in seconds.items():
         line = lines.setdefault(kind, {"search": kind, "found": found[kind] / len(queries) / len(remotes)})
-        line |= report.percentiles(taken, of="p{}_ms" if name == "this" else name + "_p{}_ms")
+        line |= report.percentiles(times, of="p{}_ms" if name == "this" else name + "_p{}_ms")
     lines["vectors"]["recall"] = float(np.mean(recalls))
     return list(lines.values())
 
@@ -177,7 +177,7 @@ async def at_a_time(server: Server, callers: int, given: argparse.Namespace) -> 
 
     await asyncio.gather(*(caller(number) for number in range(callers)))
     await remote.close()
-    return done / given.seconds
+    return done / float(given.seconds)
 
 
 def main() -> None:

@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        pool, scores = with_words(*given.worker, seed=2)
+        pool, scores = with_words(given.worker[0], given.worker[1], seed=2)
         for line in sys.stdin:
             print(played(pool, scores, **json.loads(line)), flush=True)
         return

@@ -52,14 +52,9 @@ class Shape:
 
 def bert(hidden: int, layers: int, heads: int) -> Shape:
     """Return a cross-encoder with the embedded one's tokenizer."""
-    config = BertConfig(
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_labels=1,
-        initializer_range=0.1,
-    )
+    options: dict[str, Any] = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers}
+    options |= {"num_attention_heads": heads, "num_labels": 1, "initializer_range": 0.1}
+    config = BertConfig(**options)
     return Shape("bert", lambda: BertForSequenceClassification(config), _word_pieces, 512)
 
 

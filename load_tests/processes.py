@@ -41,16 +41,16 @@ class Server:
 
 @contextmanager
 def serving(
-    command: Sequence[str], *, port: int | None = None, tree: Path | None = None, **environment: str
+    command: Sequence[str], *, port: int | None = None, tree: Path | None = None, variables: Mapping[str, str] = {}
 ) -> Iterator[Server]:
     """Run `boundarymorph COMMAND`, by default on a free port, yield it when it is ready, and stop it at the end.
 
-    tree: a checkout whose source it runs instead of this one. environment: further variables.
+    tree: a checkout whose source it runs instead of this one. variables: further ones of its environment.
     """
     port = free_port() if port is None else port
     source = {} if tree is None else {"PYTHONPATH": str(tree / "service")}
     arguments = [*command, "--port", str(port), "--log-level", "warning"]
-    with start(arguments, {**os.environ, **source, **environment}) as process:
+    with start(arguments, {**os.environ, **source, **variables}) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -63,9 +63,11 @@ def serving(
             process.terminate()
 
 
-def retriever(folder: Path, *, tree: Path | None = None, **environment: str) -> AbstractContextManager[Server]:
+def retriever(
+    folder: Path, *, tree: Path | None = None, variables: Mapping[str, str] = {}
+) -> AbstractContextManager[Server]:
     """Run `boundarymorph retriever` over a data directory, as `serving` does."""
-    return serving(["retriever", "--data-directory", str(folder)], tree=tree, **environment)
+    return serving(["retriever", "--data-directory", str(folder)], tree=tree, variables=variables)
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import datasets, tables
