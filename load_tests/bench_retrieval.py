@@ -1,12 +1,10 @@
-"""The cost of building, storing and searching the kinds of index over many vectors, compared with plain FAISS.
+"""`make bench NAME=retrieval`: pools from `boundarymorph retriever` over HTTP, beside plain FAISS.
 
-python -m load_tests.bench_retrieval --documents 1000000 --dimension 384
-
-The vectors are clustered and made in blocks; the queries are further draws of the same kind that are not documents.
-Each kind is built in its own process, through the document store, and searched by a `boundarymorph retriever`: a search
-sends the ids, the vectors and the exact scores of the nearest over a socket. "Plain FAISS" does the same in this
-process, without a socket: IndexFlatIP, and the ids and rows of the matrix. "milvus" is milvus-lite, which also sends
-ids, vectors and scores over a socket. All answer each query in turn.
+Documents have clustered vectors, 20 to 60 words and metadata. Each kind of index is filled in a process of its own;
+then each request asks for the ids, vectors and exact scores of the nearest, with a new query: by vectors alone, with
+the words (BM25 and terms), hybrid, and with filters, whose values are new too. Plain FAISS (IndexFlatIP, ids and
+rows) answers each search by vectors in this process, in turn. Last, several callers ask at the same time. With
+`--beside COMMIT` the retriever of that commit answers each request too, in turn.
 """
 
 from __future__ import annotations
@@ -15,12 +13,13 @@ import argparse
 import asyncio
 import json
 import os
-import resource
+import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,226 +27,195 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval import retriever
+from boundarymorph.cli.demo import docstrings
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.halves import unit_from_halves
-from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.vectors import exact_scores
+from boundarymorph.retrieval.retriever import Search
 from load_tests import processes, report
+from load_tests.processes import Server, checkout
+from load_tests.workload import QUERIES
 
-BLOCK = 8_192
-MEBIBYTE = 2**20
-NAME = "bench"
-MILVUS = "milvus"
-MILVUS_BATCH = 2_000  # documents of one insert
-
-Search = Callable[[NDArray[np.float32]], Awaitable[tuple[list[str], NDArray[np.float32]]]]
+NAME, BLOCK = "bench", 8_192
+CLUSTERS = 2_000
+Vectors = NDArray[np.float32]
 
 
-def clustered(count: int, dimension: int, clusters: int, seed: int, first: int = 0) -> Iterator[NDArray[np.float32]]:
-    """Yield blocks of unit rows: centres of unequal weight, each with a cloud that spreads mostly along a tenth of the
-    axes.
+def clustered(count: int, dimension: int, first: int = 0) -> Iterator[Vectors]:
+    """Yield blocks of unit rows of float16 precision: centres of unequal weight, each with a cloud that spreads mostly
+    along a tenth of the axes.
 
-    first: number of the first block; the same seed and numbers make the same rows.
+    first: number of the first block; the same numbers make the same rows.
     """
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((clusters, dimension), dtype=np.float32)
-    weights = 1 / np.arange(1, clusters + 1) ** 0.5
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((CLUSTERS, dimension), dtype=np.float32)
+    weights = 1 / np.arange(1, CLUSTERS + 1) ** 0.5
     spread = np.where(np.arange(dimension) < dimension / 10, 2.0, 0.5).astype(np.float32)
     rotation = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].astype(np.float32)
     for number, start in enumerate(range(0, count, BLOCK), start=first):
-        rng = np.random.default_rng((seed, number))
+        rng = np.random.default_rng((0, number))
         size = min(BLOCK, count - start)
         noise = (rng.standard_normal((size, dimension), dtype=np.float32) * spread) @ rotation
-        rows = centres[rng.choice(clusters, size=size, p=weights / weights.sum())] + noise
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        yield unit_from_halves(rows.astype(np.float16))
+        rows = centres[rng.choice(CLUSTERS, size=size, p=weights / weights.sum())] + noise
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16).astype(np.float32)
+        yield rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def documents(arguments: argparse.Namespace) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    start = 0
-    for rows in clustered(arguments.documents, arguments.dimension, arguments.clusters, arguments.seed):
-        yield [f"document-{number}" for number in range(start, start + len(rows))], rows
-        start += len(rows)
+def documents(count: int) -> Iterator[Document]:
+    """Yield documents with a passage, and one of 1,000 tenants, 4 languages and 70 years, a URL, and 3 of 50 tags."""
+    rng = random.Random(0)
+    words = [word for document in docstrings() for word in document.content.split()]
+    for number in range(count):
+        start, length = rng.randrange(len(words) - 60), rng.randint(20, 60)
+        metadata = {
+            "tenant": f"tenant-{rng.randrange(1_000)}",
+            "language": rng.choices(["en", "de", "fr", "is"], [60, 20, 15, 5])[0],
+            "year": rng.randrange(1955, 2025),
+            "url": f"https://example.org/{number}",
+            "tags": rng.sample([f"tag-{tag}" for tag in range(50)], 3),
+        }
+        yield Document(f"{number}", " ".join([*words[start : start + length], f"number{number}"]), metadata=metadata)
 
 
-def build(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write all documents, then build the structure that is searched."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = (_build_milvus if arguments.kind == MILVUS else _build_ours)(arguments)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    peak += resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    files = [path for path in arguments.folder.rglob("*") if path.is_file()]
-    return seconds | {
-        "build_peak_MiB": peak // 1024,
-        "disk_MiB": sum(path.stat().st_size for path in files) // MEBIBYTE,
+def kinds_of_search(number: int, count: int) -> dict[str, dict[str, Any]]:
+    """Return the searches of a turn: fields of `Search` by name, with values that no other turn has."""
+    words = {"query": f"{QUERIES[number % len(QUERIES)]} {number}"}
+    years = {"gte": 1955 + number % 70, "lt": 2025}
+    filters: dict[str, dict[str, Any]] = {
+        "a tenant": {"tenant": f"tenant-{number}"},
+        "ten tenants": {"tenant": {"in": [f"tenant-{number + 10 * each}" for each in range(10)]}},
+        "a tenant from a year on": {"tenant": f"tenant-{number}", "year": years},
+        "a url": {"url": f"https://example.org/{number % count}"},
+        "a year": {"year": 1955 + number % 70},
+        "from a year on": {"year": years},
+        "a language, not a tenant": {"and": [{"language": "is"}, {"not": {"tenant": f"tenant-{number}"}}]},
+    }
+    return {
+        "vectors": {"query": ""},
+        "words": words,
+        "hybrid": {**words, "hybrid": True},
+        **{f"filter: {name}": {"query": "", "filter": each} for name, each in filters.items()},
     }
 
 
-def _build_ours(arguments: argparse.Namespace) -> dict[str, Any]:
-    catalog = LocalCatalog(arguments.folder / "indexes")
-    index = catalog.create(NAME, encoder=None, dimension=arguments.dimension, kind=arguments.kind, lexical=False)
-    writing = 0.0
-    for ids, rows in documents(arguments):
+def fill(folder: Path, kind: str, count: int, dimension: int) -> dict[str, Any]:
+    """Write all documents, and make what is searched. Returns seconds and MiB."""
+    catalog = LocalCatalog(folder / "indexes")
+    index = catalog.create(NAME, encoder=None, dimension=dimension, kind=kind)
+    written, offered = 0.0, documents(count)
+    for rows in clustered(count, dimension):
+        block = [next(offered) for _ in rows]
         start = time.perf_counter()
-        index.upsert([Document(id, "text of " + id) for id in ids], rows)
-        writing += time.perf_counter() - start
+        index.upsert(block, rows)
+        written += time.perf_counter() - start
     start = time.perf_counter()
     index.compact()
     building = time.perf_counter() - start
     catalog.close()
-    return {"write_seconds": writing, "build_seconds": building}
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"documents_a_second": count / written, "build_seconds": building, "disk_MiB": disk // 2**20}
 
 
-def _build_milvus(arguments: argparse.Namespace) -> dict[str, Any]:
-    from pymilvus import DataType
-
-    client = _milvus(arguments.folder)
-    schema = client.create_schema()
-    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=arguments.dimension)
-    wanted = client.prepare_index_params()
-    wanted.add_index("vector", index_type="FLAT", metric_type="IP")
-    client.create_collection(NAME, schema=schema, index_params=wanted)
-    writing = 0.0
-    for ids, rows in documents(arguments):
-        start = time.perf_counter()
-        for first in range(0, len(ids), MILVUS_BATCH):
-            part = slice(first, first + MILVUS_BATCH)
-            client.insert(
-                NAME, [{"id": id, "vector": row.tolist()} for id, row in zip(ids[part], rows[part], strict=True)]
-            )
-        writing += time.perf_counter() - start
-    start = time.perf_counter()
-    client.flush(NAME)
-    client.load_collection(NAME)
-    building = time.perf_counter() - start
-    client.close()
-    return {"write_seconds": writing, "build_seconds": building}
-
-
-def _milvus(folder: Path) -> Any:
-    from pymilvus import MilvusClient
-
-    return MilvusClient(str(folder / "milvus.db"))
-
-
-async def search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Search what was built, and plain FAISS over the same vectors."""
-    if arguments.kind == MILVUS:
-        client = _milvus(arguments.folder)
-        client.load_collection(NAME)
-
-        async def ask_milvus(query: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float32]]:
-            (found,) = client.search(NAME, [query.tolist()], limit=arguments.depth, output_fields=["vector"])
-            return [hit["id"] for hit in found], np.array([hit["entity"]["vector"] for hit in found], np.float32)
-
-        return await compared(arguments, ask_milvus)
-
-    with processes.retriever(arguments.folder) as server:
-        remote = RemoteRetriever(server.url, timeout=600)
-        orders = []
-
-        async def ask(query: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float32]]:
-            pool = (await remote.retrieve(NAME, retriever.Search("", arguments.depth, query))).pool
-            orders.append(bool((np.diff(pool.scores) <= 0).all()))
-            return list(pool.ids), pool.embeddings
-
-        own, mapped = server.resident("RssAnon"), server.resident("RssFile")
-        row = await compared(arguments, ask)
-        row |= {
-            "own_MiB": server.resident("RssAnon") - own,
-            "mapped_MiB": server.resident("RssFile") - mapped,
-            "in_order": all(orders),
-        }
-        await remote.close()
-    catalog = LocalCatalog(arguments.folder / "indexes")
-    structure = catalog.describe(NAME).structure
-    catalog.close()
-    recall = {} if structure is None else structure.recall
-    return row | {"told_recall": recall.get(max(recall, default=0), 1.0)}
-
-
-async def compared(arguments: argparse.Namespace, ask: Search) -> dict[str, Any]:
-    queries = next(clustered(BLOCK, arguments.dimension, arguments.clusters, arguments.seed, first=10**6))
-    queries = queries[: arguments.queries]
-    start = time.perf_counter()
-    await ask(queries[-1])
-    opening = time.perf_counter() - start
-
-    matrix = np.concatenate([rows for _, rows in documents(arguments)])
-    plain = faiss.IndexFlatIP(arguments.dimension)
-    plain.add(matrix)
-    names = [f"document-{number}" for number in range(arguments.documents)]
-    ours, theirs, recalls, their_recalls, same = [], [], [], [], True
-    for query in queries:
-        start = time.perf_counter()
-        _, (rows,) = plain.search(query[None], arguments.depth)
-        ids, vectors = [names[row] for row in rows], matrix[rows]
-        theirs.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        found, their = await ask(query)
-        ours.append(time.perf_counter() - start)
-        order = np.argsort(-exact_scores(matrix, query), kind="stable")[: arguments.depth]
-        exact = {names[row] for row in order}
-        recalls.append(len(exact & set(found)) / len(exact))
-        their_recalls.append(len(exact & set(ids)) / len(exact))
-        same &= np.array_equal(their, matrix[[int(id.rpartition("-")[2]) for id in found]])
-        assert vectors.shape == their.shape
-    return {
-        "open_seconds": opening,
-        "p50_ms": 1e3 * float(np.percentile(ours, 50)),
-        "p99_ms": 1e3 * float(np.percentile(ours, 99)),
-        "faiss_p50_ms": 1e3 * float(np.percentile(theirs, 50)),
-        "faiss_p99_ms": 1e3 * float(np.percentile(theirs, 99)),
-        "recall": float(np.mean(recalls)),
-        "worst_recall": float(np.min(recalls)),
-        "faiss_recall": float(np.mean(their_recalls)),
-        "true_vectors": same,
-    }
-
-
-def in_another_process(step: str, kind: str, folder: Path, given: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "load_tests.bench_retrieval", "--step", step, "--kind", kind]
-    output = subprocess.run([*command, "--folder", str(folder), *given], check=True, stdout=subprocess.PIPE).stdout
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+def filled(folder: Path, kind: str, given: argparse.Namespace, tree: Path | None) -> dict[str, Any]:
+    """Return what `fill` does, by the version in a source tree, in a process of its own."""
+    command = [sys.executable, "-m", "load_tests.bench_retrieval", "--fill", str(folder), "--kinds", kind]
+    command += ["--documents", str(given.documents), "--dimension", str(given.dimension)]
+    path = os.pathsep.join([str((tree or Path.cwd()) / "service"), str(Path(__file__).parents[1])])
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path})
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+async def searched(servers: dict[str, Server], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row for each kind of search: percentiles by version, and FAISS's and the recall of the first."""
+    matrix = np.concatenate(list(clustered(given.documents, given.dimension)))
+    plain = faiss.IndexFlatIP(given.dimension)
+    plain.add(matrix)
+    queries = next(clustered(BLOCK, given.dimension, first=10**6))[: given.queries]
+    remotes = {name: RemoteRetriever(server.url, timeout=600) for name, server in servers.items()}
+    seconds: dict[tuple[str, str], list[float]] = {}
+    recalls, found = [], dict[str, int]()
+    for number, query in enumerate([queries[-1], *queries]):  # the first is a warm-up
+        for kind, fields in kinds_of_search(number, given.documents).items():
+            for name, remote in remotes.items():
+                start = time.perf_counter()
+                pool = (await remote.retrieve(NAME, Search(depth=given.depth, embedding=query, **fields))).pool
+                taken = time.perf_counter() - start
+                if number:
+                    seconds.setdefault((kind, name), []).append(taken)
+                    found[kind] = found.get(kind, 0) + len(pool)
+                if kind == "vectors" and name == "this":
+                    start = time.perf_counter()
+                    _, (rows,) = plain.search(query[None], given.depth)
+                    ids, _vectors = [str(row) for row in rows], matrix[rows]
+                    if number:
+                        seconds.setdefault((kind, "faiss"), []).append(time.perf_counter() - start)
+                        recalls.append(len(set(ids) & set(pool.ids)) / len(ids))
+                        assert np.abs(pool.embeddings - matrix[[int(id) for id in pool.ids]]).max() < 2e-3
+    for remote in remotes.values():
+        await remote.close()
+    lines: dict[str, dict[str, Any]] = {}
+    for (kind, name), times in seconds.items():
+        line = lines.setdefault(kind, {"search": kind, "found": found[kind] / len(queries) / len(remotes)})
+        line |= report.percentiles(times, of="p{}_ms" if name == "this" else name + "_p{}_ms")
+    lines["vectors"]["recall"] = float(np.mean(recalls))
+    return list(lines.values())
+
+
+async def at_a_time(server: Server, callers: int, given: argparse.Namespace) -> float:
+    """Return the searches a second of so many callers without a pause."""
+    remote, done = RemoteRetriever(server.url, timeout=600), 0
+    queries = next(clustered(BLOCK, given.dimension, first=10**6))
+    stop = time.perf_counter() + given.seconds
+
+    async def caller(number: int) -> None:
+        nonlocal done
+        while time.perf_counter() < stop:
+            query = queries[(number + done * callers) % len(queries)]
+            await remote.retrieve(NAME, Search("", given.depth, query))
+            done += 1
+
+    await asyncio.gather(*(caller(number) for number in range(callers)))
+    await remote.close()
+    return done / float(given.seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--dimension", type=int, default=384)
-    parser.add_argument("--clusters", type=int, default=2_000)
     parser.add_argument("--depth", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=50)
-    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, MILVUS], default=[*KINDS, MILVUS])
-    parser.add_argument("--seed", type=int, default=0)
-    for internal in ("--step", "--kind", "--folder"):
-        parser.add_argument(internal, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.step:
-        arguments.folder = Path(arguments.folder)
-        print(json.dumps(build(arguments) if arguments.step == "build" else asyncio.run(search(arguments))))
+    parser.add_argument("--callers", type=int, nargs="*", default=[1, 2, 8, 16], help="at the same time")
+    parser.add_argument("--seconds", type=float, default=10, help="of so many callers")
+    parser.add_argument("--kinds", nargs="+", default=["flat", "ivf"])
+    parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
+    parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.fill:
+        print(json.dumps(fill(given.fill, given.kinds[0], given.documents, given.dimension)))
         return
-
-    given = [
-        f"--{name}={getattr(arguments, name)}"
-        for name in ("documents", "dimension", "clusters", "depth", "queries", "seed")
-    ]
-    rows = report.Rows("retrieval")
-    unlike = {"own_MiB": 0, "mapped_MiB": 0, "in_order": True, "told_recall": 1.0}  # what milvus does not tell
-    for kind in arguments.kinds:
-        with tempfile.TemporaryDirectory() as folder:
-            row = {"kind": kind, "documents": arguments.documents, "depth": arguments.depth, "cores": os.cpu_count()}
-            row |= in_another_process("build", kind, Path(folder), given)
-            row |= unlike | in_another_process("search", kind, Path(folder), given)
-            rows.append(row)
-    ratios = {f"bare_faiss_over_ours_{row['kind']}": row["faiss_p50_ms"] / row["p50_ms"] for row in rows}
-    if "flat" in arguments.kinds:
-        ratios["bare_faiss_over_ours"] = ratios["bare_faiss_over_ours_flat"]
-    report.write("retrieval", rows, ratios)
+    rows, ratios = report.Rows("retrieval"), dict[str, float]()
+    for kind in given.kinds:
+        with ExitStack() as stack, checkout(given.beside) as tree:
+            trees = {"this": None} if tree is None else {"this": None, "before": tree}
+            servers = {}
+            for name, each in trees.items():
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                rows.append({"kind": kind, "search": f"none, {name}", **filled(folder, kind, given, each)})
+                servers[name] = stack.enter_context(processes.retriever(folder, tree=each))
+            for row in asyncio.run(searched(servers, given)):
+                rows.append({"kind": kind, **row})
+                if "faiss_p50_ms" in row:
+                    ratios[f"ours_over_faiss_{kind}"] = row["p50_ms"] / row["faiss_p50_ms"]
+                if tree is not None:
+                    ratios[f"over_before_{kind}_{row['search']}"] = row["p50_ms"] / row["before_p50_ms"]
+            for callers in given.callers:
+                rates = {name: asyncio.run(at_a_time(server, callers, given)) for name, server in servers.items()}
+                memory = {"own_MiB": servers["this"].resident(), "mapped_MiB": servers["this"].resident("RssFile")}
+                named = {"a_second" if name == "this" else f"{name}_a_second": rate for name, rate in rates.items()}
+                rows.append({"kind": kind, "search": f"vectors, {callers} at a time", **named, **memory})
+    rows.write(ratios)
 
 
 if __name__ == "__main__":

@@ -1,189 +1,162 @@
-"""`make bench-selection`: the incremental session and the paper's literal algorithm, in one process.
+"""`make bench NAME=selection`: sessions of the algorithm, without a service, on one thread.
 
-Both run on one BLAS thread (set by the Makefile), as a server runs many sessions side by side. The time of the literal
-reference includes its N x N kernel, that of the session its bandwidth and everything else it computes. `--look-ahead`
-compares the session with and without rows computed ahead instead, by CPU time, in alternation. `--beside COMMIT`
-compares sessions in the rounds of `--rounds` with those of another commit, from a checkout of it, in turn.
+*literal* compares the paper's method as it runs here with its pseudocode (`tests/selection/literal.py`), whose time
+includes its N x N kernel, in one process. *sessions* has the CPU time of whole sessions, in rounds as the service makes
+them, from the pool to the expected loss. With `--beside COMMIT` each session runs in the version of that
+commit too, in turn.
 """
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy; a server runs many sessions side by side
 
 import argparse
 import json
-import os
+import statistics
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 
-from boundarymorph.selection import Config, Pool, SelectionSession
+from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.geometry import median_distance
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.rounds import growing
-from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from load_tests import report
 from load_tests.processes import checkout
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered, play
 
-
-def select(pool: Pool, scores: Scores, budget: int, k: int, config: Config | None = None) -> SelectionSession:
-    session = play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
-    session.selection()
-    return session
+TERMS, SHARE = 8, 0.2  # of a query, and of the documents that have each
 
 
-def seconds_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> float:
+def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Yield seconds of the session and of the pseudocode, whether they picked the same, and the session's memory."""
+    pool, scores = clustered(size, dimension, 2, np.float32)
     start = time.perf_counter()
-    select(pool, scores, budget, k)
-    return time.perf_counter() - start
+    matrix = literal.augmented_kernel(pool, median=median_distance(pool.embeddings))
+    kernel = time.perf_counter() - start
+    for budget in budgets:
+        seconds = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            session = play(SelectionSession(pool, budget=budget, k=k), scores)
+            chosen = session.selection().documents.tolist()
+            seconds.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        reference = literal.run(pool, scores, budget, k, matrix=matrix)
+        loop = time.perf_counter() - start
+        tracemalloc.start()
+        play(SelectionSession(pool, budget=budget, k=k), scores).selection()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        yield {
+            "N": size,
+            "d": dimension,
+            "B": budget,
+            "seconds": min(seconds),
+            "literal_seconds": kernel + loop,
+            "ratio": (kernel + loop) / min(seconds),
+            "ratio_without_kernel": loop / min(seconds),
+            "same_picks": [each.document for each in session.history] == reference.picks
+            and chosen == reference.selected,
+            "peak_over_8BN": peak / (8 * budget * size),
+        }
 
 
-def look_ahead_row(pool: Pool, scores: Scores, budget: int, k: int, method: str, repeats: int) -> dict[str, object]:
-    """Return CPU seconds of the fastest of `repeats` selections with and without look-ahead, in alternation."""
-    seconds: dict[int, list[float]] = {LOOK_AHEAD_FROM: [], sys.maxsize: []}
-    for _ in range(repeats):
-        for first, times in seconds.items():
-            with patch("boundarymorph.selection.session.LOOK_AHEAD_FROM", first):
-                start = time.process_time()
-                select(pool, scores, budget, k, METHODS[method])
-                times.append(time.process_time() - start)
-    ahead, plain = (min(times) for times in seconds.values())
-    return {
-        "pool": len(pool),
-        "dimension": pool.embeddings.shape[1],
-        "budget": budget,
-        "method": method,
-        "cpu_seconds": ahead,
-        "cpu_seconds_without": plain,
-        "ratio": plain / ahead,
-    }
+def with_words(size: int, dimension: int, seed: int) -> tuple[Pool, Scores]:
+    """Return a pool with BM25 and words of the query, and the cross-encoder's scores."""
+    pool, scores = clustered(size, dimension, seed, np.float32)
+    rng = np.random.default_rng(seed)
+    features = {"bm25": np.maximum(rng.normal(size=size) + 2 * scores - 1, 0.0)}
+    return replace(pool, features=features, terms=rng.uniform(size=(TERMS, size)) < SHARE), scores
+
+
+def played(pool: Pool, scores: Scores, budget: int, k: int, method: str) -> float:
+    """Return the CPU seconds of one session."""
+    start = time.process_time()
+    session = SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
+    while (left := budget - session.spent) and (asked := session.ask(growing(session.spent, left, budget))).size:
+        session.tell(asked, scores[asked])
+    session.selection()
+    session.expected_loss()
+    return time.process_time() - start
 
 
 class Worker:
-    """A process that runs sessions of the service from one source tree, on one BLAS thread."""
+    """A process that runs sessions of the version in one source tree: a line of JSON for each, answered by seconds."""
 
-    def __init__(self, tree: Path, pool: dict[str, int]) -> None:
-        path = os.pathsep.join([str(tree / "service"), str(Path.cwd())])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "load_tests.selection_worker"],
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._send(pool)
+    def __init__(self, tree: Path | None, size: int, dimension: int) -> None:
+        path = os.pathsep.join([str((tree or Path.cwd()) / "service"), str(Path(__file__).parents[1])])
+        command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]
+        environment = os.environ | {"PYTHONPATH": path}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
 
-    def seconds(self, session: dict[str, object]) -> float:
+    def seconds(self, **session: Any) -> float:
         """Return the CPU seconds of one session."""
-        self._send(session)
-        assert self._process.stdout is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(session), file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
     def close(self) -> None:
+        """End the process."""
         self._process.communicate()
 
-    def _send(self, line: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(line) + "\n")
-        self._process.stdin.flush()
 
-
-def round_sizes(rounds: str, budget: int) -> list[int]:
-    """Documents of each round: "auto", as the service has them by default, or of this size."""
-    sizes: list[int] = []
-    while (left := budget - sum(sizes)) > 0:
-        sizes.append(growing(sum(sizes), left, budget) if rounds == "auto" else min(int(rounds), left))
-    return sizes
-
-
-def beside_rows(tree: Path, arguments: argparse.Namespace, dimension: int) -> Iterator[dict[str, object]]:
-    """Yield CPU seconds of the fastest of `repeats` sessions of each version, in alternation."""
-    pool = {"size": arguments.pool, "dimension": dimension, "seed": arguments.seed}
-    now, before = Worker(Path.cwd(), pool), Worker(tree, pool)
-    methods = ((DEFAULT, True), (DEFAULT, False), (PAPER, False))
-    for (method, bm25), rounds, budget in product(methods, arguments.rounds, arguments.budgets):
-        session = {"method": method, "bm25": bm25, "k": arguments.k, "rounds": round_sizes(rounds, budget)}
-        runs = [(before.seconds(session), now.seconds(session)) for _ in range(arguments.repeats)]
-        old, new = (min(seconds) for seconds in zip(*runs, strict=True))
-        row = {"pool": arguments.pool, "dimension": dimension, **session, "rounds": rounds, "budget": budget}
-        yield {**row, "cpu_seconds_before": old, "cpu_seconds": new, "ratio": old / new}
-    now.close()
-    before.close()
-
-
-def peak_bytes_of_select(pool: Pool, scores: Scores, budget: int, k: int) -> int:
-    """Return the peak of allocated memory without the pool and its embeddings."""
-    tracemalloc.start()
-    select(pool, scores, budget, k)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
+def session_rows(given: argparse.Namespace, tree: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield the median CPU time of a session of each method, and that of the version beside it."""
+    for size, dimension in product(given.pools, given.dimensions):
+        trees = {"": None} if tree is None else {"": None, "before_": tree}
+        workers = {name: Worker(each, size, dimension) for name, each in trees.items()}
+        for method, budget in product(METHODS, given.budgets):
+            runs: dict[str, list[float]] = {name: [] for name in workers}
+            for _, (name, worker) in product(range(given.repeats), workers.items()):
+                runs[name].append(worker.seconds(method=method, budget=budget, k=given.k))
+            medians = {f"{name}cpu_ms": 1e3 * statistics.median(seconds) for name, seconds in runs.items()}
+            row = {"N": size, "d": dimension, "method": method, "B": budget, **medians}
+            yield row | {"sessions_a_second_and_core": 1e3 / medians["cpu_ms"]}
+        for worker in workers.values():
+            worker.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pool", type=int, default=10_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--pools", type=int, nargs="+", default=[1_000, 10_000], help="of sessions; the largest: literal"
+    )
     parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 1024])
-    parser.add_argument("--budgets", type=int, nargs="+", default=[25, 50, 100, 200, 500])
+    parser.add_argument("--budgets", type=int, nargs="+", default=[25, 50, 100], help="of sessions")
+    parser.add_argument("--literal-budgets", type=int, nargs="*", default=[25, 100, 500])
     parser.add_argument("--k", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--look-ahead", action="store_true", help="with and without it, of both methods")
-    parser.add_argument("--beside", metavar="COMMIT", help="sessions in rounds beside those of another commit")
-    parser.add_argument("--rounds", nargs="+", default=["auto", "5"], help="with --beside: documents of a round")
-    arguments = parser.parse_args()
-
-    if arguments.beside:
-        rows = report.Rows("selection_beside")
-        with checkout(arguments.beside) as tree:
-            for dimension in arguments.dimensions:
-                for row in beside_rows(tree, arguments, dimension):
-                    rows.append(row)
-        report.write("selection_beside", rows, {})
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
+    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        pool, scores = with_words(given.worker[0], given.worker[1], seed=2)
+        for line in sys.stdin:
+            print(played(pool, scores, **json.loads(line)), flush=True)
         return
-    rows = report.Rows("selection_look_ahead" if arguments.look_ahead else "selection")
-    for dimension in arguments.dimensions:
-        pool, scores = clustered(arguments.pool, dimension, arguments.seed, np.float32)
-        if arguments.look_ahead:
-            for budget, method in product(arguments.budgets, METHODS):
-                rows.append(look_ahead_row(pool, scores, budget, arguments.k, method, arguments.repeats))
-            continue
-        start = time.perf_counter()
-        matrix = literal.augmented_kernel(pool, median=median_distance(pool.embeddings))
-        kernel_seconds = time.perf_counter() - start
-        for budget in arguments.budgets:
-            session = select(pool, scores, budget, arguments.k)
-            fast = min(seconds_of_select(pool, scores, budget, arguments.k) for _ in range(arguments.repeats))
-            start = time.perf_counter()
-            reference = literal.run(pool, scores, budget, arguments.k, matrix=matrix)
-            loop_seconds = time.perf_counter() - start
-            peak = peak_bytes_of_select(pool, scores, budget, arguments.k)
-            rows.append(
-                {
-                    "pool": arguments.pool,
-                    "dimension": dimension,
-                    "budget": budget,
-                    "fast_seconds": fast,
-                    "literal_seconds": kernel_seconds + loop_seconds,
-                    "ratio": (kernel_seconds + loop_seconds) / fast,
-                    "ratio_without_kernel": loop_seconds / fast,
-                    "same_picks": [o.document for o in session.history] == reference.picks
-                    and session.selection().documents.tolist() == reference.selected,
-                    "peak_bytes": peak,
-                    "peak_over_8BN": peak / (8 * budget * arguments.pool),
-                }
-            )
-        del matrix
-    if arguments.look_ahead:
-        report.write("selection_look_ahead", rows, {})
-        return
-    ratios = {f"literal_over_fast_d{row['dimension']}_B{row['budget']}": float(row["ratio"]) for row in rows}
-    report.write("selection", rows, ratios)
+    rows = report.Rows("selection")
+    with checkout(given.beside) as tree:
+        for row in session_rows(given, tree):
+            rows.append(row)
+    ratios = {}
+    for dimension in given.dimensions:
+        for row in literal_rows(max(given.pools), dimension, given.literal_budgets, given.k, min(given.repeats, 5)):
+            rows.append(row)
+            ratios[f"literal_over_session_d{dimension}_B{row['B']}"] = row["ratio"]
+    rows.write(ratios)
 
 
 if __name__ == "__main__":

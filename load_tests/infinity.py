@@ -1,21 +1,17 @@
-"""Infinity, another inference server, in its own environment, for comparisons with the service.
+"""Infinity, another inference server, in an environment of its own, for comparisons."""
 
-python -m load_tests.infinity build/infinity build/minilm --port 7997
-"""
-
-import argparse
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
 from load_tests.processes import Server
+from tests.patience import PATIENCE, until
+from tests.ports import free_port
 
 REQUIREMENTS = (
     "infinity-emb[server,torch]==0.0.77",
@@ -38,150 +34,55 @@ REQUIREMENTS = (
     "uvicorn==0.32.1",
 )
 # How the model is run, of what `infinity_emb v2 --help` offers.
-RUN = ("--engine", "torch", "--dtype", "float32", "--no-bettertransformer", "--no-compile")
-START_SECONDS = 300.0
-STOP_SECONDS = 20.0
-LOG = "server.log"
-_STAMP = "installed.txt"
+RUN = ("--engine", "torch", "--dtype", "float32", "--device", "cpu", "--no-bettertransformer", "--no-compile")
+# Answers out of a cache would measure the cache.
+OPTIONS = (*RUN, "--batch-size", "32", "--no-model-warmup", "--no-vector-disk-cache", "--no-trust-remote-code")
+OFFLINE = dict.fromkeys(("DO_NOT_TRACK", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 
 
 def environment(directory: Path) -> Path:
     """Return a virtual environment with the REQUIREMENTS in this folder; it is rebuilt only if they have changed."""
-    stamp = directory / _STAMP
+    stamp = directory / "installed.txt"
     wanted = "\n".join((sys.version, *REQUIREMENTS, ""))
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
-        return directory
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], check=True)
-    python = directory.absolute() / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
-    stamp.write_text(wanted, encoding="utf-8")
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], check=True)
+        python = directory.absolute() / "bin" / "python"
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+        stamp.write_text(wanted, encoding="utf-8")
     return directory
 
 
 @contextmanager
-def serving(
-    environment: Path,
-    model_folder: Path,
-    port: int,
-    *,
-    batch_size: int = 32,
-    threads: int | None = None,
-    options: Sequence[str] = RUN,
-) -> Iterator[Server]:
-    """Start a server on loopback that reranks with the model, yield it, and stop it at the end.
+def serving(directory: Path, model: Path) -> Iterator[Server]:
+    """Run Infinity in this environment with a model, yield it when it has reranked something, and stop it at the end.
 
-    threads: of one forward pass, by default torch's number. options: for `infinity_emb v2`, instead of RUN. The output
-    is in the environment's server.log.
-    Raises RuntimeError if the port is taken or the server does not answer a first request in START_SECONDS.
+    Its output is in `server.log` there.
     """
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise RuntimeError(f"port {port} is taken, so another server would be measured")
-    home = environment.absolute()
-    log = home / LOG
-    with log.open("wb") as output:
+    home, port = environment(directory).absolute(), free_port()
+    command = [str(home / "bin" / "infinity_emb"), "v2", "--model-id", str(model.absolute()), "--port", str(port)]
+    # Threads that spin at a barrier would take cores from the threads that they wait for.
+    variables = os.environ | OFFLINE | {"HF_HOME": str(home / "cache"), "OMP_WAIT_POLICY": "PASSIVE"}
+    with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            _command(home, model_folder, port, batch_size, options),
+            [*command, "--host", "127.0.0.1", "--log-level", "warning", *OPTIONS],
             cwd=home,
-            env=_variables(home, threads),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
+            env=variables,
+            stdout=log,
             stderr=subprocess.STDOUT,
         )
+    server = Server(process, f"http://127.0.0.1:{port}")
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait(process, url, log)
-        yield Server(process, url)
+        until(lambda: _reranks(server), PATIENCE)
+        yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
-def rerank(client: httpx.Client, query: str, texts: Sequence[str], *, raw: bool = False) -> list[float]:
-    """Return scores in the order of the texts: sigmoids, or logits if raw. client: with the base URL of `serving`."""
-    answer = client.post("/rerank", json={"query": query, "documents": list(texts), "raw_scores": raw})
-    answer.raise_for_status()
-    scores = {result["index"]: float(result["relevance_score"]) for result in answer.json()["results"]}
-    return [scores[position] for position in range(len(texts))]
-
-
-def _command(home: Path, model_folder: Path, port: int, batch_size: int, options: Sequence[str]) -> list[str]:
-    return [
-        str(home / "bin" / "infinity_emb"),
-        "v2",
-        *("--model-id", str(model_folder.absolute())),
-        *("--served-model-name", model_folder.absolute().name),
-        *("--host", "127.0.0.1", "--port", str(port)),
-        *("--device", "cpu"),
-        *("--batch-size", str(batch_size)),
-        "--no-model-warmup",
-        # Answers out of a cache would measure the cache.
-        "--no-vector-disk-cache",
-        "--no-trust-remote-code",
-        *("--log-level", "warning"),
-        *options,
-    ]
-
-
-def _variables(home: Path, threads: int | None) -> dict[str, str]:
-    """Return the server's environment variables: nothing is downloaded or reported, and caches stay in the folder."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("INFINITY_")}
-    variables |= {
-        "DO_NOT_TRACK": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_HOME": str(home / "cache"),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_OFFLINE": "1",
-        "INFINITY_ANONYMOUS_USAGE_STATS": "0",
-        "INFINITY_HOME": str(home / "cache"),
-        # Threads that spin at a barrier would take cores from the threads that they wait for.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_OFFLINE": "1",
-    }
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        variables.pop(name, None)
-        if threads is not None:
-            variables[name] = str(threads)
-    return variables
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Wait until the server has answered a request."""
-    until = time.monotonic() + START_SECONDS
-    with httpx.Client(base_url=url, timeout=START_SECONDS, trust_env=False) as client:
-        while process.poll() is None and time.monotonic() < until:
-            try:
-                rerank(client, "ready", ["yes"])
-            except httpx.HTTPError:
-                time.sleep(0.2)
-            else:
-                return
-    last = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-    raise RuntimeError(f"infinity has not started; {log} ends with:\n{last}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("environment", type=Path)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--port", type=int, default=7997)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--threads", type=int)
-    given = parser.parse_args()
-    folder = environment(given.environment)
-    with serving(folder, given.model, given.port, batch_size=given.batch_size, threads=given.threads) as server:
-        print(f"serving {given.model} at {server.url}; Ctrl-C ends it")
-        try:
-            while True:
-                time.sleep(3600)
-        except KeyboardInterrupt:
-            pass
-
-
-if __name__ == "__main__":
-    main()
+def _reranks(server: Server) -> bool:
+    assert server.process.poll() is None, "infinity has ended; its server.log says why"
+    try:
+        body = {"query": "ready", "documents": ["yes"]}
+        return httpx.post(f"{server.url}/rerank", json=body, timeout=PATIENCE, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

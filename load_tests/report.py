@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +29,20 @@ class Rows(list[Mapping[str, Any]]):
         _save(self._name, self, {}, complete=False)
         print("  ".join(f"{key} {_shown(value)}" for key, value in row.items() if value != ""), flush=True)
 
+    def write(self, ratios: Mapping[str, float] | None = None) -> None:
+        """Write the report. ratios: the figures for claims, all measured in this run."""
+        names = list(dict.fromkeys(key for row in self for key in row))
+        table = Table(title=self._name)
+        for name in names:
+            table.add_column(name, justify="right")
+        for row in self:
+            table.add_row(*(_shown(row.get(name, "")) for name in names))
+        console = Console(width=max(80, 16 * len(names)))
+        console.print(table)
+        for key, value in (ratios or {}).items():
+            console.print(f"{key}: {value:.3g}")
+        console.print(f"written to {_save(self._name, self, ratios or {}, complete=True)}")
+
 
 def run(main: Callable[[], None]) -> None:
     """Run a benchmark; Ctrl-C stops it without a traceback."""
@@ -38,18 +53,9 @@ def run(main: Callable[[], None]) -> None:
         sys.exit(STOPPED)
 
 
-def write(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]) -> None:
-    """Write a report. rows: all with the same keys; ratios: the figures for claims, all measured in this run."""
-    table = Table(title=name)
-    for key in rows[0]:
-        table.add_column(key, justify="right")
-    for row in rows:
-        table.add_row(*(_shown(value) for value in row.values()))
-    console = Console(width=max(80, 16 * len(rows[0])))
-    console.print(table)
-    for key, value in ratios.items():
-        console.print(f"{key}: {value:.3g}")
-    console.print(f"written to {_save(name, rows, ratios, complete=True)}")
+def percentiles(seconds: Sequence[float], *, shares: Sequence[int] = (50, 99), of: str = "p{}_ms") -> dict[str, float]:
+    """Return percentiles of seconds in milliseconds, under names made of the share; nan where there are none."""
+    return {of.format(share): float(np.percentile(seconds, share)) * 1e3 if seconds else np.nan for share in shares}
 
 
 def _save(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float], *, complete: bool) -> Path:

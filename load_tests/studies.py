@@ -1,84 +1,402 @@
-"""What the evaluations on tables of known scores share: reading the tables, pools without words, Markdown."""
+"""`make evaluation STUDY=name`: what the parts and the options of a session bring, on tables of known scores.
+
+python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [--every 4]
+
+A study is an entry of STUDIES: a function that yields rows of one question (settings and measurements), and how to make
+a table of them. Means are over the settings and questions of a table, then over tables, in %; a change is paired by
+question, with its standard error. Writes NAME.md and NAME.json. Without the texts of a table in --collections (BEIR
+folders), which words of the query a document has is unknown.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
+import pandas as pd  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import datasets, tables
 from boundarymorph.evaluation.grids import grid
+from boundarymorph.evaluation.metrics import normalised_gain
+from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.selection import Pool
+from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionConfig, SelectionSession, TrendConfig
+from boundarymorph.selection.features import standardised
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.rounds import growing
+from load_tests import report
 
-Row = Mapping[str, Any]
-
-
-def normalised_discounted_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
-    """nDCG (Jarvelin and Kekalainen 2002) of the chosen positions in their order, over that of the best `gains` (N,):
-    each divided by log2(1 + rank)."""
-    discounts = 1 / np.log2(np.arange(2, len(chosen) + 2))
-    best = np.sort(gains)[::-1][: len(chosen)]
-    ideal = float(best @ discounts[: len(best)])
-    return float(gains[chosen] @ discounts) / ideal if ideal > 0 else float("nan")
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the options that each of them has: TABLES, --collections and --every."""
-    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("tables", type=read_all, help="folder of .npz tables")
-    options.add_argument("--collections", type=Path, help="folder of BEIR folders with their texts")
-    options.add_argument("--every", type=int, default=1, help="only every so many queries")
-    return options
+Row = dict[str, Any]
+Scores = NDArray[np.float64]
+BUDGETS, KS = (25, 50), (50, 100, 200)
+SMALL_KS = (5, 10, 20, 50, 100, 200)
+LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
+CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row in which nothing is to be lost
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; of its tables, those have texts whose texts are in --collections."""
-    given = parser.parse_args()
-    if given.collections is not None:
-        given.tables = with_texts(given.tables, given.collections)
-    for table in given.tables:
-        if "terms" not in table.provides:
-            print(f"{table.name}: without its texts (--collections), which words of a query a document has is unknown")
-    return given
+@dataclass(frozen=True)
+class Study:
+    """rows: of a question, whose number seeds what is drawn; by: settings that make a line; columns: one that makes
+    columns of the first metric; base: settings of the lines from which changes are counted."""
+
+    title: str
+    rows: Callable[[Question, int], Iterator[Row]]
+    by: tuple[str, ...]
+    metrics: tuple[str, ...] = ("ce_ncg",)
+    columns: str | None = None
+    base: Mapping[str, Any] | None = None
+
+    def table(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the lines of the study's table."""
+        frame = pd.DataFrame(rows)
+        by, lines = list(self.by), []
+        of_questions = frame.groupby([*by, "table", "query"])[list(self.metrics)].mean()
+        for key in frame[by].drop_duplicates().itertuples(index=False, name=None):
+            line: Row = dict(zip(by, key, strict=True))
+            mine = of_questions.loc[key]
+            if self.columns:
+                cells = frame[(frame[by] == list(key)).all(axis=1)].groupby(
+                    [self.columns, "table", "query"], sort=False
+                )
+                for value, means in _over_tables(cells[self.metrics[0]].mean(), [self.columns]).items():
+                    line[f"{self.columns} = {value}"] = f"{100 * means:.1f}"
+            for metric in self.metrics:
+                by_table = mine[metric].groupby("table", sort=False).mean()
+                line |= {f"{metric}: {name}": f"{100 * mean:.1f}" for name, mean in by_table.items()}
+                line[metric] = f"{100 * by_table.mean():.1f}"
+                if self.base is not None:
+                    original = of_questions.loc[tuple((line | dict(self.base))[name] for name in by)]
+                    line[f"{metric}, change"] = _change(mine[metric] - original[metric])
+            lines.append(line)
+        return lines
 
 
-def read_all(folder: str) -> list[ScoreTable]:
-    """Read the tables of a folder. Raises argparse.ArgumentTypeError if there are none."""
-    found = [tables.read(path) for path in sorted(Path(folder).glob("*.npz"))]
-    if not found:
-        raise argparse.ArgumentTypeError(f"there is no .npz in {folder}")
-    return found
+def _over_tables(means: pd.Series, by: list[str]) -> pd.Series:
+    """Return means over the questions of a table, then over tables. means: by (*by, table, query)."""
+    return means.groupby([*by, "table"], sort=False).mean().groupby(by, sort=False).mean()
 
 
-def with_texts(found: Sequence[ScoreTable], folder: Path) -> list[ScoreTable]:
-    """Return the tables, with texts and terms where a BEIR folder in `folder` has all of them."""
-    collections = [datasets.load(str(path.parent)) for path in sorted(folder.glob("*/corpus.jsonl*"))]
-    return [tables.with_texts_of(table, collections) for table in found]
+def _change(changes: pd.Series) -> str:
+    """Return the mean over tables of paired changes by (table, query), in points, and its standard error."""
+    groups = changes.groupby("table", sort=False)
+    errors = groups.std(ddof=1) / np.sqrt(groups.count())
+    return f"{100 * groups.mean().mean():+.2f} ({100 * np.sqrt(np.square(errors).sum()) / len(errors):.2f})"
 
 
 def without_words(pool: Pool) -> Pool:
-    """Return the pool without BM25 and without terms."""
-    others = {name: signal for name, signal in pool.features.items() if name != "bm25"}
-    return replace(without_terms(pool), features=others)
+    """Return the pool without BM25 and without what is known of the words of the query that each document has."""
+    return replace(pool, features={name: of for name, of in pool.features.items() if name != "bm25"}, terms=None)
 
 
-def without_terms(pool: Pool) -> Pool:
-    """Return the pool without what is known of the words of the query that each document has."""
-    return replace(pool, terms=None)
+def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
+    """Return all positions: the first `budget` of them by score, the others behind them as they came."""
+    return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
 
 
-def by_score(scores: NDArray[np.float64], scored: int) -> NDArray[np.intp]:
-    """Return the positions of (N,) scores: the first `scored` of them by score, the others behind them as they came."""
-    return np.concatenate([np.argsort(-scores[:scored], kind="stable"), np.arange(scored, len(scores))])
+def ndcg(chosen: NDArray[np.intp], gains: Scores) -> float:
+    """Return nDCG@10 (Jarvelin and Kekalainen 2002) of the chosen positions in their order; nan where nothing gains."""
+    discounts = 1 / np.log2(np.arange(2, 12))[: len(chosen)]
+    ideal = float(np.sort(gains)[::-1][: len(discounts)] @ discounts[: len(gains)])
+    return float(gains[chosen[:10]] @ discounts) / ideal if ideal > 0 else float("nan")
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return a table of rows with the same keys."""
-    head = list(rows[0])
-    return grid(head, ([str(row[name]) for name in head] for row in rows), texts=0)
+def stops(
+    pool: Pool,
+    scores: Scores,
+    k: int,
+    at: Sequence[int],
+    config: Config | None = None,
+    size: int | None = 1,
+    **more: Any,
+) -> Iterator[tuple[int, SelectionSession]]:
+    """Play a session in rounds of a size, or in growing ones for None, and yield it after each number of calls."""
+    session = SelectionSession(pool, budget=max(at), k=k, config=config or METHODS[DEFAULT], **more)
+    for budget in at:
+        while (left := budget - session.spent) > 0:
+            asked = session.ask(min(size or growing(session.spent, left, max(at)), left))
+            if not asked.size:
+                break
+            session.tell(asked, scores[asked])
+        yield budget, session
+
+
+def sets(pool: Pool, scores: Scores, k: int, at: Sequence[int], **options: Any) -> Iterator[tuple[int, Selection]]:
+    """Yield the set after each number of calls. Growing rounds depend on the budget: each has a session of its own."""
+    if options.get("size", 1) is None and len(at) > 1:
+        for budget in at:
+            yield from sets(pool, scores, k, (budget,), **options)
+    else:
+        yield from ((budget, session.selection()) for budget, session in stops(pool, scores, k, at, **options))
+
+
+VARIANTS: Mapping[str, Config] = {
+    "default": TrendConfig(),
+    "default, without BM25 and words": TrendConfig(),
+    "default, without the query's words": TrendConfig(),
+    "default, without a trend": TrendConfig(weight=0.0),
+    "default, boundary gap throughout": TrendConfig(acquisition=Explore(gap_calls=1_000_000)),
+    "default, value at the cutoff throughout": TrendConfig(acquisition=Explore(gap_calls=0)),
+    "default, without the retrieval bonus": TrendConfig(bonus=0.0),
+    "the paper's": SelectionConfig(),
+    "the paper's, told log-odds": SelectionConfig(),
+}
+
+
+def ablations(question: Question, number: int) -> Iterator[Row]:
+    """The default with one thing about it taken away, and the paper's method told log-odds on a linear scale."""
+    with np.errstate(divide="ignore"):
+        odds = np.log(question.scores) - np.log1p(-question.scores)
+    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
+    for (name, config), k in product(VARIANTS.items(), KS):
+        pool = without_words(question.pool) if name.endswith("BM25 and words") else question.pool
+        pool = replace(pool, terms=None) if name.endswith("query's words") else pool
+        told = np.clip(0.5 + odds / (2 * LOG_ODDS), 0.0, 1.0) if name.endswith("log-odds") else question.scores
+        for budget, chosen in sets(pool, told, k, BUDGETS, config=config):
+            by_people = np.nan if relevant is None else normalised_gain(chosen.documents, relevant)
+            by_scorer = normalised_gain(chosen.documents, question.scores)
+            yield {"variant": name, "B": budget, "k": k, "ce_ncg": by_scorer, "ncg": by_people}
+
+
+def rounds(question: Question, number: int) -> Iterator[Row]:
+    """Rounds of n; n = 1 is the sequential session."""
+    for (method, config), size, k in product(METHODS.items(), (1, 2, 5, 10, 25), KS):
+        for budget, chosen in sets(question.pool, question.scores, k, BUDGETS, config=config, size=size):
+            gain = normalised_gain(chosen.documents, question.scores)
+            yield {"method": method, "round": size, "B": budget, "k": k, "ce_ncg": gain}
+
+
+def paces(question: Question, number: int) -> Iterator[Row]:
+    """Growing rounds, single calls, the paper's method and the first B reranked, with and without words."""
+    options: dict[str, dict[str, Any]] = {
+        "one by one": {},
+        "growing rounds": {"size": None},
+        "rounds of 5": {"size": 5},
+    }
+    options["the paper's, one by one"] = {"config": METHODS[PAPER]}
+    for words, k in product(("yes", "no"), SMALL_KS):
+        pool = question.pool if words == "yes" else without_words(question.pool)
+        for budget in (10, 25, 50):
+            first = normalised_gain(first_by_score(question.scores, budget)[:k], question.scores)
+            yield {"words": words, "calls": "the first B, reranked", "B": budget, "k": k, "ce_ncg": first}
+        for calls, each in options.items():
+            for budget, chosen in sets(pool, question.scores, k, (10, 25, 50), **each):
+                gain = normalised_gain(chosen.documents, question.scores)
+                yield {"words": words, "calls": calls, "B": budget, "k": k, "ce_ncg": gain}
+
+
+def few(question: Question, number: int) -> Iterator[Row]:
+    """One to a hundred calls against none and against the first B, and the expected loss beside the actual one; for the
+    scorer, and for one that says yes to one document in 200, the best ones, and no to the others."""
+    yes = np.zeros(len(question.scores))
+    yes[np.argsort(-question.scores, kind="stable")[: max(len(yes) // 200, 1)]] = 1.0
+    scorers, at = {"as it is": question.scores, "one yes in 200": yes}, (0, 1, 2, 3, 5, 10, 25, 50, 100)
+    for (scorer, scores), words, k, budget in product(scorers.items(), ("yes", "no"), (5, 10, 50, 100), at):
+        pool = question.pool if words == "yes" else without_words(question.pool)
+        ((_, session),) = stops(pool, scores, k, (budget,), size=None)
+        expected = session.expected_loss()
+        gains = {
+            "default": normalised_gain(session.selection().documents, scores),
+            "first B": normalised_gain(first_by_score(scores, budget)[:k], scores),
+            "retriever": normalised_gain(np.arange(min(k, len(pool))), scores),
+        }
+        for how, gain in gains.items():
+            losses = {"loss": 1 - gain, "expected_loss": expected if how == "default" else np.nan}
+            yield {"scorer": scorer, "words": words, "how": how, "B": budget, "k": k, "ce_ncg": gain, **losses}
+
+
+def threshold(question: Question, number: int) -> Iterator[Row]:
+    """F1 of "everything that scores at least so much": to find nothing where there is nothing is right."""
+    pool, scores, k = question.pool, question.scores, min(200, len(question.pool))
+    for budget, least in product((10, 25, 50), (0.3, 0.5, 0.8)):
+        ((_, plain),) = sets(pool, scores, k, (budget,), size=None)
+        ((_, by_threshold),) = sets(pool, scores, k, (budget,), size=None, min_relevance=least)
+        right = np.flatnonzero(scores >= least)
+        found = {
+            "the first B": np.flatnonzero(scores[:budget] >= least),
+            "the default's set": plain.documents[plain.relevance >= least],
+            "min_relevance": by_threshold.documents,
+        }
+        for how, chosen in found.items():
+            total = len(chosen) + len(right)
+            f1 = 2.0 * np.isin(chosen, right).sum() / total if total else 1.0
+            yield {"threshold": least, "how": how, "B": budget, "f1": float(f1)}
+
+
+def order(question: Question, number: int) -> Iterator[Row]:
+    """The first N of the pool ranked with B calls, by the cross-encoder's scores and by people."""
+    whole = question.pool
+    for count, budget in ((100, 20), (100, 50), (500, 100), (1_000, 200)):
+        if count > len(whole):
+            continue
+        features = {name: values[:count] for name, values in whole.features.items()}
+        terms = None if whole.terms is None else whole.terms[:, :count]
+        pool = Pool(whole.ids[:count], whole.embeddings[:count], whole.query, whole.scores[:count], features, terms)
+        scores = question.scores[:count]
+        ((_, chosen),) = sets(pool, scores, count, (budget,), size=5, order=True)
+        ways = {"all": first_by_score(scores, count), "order": chosen.documents}
+        ways["first B"] = first_by_score(scores, budget)
+        grades = np.zeros(count) if question.grades is None else question.grades[:count].astype(np.float64)
+        for how, ranking in ways.items():
+            relevant = normalised_gain(ranking[:50], (grades > 0).astype(np.float64))
+            gains = {"ce_ndcg": ndcg(ranking, scores), "ndcg": ndcg(ranking, 2**grades - 1), "ncg50": relevant}
+            yield {"N": count, "B": budget, "how": how, **gains}
+
+
+def settle(question: Question, number: int) -> Iterator[Row]:
+    """Where sessions stop by a threshold, of at most 200 calls in rounds of 5, beside budgets for all. `calls` is a
+    share of 200. One long session tells all, as it does not look at its budget to choose a document."""
+    for k in (50, 100):
+        looks = []
+        at = range(0, CAP + 1, CAP_ROUND)
+        for calls, session in stops(question.pool, question.scores, k, at, size=CAP_ROUND):
+            gain = normalised_gain(session.selection().documents, question.scores)
+            cautious = session.cautious_loss() if session.informed else np.inf
+            looks.append((calls, session.expected_loss(), cautious, gain))
+        for limit in (0.1, 0.05, 0.02, 0.01, 0.005):
+            calm = [loss <= limit for _, _, loss, _ in looks]
+            ends = [at for at in range(LOOKS - 1, len(looks)) if all(calm[at - LOOKS + 1 : at + 1])]
+            calls, expected, _, gain = looks[ends[0] if ends else -1]
+            yield {"k": k, "stops": f"at {limit:.1%}", "calls": calls / CAP, "ce_ncg": gain,
+                   "expected_loss": expected, "loss": 1 - gain}  # fmt: skip
+        for calls, expected, _, gain in looks[10::10]:
+            yield {"k": k, "stops": f"after {calls}", "calls": calls / CAP, "ce_ncg": gain,
+                   "expected_loss": expected, "loss": 1 - gain}  # fmt: skip
+
+
+def known(question: Question, number: int) -> Iterator[Row]:
+    """What the 25 scores of an earlier request are worth to a second one."""
+    ((_, before),) = stops(question.pool, question.scores, KS[0], (25,))
+    given = {seen.document: seen.score for seen in before.history}
+    for k in KS:
+        for how, scores, at in (("from scratch", {}, (50, 75)), ("knowing 25", given, (25, 50))):
+            for calls, chosen in sets(question.pool, question.scores, k, at, known=scores):
+                gain = normalised_gain(chosen.documents, question.scores)
+                yield {"second request": how, "calls": calls, "k": k, "ce_ncg": gain}
+
+
+def hybrid(question: Question, number: int) -> Iterator[Row]:
+    """Words as a signal, in the order of the pool, or both. It is the same pool, so what BM25 alone would have brought
+    into it does not show."""
+    order, fused = fused_order(question.pool)
+    pools = {"similarity": question.pool, "fused": reordered(question.pool, order, fused)}
+    for (how, pool), signal, k in product(pools.items(), ("yes", "no"), KS):
+        told = question.scores if how == "similarity" else question.scores[order]
+        seen = pool if signal == "yes" else without_words(pool)
+        for budget, chosen in sets(seen, told, k, (0, *BUDGETS)):
+            yield {
+                "B": budget,
+                "order": how,
+                "signal": signal,
+                "k": k,
+                "ce_ncg": normalised_gain(chosen.documents, told),
+            }
+
+
+def signals(question: Question, number: int) -> Iterator[Row]:
+    """Signals of the caller's: noise, and a useful one, whose correlation with the log-odds is one half."""
+    rng, count = np.random.default_rng(number), len(question.pool)
+    noise = {f"noise {at:02}": rng.standard_normal(count) for at in range(16)}
+    held = np.clip(question.scores, 1e-5, 1 - 1e-5)
+    odds = standardised(np.log(held) - np.log1p(-held))
+    useful = {"useful": odds / 2 + np.sqrt(0.75) * rng.standard_normal(count)}
+    given = {"none": {}, "1 noise": dict(list(noise.items())[:1]), "16 noise": noise, "useful": useful,
+             "useful and 15 noise": {**dict(list(noise.items())[:15]), **useful}}  # fmt: skip
+    for (name, features), k in product(given.items(), KS):
+        pool = replace(question.pool, features={**question.pool.features, **features})
+        for budget, chosen in sets(pool, question.scores, k, BUDGETS):
+            gain = normalised_gain(chosen.documents, question.scores)
+            yield {"signals": name, "B": budget, "k": k, "ce_ncg": gain}
+
+
+def relevance(question: Question, number: int) -> Iterator[Row]:
+    """What is said of documents without a score, beside what they score: means of a set, and the share within 1 std."""
+    for budget, k in product((10, 25, 50), (10, 50, 100)):
+        ((_, chosen),) = sets(question.pool, question.scores, k, (budget,), size=None)
+        free = ~chosen.scored
+        if free.any():
+            expected, actual = chosen.relevance[free], question.scores[chosen.documents][free]
+            within = float((np.abs(expected - actual) <= chosen.std[free]).mean())
+            means = {"expected": float(expected.mean()), "actual": float(actual.mean()), "within_1_std": within}
+            yield {"B": budget, "k": k, **means}
+
+
+LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
+STUDIES = {
+    "ablations": Study("What each part brings", ablations, ("variant",), PEOPLE, None, {"variant": "default"}),
+    "rounds": Study("Rounds of several documents", rounds, ("method", "round"), base={"round": 1}),
+    "paces": Study(
+        "Growing rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}
+    ),
+    "few": Study("Few calls", few, ("scorer", "words", "how"), LOSS, "B", {"how": "retriever"}),
+    "threshold": Study("A threshold", threshold, ("threshold", "how"), ("f1",), "B", {"how": "the first B"}),
+    "order": Study("The order of a list", order, ("N", "B", "how"), ("ce_ndcg", "ndcg", "ncg50"), None, {"how": "all"}),
+    "settle": Study("Stopping when settled", settle, ("k", "stops"), (*LOSS, "calls")),
+    "known": Study("Known scores", known, ("second request", "calls"), columns="k"),
+    "hybrid": Study(
+        "Words as a signal, or in the order",
+        hybrid,
+        ("B", "order", "signal"),
+        base={"order": "similarity", "signal": "yes"},
+    ),
+    "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
+    "relevance": Study(
+        "Relevance of documents without a score", relevance, ("B",), ("expected", "actual", "within_1_std")
+    ),
+}
+
+
+def read(folder: Path, collections: Path | None) -> list[ScoreTable]:
+    """Return the tables of a folder, with texts and terms where a BEIR folder in `collections` has all of them."""
+    found = [tables.read(path) for path in sorted(folder.glob("*.npz"))]
+    if not found:
+        raise SystemExit(f"there is no .npz in {folder}")
+    texts = (
+        [datasets.load(str(path.parent)) for path in sorted(collections.glob("*/corpus.jsonl*"))] if collections else []
+    )
+    found = [tables.with_texts_of(table, texts) for table in found]
+    for table in found:
+        if "terms" not in table.provides:
+            print(f"{table.name}: without its texts, which words of a query a document has is unknown")
+    return found
+
+
+def markdown(lines: Sequence[Row]) -> str:
+    """Return a table of rows, which may lack keys."""
+    head = list(dict.fromkeys(key for line in lines for key in line))
+    return grid(head, ([str(line.get(key, "")) for key in head] for line in lines), texts=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all without")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of .npz tables")
+    parser.add_argument("--collections", type=Path, help="folder of BEIR folders with their texts")
+    parser.add_argument("--every", type=int, default=1, help="only every so many questions")
+    parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
+    given = parser.parse_args()
+    if unknown := set(given.studies) - STUDIES.keys():
+        parser.error(f"there is no study {', '.join(unknown)}; there are {', '.join(STUDIES)}")
+    found = read(given.tables, given.collections)
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in given.studies or STUDIES:
+        study, rows = STUDIES[name], list[Row]()
+        for table in found:
+            for number in range(0, len(table), given.every):
+                setting = {"table": table.name, "query": number}
+                rows += [setting | row for row in study.rows(table.question(number), number)]
+            print(f"{name}: {table.name}", flush=True)
+        text = f"# {study.title}\n\n{markdown(study.table(rows))}\n"
+        (given.out / f"{name}.md").write_text(text, encoding="utf-8")
+        (given.out / f"{name}.json").write_bytes(orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY))
+        print(text)
+
+
+if __name__ == "__main__":
+    report.run(main)

@@ -1,4 +1,4 @@
-"""The conformance run of the Model Context Protocol, against a service of ours: `make check-mcp`.
+"""The conformance run of the Model Context Protocol, against a service of ours: `make compatibility WITH=mcp`.
 
 Of its scenarios these ask for no tools, resources or prompts of a certain name.
 """

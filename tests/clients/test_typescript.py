@@ -61,7 +61,7 @@ async def test_retrieval_augmented_generation(
 
 
 def test_types_are_those_of_the_service() -> None:
-    """By their fields, and whether they may be missing; `make check-typescript` generates all of the file again."""
+    """By their fields, and whether they may be missing; `make compatibility WITH=typescript` generates it again."""
     theirs = {
         name: {field: field not in schema.get("required", ()) for field in schema["properties"]}
         for name, schema in SCHEMAS.items()

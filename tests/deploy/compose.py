@@ -1,4 +1,4 @@
-"""`make compose`: docker/compose.yaml as docs/deployment.md has it, by Docker or podman, with images that are built.
+"""`make images COMPOSE=...`: docker/compose.yaml as docs/deployment.md has it, by Docker or podman, with built images.
 
     python -m tests.deploy.compose --compose "docker compose" --without grafana
 

@@ -1,4 +1,4 @@
-"""`make test-faults-milvus`: kill -9 of a Milvus server under load, and its restart over the same data.
+"""`make test-stores STORE=milvus-killed`: kill -9 of a Milvus server under load, and its restart over the same data.
 
     python -m tests.faults.milvus_killed INTERPRETER
 
@@ -76,7 +76,7 @@ def main() -> None:
             restarted = time.monotonic()
             until(lambda: seen.is_normal(restarted), RECOVERY_SECONDS)
             nothing_is_lost(gateway)
-            row = load_row("Milvus", "make test-faults-milvus", seen, killed, restarted)
+            row = load_row("Milvus", "make test-stores STORE=milvus-killed", seen, killed, restarted)
             undeclared = set(seen.outcomes()) - ALLOWED
             assert not undeclared, seen.outcomes()
             assert "Traceback" not in gateway.log

@@ -1,4 +1,4 @@
-"""What the applications promise in OpenAPI, and what they do: a few examples of each; `make fuzz` tries a thousand."""
+"""What the applications promise in OpenAPI, and what they do: some examples; `make soak NAME=api` has a thousand."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Milvus for tests: milvus-lite as a server, in this process or in one of its own.
 
-With MILVUS_URL a server that runs there stands in for the former, as in `make test-milvus`.
+With MILVUS_URL a server that runs there stands in for the former, as in `make test-stores STORE=milvus`.
 """
 
 import os

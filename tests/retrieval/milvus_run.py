@@ -1,4 +1,4 @@
-"""`make test-milvus`: the tests of indexes in Milvus against a server in place of milvus-lite, and what its calls cost.
+"""`make test-stores STORE=milvus`: the tests of indexes in Milvus against a server, and what its calls cost.
 
     python -m tests.retrieval.milvus_run INTERPRETER [PYTEST OPTIONS]
 

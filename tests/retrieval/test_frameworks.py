@@ -1,6 +1,6 @@
 """Stores that LangChain and LlamaIndex fill, attached without a description: the programs of examples/own_stores.
 
-FRAMEWORKS_PYTHON: of an environment with the packages of LlamaIndex that ours lacks; see `make test-frameworks`.
+FRAMEWORKS_PYTHON: of an environment with the packages of LlamaIndex that ours lacks (`make test-stores`).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The length of state machine runs: short and deterministic in `make test`, long and random in `make soak-models`."""
+"""The length of state machine runs: short and deterministic in `make test`, long in `make soak NAME=models`."""
 
 from __future__ import annotations
 

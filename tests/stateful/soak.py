@@ -1,4 +1,4 @@
-"""`make soak-models`: repeats the state machines with different seeds, until the time is over or one fails."""
+"""`make soak NAME=models`: repeats the state machines with different seeds, until the time is over or one fails."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A selection session against the documents that were asked for, scored and given up."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from boundarymorph.selection import (
     TokenCapacity,
     TrendConfig,
 )
-from load_tests.speculation import SpeculativeSession
 from tests.selection import literal
 from tests.stateful.profile import draws
 
@@ -253,53 +251,5 @@ class SessionMachine(RuleBasedStateMachine):
             np.testing.assert_allclose(belief.std[open], std[open], rtol=0, atol=1e-6)
 
 
-class SpeculativeMachine(RuleBasedStateMachine):
-    """Whatever comes back, in whatever order, the picks are those of a session that is asked one at a time."""
-
-    @initialize(
-        case=pools(),
-        config=st.sampled_from(CONFIGS),
-        budget=st.integers(0, 33),
-        k=st.integers(1, 12),
-        width=st.integers(1, 6),
-    )
-    def begin(self, case: tuple[Pool, NDArray[np.float64]], config: Config, budget: int, k: int, width: int) -> None:
-        pool, self.scores = case
-        plain = SelectionSession(pool, budget=budget, k=k, config=config)
-        self.picks: list[int] = []
-        while (asked := plain.ask()).size:
-            self.picks += asked.tolist()
-            plain.tell(asked, self.scores[asked])
-        self.ahead = SpeculativeSession(SelectionSession(pool, budget=budget, k=k, config=config), width)
-        self.told: set[int] = set()
-        self.asked: Sequence[int] = []
-
-    @rule()
-    def ask(self) -> None:
-        self.asked = self.ahead.ask().tolist()
-        assert len(set(self.asked)) == len(self.asked) <= self.ahead.width
-        assert not self.told & set(self.asked)
-        assert bool(self.asked) == (self.ahead.session.spent < len(self.picks))
-        assert self.asked[:1] == self.picks[self.ahead.session.spent :][: len(self.asked[:1])]
-
-    @precondition(lambda self: self.asked)
-    @rule(data=st.data())
-    def tell(self, data: st.DataObject) -> None:
-        told = data.draw(st.permutations(self.asked))
-        told = told[: data.draw(st.integers(1, len(told)))]
-        self.ahead.tell(told, self.scores[told])
-        self.asked = [document for document in self.asked if document not in told]
-        self.told |= set(told)
-
-    @invariant()
-    def the_picks_are_the_same(self) -> None:
-        made = [seen.document for seen in self.ahead.session.history]
-        assert made == self.picks[: len(made)]
-        assert len(made) == len(self.picks) or self.picks[len(made)] not in self.told
-        assert self.ahead.scored == len(self.told)
-
-
 TestSession = SessionMachine.TestCase
 TestSession.settings = draws(30, 15)
-TestSpeculation = SpeculativeMachine.TestCase
-TestSpeculation.settings = draws(15, 12)

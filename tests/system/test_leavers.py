@@ -1,4 +1,4 @@
-"""What `make soak-leavers` does for an hour, for some seconds."""
+"""What `make soak NAME=leavers` does for an hour, for some seconds."""
 
 from pathlib import Path
 

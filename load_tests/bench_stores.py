@@ -1,4 +1,4 @@
-"""What a pool costs from each store: python -m load_tests.stores [--documents 50000] [--depth 10000]; prints a table.
+"""`make bench NAME=stores`: what a pool costs from each store; prints a table.
 
 Each store is filled and searched in a process of its own. Vectors are clustered, texts are of 40 words. Times are of
 `StoreIndex.retrieve`: the store, its answer as arrays, the exact ranking and, with words, BM25 over the texts.
@@ -192,7 +192,7 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|---:|")
     for store in given.stores:
         options = ["--documents", str(given.documents), "--depth", str(given.depth), *(["--words"] * given.words)]
-        subprocess.run([sys.executable, "-m", "load_tests.stores", "--one", store, *options], check=False)
+        subprocess.run([sys.executable, "-m", "load_tests.bench_stores", "--one", store, *options], check=False)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,195 @@
+"""`make bench NAME=models`: a model behind `boundarymorph scorer` and POST /v1/rerank, bare, and behind Infinity.
+
+All run the same model (MiniLM-L-12 with random weights, float32). Sessions of rounds of 5 texts ask the scorer, 1 to
+128 at a time; *bare* is the best of our own forward pass and that of transformers, over batches of pairs tokenised and
+sorted beforehand. Then clients rerank lists of documents of 100 to 250 words, in turns: all scored, by Infinity, and
+with a budget of a fifth. `--beside COMMIT` measures the version of another commit instead of Infinity, `--beside none`
+nothing else. `--shape smoke --seconds 1` tries the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from load_tests import infinity, models, report
+from load_tests.processes import Server, checkout, serving
+from load_tests.workload import QUERIES, passages
+
+ENVIRONMENT = Path("build/infinity")
+BATCHES, REPEATS = (1, 2, 4, 8, 16), 3
+BATCH_SIZE = 5  # texts of a round
+WORDS, SHARE = (100, 250), 0.2  # of a document that is reranked; of a list that a budget scores
+# Otherwise known scores, deadlines and admission would be measured.
+SERVICE = {
+    "BOUNDARYMORPH_CACHE__ENABLED": "false",
+    "BOUNDARYMORPH_DEADLINE_SECONDS": "36000",
+    "BOUNDARYMORPH_LIMITS__DEADLINE_SECONDS": "36000",
+    "BOUNDARYMORPH_SCORER__QUEUE_TOKENS": "100000000",
+}
+
+
+def bare(folder: Path, texts: Sequence[str]) -> float:
+    """Return the most pairs a second of a forward pass without a server."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    features = [tokenizer(QUERIES[0], text, truncation=True) for text in texts]
+
+    def plain(batch: Any) -> None:
+        with torch.inference_mode():
+            model(**tokenizer.pad(batch, return_tensors="pt"))
+
+    ours = TransformerCrossEncoder.load(str(folder), device="cpu", precision="fp32")  # one thread a batch from here
+    kinds: list[tuple[Callable[[Any], Any], Sequence[Any]]] = [
+        (plain, sorted(features, key=lambda pair: len(pair["input_ids"]))),
+        (ours.run, sorted(ours.tokenize(QUERIES[0], texts), key=len)),
+    ]
+    seconds = []
+    with ThreadPoolExecutor(ours.workers) as threads:
+        for (run, pairs), batch, _ in itertools.product(kinds, BATCHES, range(REPEATS)):
+            start = time.perf_counter()
+            list(threads.map(run, [pairs[first : first + batch] for first in range(0, len(pairs), batch)]))
+            seconds.append(time.perf_counter() - start)
+    ours.close()
+    return len(texts) / min(seconds)
+
+
+async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -> dict[str, float]:
+    """Run so many sessions without a pause, and measure for so long after each has had its first answer."""
+    scorer = RemoteScorer([parse(url)], timeout=600, attempt_timeout=600, connections=256)
+    offered = itertools.cycle(texts)
+    finished: list[float] = []
+    started = asyncio.Barrier(count + 1)
+
+    async def session(query: str) -> None:
+        await scorer.score(query, list(itertools.islice(offered, BATCH_SIZE)))
+        await started.wait()
+        while True:
+            start = time.perf_counter()
+            await scorer.score(query, list(itertools.islice(offered, BATCH_SIZE)))
+            finished.append(time.perf_counter() - start)
+
+    running = [asyncio.create_task(session(QUERIES[number % len(QUERIES)])) for number in range(count)]
+    await started.wait()
+    begin = time.perf_counter()
+    failed, _ = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    rate = BATCH_SIZE * len(finished) / (time.perf_counter() - begin)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await scorer.close()
+    for task in failed:
+        task.result()
+    return {"pairs_per_second": rate, **report.percentiles(finished)}
+
+
+async def reranked(
+    routes: dict[str, tuple[Server, str, dict[str, Any]]], documents: int, clients: int, repetitions: int
+) -> dict[str, dict[str, float]]:
+    """Return for each route documents a second, the latency of a list, and CPU seconds of 1,000 documents."""
+    lists = [passages(documents, words=WORDS, seed=client) for client in range(clients)]
+    seconds, cpu = ({name: list[float]() for name in routes} for _ in range(2))
+    walls = dict.fromkeys(routes, 0.0)
+    async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False) as client:
+
+        async def one(name: str, texts: Sequence[str], number: int) -> float:
+            server, path, fields = routes[name]
+            start = time.perf_counter()
+            body = {"query": QUERIES[number % len(QUERIES)], "documents": texts, **fields}
+            answer = (await client.post(server.url + path, json=body)).raise_for_status().json()
+            assert len(answer["results"]) == min(len(texts), fields.get("top_n", len(texts)))
+            return time.perf_counter() - start
+
+        for name in routes:
+            await one(name, passages(10), 0)  # what is loaded for the first request
+        for turn in range(repetitions):
+            names = list(routes)
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                start, before = time.perf_counter(), routes[name][0].processor_seconds()
+                seconds[name] += await asyncio.gather(*(one(name, lists[at], at) for at in range(clients)))
+                walls[name] += time.perf_counter() - start
+                cpu[name].append(routes[name][0].processor_seconds() - before)
+    ranked = repetitions * clients * documents
+    return {
+        name: {
+            "documents_per_second": ranked / walls[name],
+            **report.percentiles(seconds[name], shares=(50, 95)),
+            "cpu_s_per_1000": 1e3 * float(np.sum(cpu[name])) / ranked,
+        }
+        for name in routes
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=list(models.SHAPES), default="minilm")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--seconds", type=float, default=40.0, help="measured for each number of sessions")
+    parser.add_argument("--pairs", type=int, default=96, help="texts that sessions ask for")
+    parser.add_argument("--documents", type=int, nargs="+", default=[100, 1_000], help="of a list that is reranked")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--repetitions", type=int, default=3, help="lists of each client")
+    parser.add_argument("--beside", default="infinity", metavar="infinity|COMMIT|none")
+    given = parser.parse_args()
+    texts = passages(given.pairs)
+    rows, ratios = report.Rows("models"), dict[str, float]()
+    with ExitStack() as stack:
+        folder = models.SHAPES[given.shape].write(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        other = given.beside
+        tree = None if other in ("infinity", "none") else stack.enter_context(checkout(other))
+        at_best = bare(folder, texts)
+        rows.append({"what": "bare", "pairs_per_second": at_best})
+
+        def started(role: str, name: str) -> AbstractContextManager[Server]:
+            if name == "infinity":
+                return infinity.serving(ENVIRONMENT, folder)
+            data = ["--data-directory", str(folder.parent / "data")] if role == "serve" else []
+            variables = SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)}
+            return serving([role, *data], tree=None if name == "ours" else tree, variables=variables)
+
+        names = ["ours"] if other == "none" else ["ours", other]
+        for name in names:
+            with started("scorer", name) as server:
+                url = server.url.replace("http", "infinity") if name == "infinity" else server.url
+                for count in given.sessions:
+                    load = asyncio.run(sessions(url, texts, count, given.seconds))
+                    rows.append(
+                        {"what": name, "sessions": count, **load, "of_bare": load["pairs_per_second"] / at_best}
+                    )
+        servers = {name: stack.enter_context(started("serve", name)) for name in names}
+        for documents, clients in itertools.product(given.documents, given.clients):
+            routes: dict[str, tuple[Server, str, dict[str, Any]]] = {
+                name: (server, "/rerank" if name == "infinity" else "/v1/rerank", {})
+                for name, server in servers.items()
+            }
+            fifth = {"budget": round(SHARE * documents), "top_n": min(50, documents)}
+            routes["a fifth"] = (servers["ours"], "/v1/rerank", fifth)
+            measured = asyncio.run(reranked(routes, documents, clients, given.repetitions))
+            for name, row in measured.items():
+                rows.append({"what": f"rerank, {name}", "documents": documents, "clients": clients, **row})
+            load_name = f"{documents}_documents_{clients}_clients"
+            rates = {name: row["documents_per_second"] for name, row in measured.items()}
+            ratios[f"times_faster_with_a_fifth_{load_name}"] = rates["a fifth"] / rates["ours"]
+            if other in rates:
+                ratios[f"throughput_over_{other}_{load_name}"] = rates["ours"] / rates[other]
+    rows.write(ratios)
+
+
+if __name__ == "__main__":
+    report.run(main)

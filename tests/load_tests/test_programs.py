@@ -1,0 +1,223 @@
+"""Every benchmark, soak and study runs, small, and its figures are possible."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from load_tests import answers, bench_gpu, mutants, report, studies
+from tests.evaluation.tables import synthetic
+from tests.patience import PATIENCE
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a program here, and return its report."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of processes of its own
+    monkeypatch.setattr(sys, "argv", [name, *options.split()])
+    import_module(f"load_tests.{name}").main()
+    (written,) = report.RESULTS.glob("*.json")
+    results: dict[str, Any] = orjson.loads(written.read_bytes())
+    assert results["complete"]
+    return results
+
+
+def test_sessions_of_the_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = "--pools 200 --dimensions 8 --budgets 5 10 --literal-budgets 10 --repeats 1 --k 5"
+    *sessions, literal = run("bench_selection", f"{options} --beside {REPOSITORY}", tmp_path, monkeypatch)["rows"]
+    assert [(row["method"], row["B"]) for row in sessions] == [
+        ("trend", 5), ("trend", 10), ("boundarymorph", 5), ("boundarymorph", 10)
+    ]  # fmt: skip
+    for row in sessions:
+        assert row["sessions_a_second_and_core"] == pytest.approx(1e3 / row["cpu_ms"])
+        assert row["before_cpu_ms"] > 0
+    assert literal["same_picks"] and literal["literal_seconds"] > 0
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = run("bench_request", "--quick --requests 2 --seconds .5 --turns 1 --shares 2", tmp_path, monkeypatch)["rows"]
+    *measured, load = rows
+    assert [(row["part"], row["processes"]) for row in measured] == [
+        ("index", "three"),
+        ("index", "one"),
+        ("pool", "one"),
+    ]
+    for row in measured:
+        assert 0 < row["select_ms"] + row["score_ms"] < row["p99_ms"]
+    assert load["rate"] == pytest.approx(2 * load["most"])
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (
+        "--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 --clients 1 --repetitions 1 --beside none"
+    )
+    rows = {row["what"]: row for row in run("bench_models", options, tmp_path, monkeypatch)["rows"]}
+    assert set(rows) == {"bare", "ours", "rerank, ours", "rerank, a fifth"}
+    assert rows["ours"]["of_bare"] == pytest.approx(rows["ours"]["pairs_per_second"] / rows["bare"]["pairs_per_second"])
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_pools_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = "--documents 600 --dimension 16 --depth 100 --queries 2 --callers 2 --seconds .3 --kinds flat"
+    rows = run("bench_retrieval", options, tmp_path, monkeypatch)["rows"]
+    found = {row["search"]: row for row in rows}
+    assert found["vectors"]["recall"] == 1 and found["vectors"]["faiss_p50_ms"] > 0
+    assert found["hybrid"]["found"] == 100 and found["filter: a url"]["found"] == 1
+    assert 0 < found["filter: a year"]["found"] < found["filter: from a year on"]["found"] <= 100
+    assert found["vectors, 2 at a time"]["a_second"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:Local mode")  # of Qdrant's client
+def test_pools_of_stores(capsys: pytest.CaptureFixture[str]) -> None:
+    from load_tests import bench_stores
+
+    for store in ("local", "lancedb", "qdrant"):
+        assert bench_stores.measure(store, 300, 50, words=True).split("|")[5].strip() == "1.000"  # the recall
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_failover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = run("bench_failover", "--sessions 2 --seconds .4", tmp_path, monkeypatch)
+    assert [row["scorers"] for row in results["rows"]][2:5] == ["one killed", "one", "one, other starts"]
+    assert results["ratios"]["failed_rounds"] == 0
+    assert sum(row["rounds"] for row in results["rows"]) > 0
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_overload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = "--minutes .04 --clients 20 --documents 40 --budget 5 --capacity-seconds 1"
+    results = run("bench_overload", options, tmp_path, monkeypatch)
+    (row,) = results["rows"]
+    assert row["complete"] + row["partial"] + row["retrieval_only"] > 0
+    assert results["ratios"]["failed"] == 0 < results["ratios"]["capacity_per_second"]
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_a_constant_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = run("bench_load", "--documents 60 --seconds 1 --rates 8", tmp_path, monkeypatch)
+    (row,) = results["rows"]
+    ended = sum(
+        row[what] for what in ("complete", "partial", "retrieval_only", "refused", "aborted", "unsent", "failed")
+    )
+    assert ended == 8 and results["ratios"]["failed"] == 0
+    assert row["p50_ms"] <= row["p99_ms"] <= row["p100_ms"]
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_a_soak_of_a_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = run("soak", "scorer --minutes .02 --sessions 4 --texts 10", tmp_path, monkeypatch)
+    assert results["ratios"]["wrong_answers"] == 0 and results["rows"][0]["pairs_a_second"] > 0
+
+
+@pytest.mark.usefixtures("tiny_weights")
+def test_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16"
+    options += " --documents 500 --dimension 16 --depth 50 --repeats 1"
+    rows = run("bench_gpu", options, tmp_path, monkeypatch)["rows"]
+    assert [row["from_float32"] < 0.05 for row in rows if row["what"] == "scores"] == [True, True]
+    assert rows[-1]["same_ids"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["bench_gpu"])
+    with pytest.raises(SystemExit, match="no GPU here"):
+        bench_gpu.main()
+
+
+def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "load_tests.bench_selection", "--pools", "200", "--dimensions", "8"]
+    command += ["--repeats", "1", "--k", "5", "--budgets", *["5"] * 10_000]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # which what runs the tests may ignore
+    ) as running:
+        assert running.stdout is not None
+        first = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        rest, _ = running.communicate(timeout=PATIENCE)
+    assert first.startswith("N 200  d 8  method trend  B 5  ")
+    assert running.returncode == report.STOPPED
+    assert rest.splitlines()[-1] == "stopped; what was measured by then is in build/bench"
+    assert orjson.loads((tmp_path / "build/bench/selection.json").read_bytes())["complete"] is False
+
+
+@pytest.mark.parametrize("name", studies.STUDIES)
+def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "one.npz", **synthetic(queries=2, n=110, name="one").arrays)  # type: ignore[arg-type]
+    for constant, fewer in (("KS", (50,)), ("SMALL_KS", (5, 50)), ("CAP", 30)):
+        monkeypatch.setattr(studies, constant, fewer)
+    monkeypatch.setattr(sys, "argv", ["studies", name, "--tables", str(tmp_path), "--out", str(tmp_path / "out")])
+    studies.main()
+    rows = orjson.loads((tmp_path / "out" / f"{name}.json").read_bytes())
+    study = studies.STUDIES[name]
+    assert {row["query"] for row in rows} == {0, 1}
+    measured = [row[metric] for row in rows for metric in study.metrics if row[metric] is not None]
+    assert measured and all(-1e-9 <= value <= 1 + 1e-9 for value in measured)
+    assert (tmp_path / "out" / f"{name}.md").read_text().startswith(f"# {study.title}\n\n| ")
+
+
+def test_means_and_changes_of_a_study_by_hand() -> None:
+    """Means over the settings of a question, the questions of a table, and tables; changes are paired by question."""
+    values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}
+    rows = [
+        {"table": table, "query": query, "how": how, "k": k, "ce_ncg": value + (k == 10) / 10}
+        for (table, query), pair in values.items()
+        for how, value in zip(("base", "other"), pair, strict=True)
+        for k in (5, 10)
+    ]
+    study = studies.Study("by hand", lambda question, number: iter(()), ("how",), columns="k", base={"how": "base"})
+    base, other = study.table(rows)
+    assert (base["ce_ncg"], base["ce_ncg: a"], base["k = 5"], base["k = 10"]) == ("45.0", "35.0", "40.0", "50.0")
+    assert base["ce_ncg, change"] == "+0.00 (0.00)"
+    assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
+
+
+def test_discounted_gain_by_hand() -> None:
+    gains = np.array([3.0, 0.0, 1.0, 2.0])
+    ideal = 3 + 2 / math.log2(3) + 1 / 2
+    assert studies.ndcg(np.array([0, 3, 2]), gains) == pytest.approx(1.0)
+    assert studies.ndcg(np.array([2, 1, 0]), gains) == pytest.approx((1 + 3 / 2) / ideal)
+    assert math.isnan(studies.ndcg(np.array([0]), np.zeros(3)))
+
+
+def test_mutants_are_single_changes_that_tests_can_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "def positive(x):\n    return x > 0\n"
+    assert {what for _, what, _ in mutants.mutants(source)} == {"x > 0: GtE", "0 is 1"}
+    (tmp_path / "module.py").write_text(source)
+    (tmp_path / "test_module.py").write_text("import module\n\ndef test():\n    assert not module.positive(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mutants", "module.py", "test_module.py"])
+    mutants.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["killed", "SURVIVES"]
+    assert lines[-1] == "1 of 2 mutants survive; the module has 2"
+    assert (tmp_path / "module.py").read_text() == source
+
+
+def test_answers_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"request": "a", "status": 200, "answer": answers.stable({"id": "x", "documents": [{"id": "d"}]})}
+    for name, answer in (("before", {"k": 1}), ("after", {"k": 2})):
+        (tmp_path / name).write_bytes(orjson.dumps([same, {"request": "b", "status": 200, "answer": answer}]))
+    assert answers.compare(tmp_path / "before", tmp_path / "after") == 1
+    assert capsys.readouterr().out.startswith("b\n") and same["answer"] == {"documents": [{"id": "d"}]}

@@ -1,0 +1,19 @@
+"""The likeliest next documents of a session, which what reads ahead may ask for."""
+
+import pytest
+
+from boundarymorph.selection import Config, SelectionConfig, SelectionSession, TrendConfig
+from tests.selection.pools import clustered
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()], ids=("boundarymorph", "trend"))
+def test_the_shortlist_is_a_hint(config: Config) -> None:
+    pool, scores = clustered(80, 8, 0)
+    session = SelectionSession(pool, budget=20, k=15, config=config)
+    while (asked := session.ask()).size:
+        likely = session.shortlist(7)
+        assert likely.size == len(set(likely.tolist())) == 7
+        assert not session.belief.scored[likely].any()
+        assert session.ask().tolist() == asked.tolist()
+        session.tell(asked, scores[asked])
+    assert session.shortlist(7).size == session.shortlist(0).size == 0
