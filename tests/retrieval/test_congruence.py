@@ -23,7 +23,6 @@ from boundarymorph.retrieval.local.flat import rounding_error
 from boundarymorph.retrieval.local.torch_index import TorchIndex
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import MilvusConnection
-from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection.pool import Pool
@@ -75,11 +74,6 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
             "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: Simulated(dimension, 100)),
             "torch": LocalCatalog(tmp_path / "torch", TorchIndex),
             "milvus": MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX),
-            "milvus, vectors here": MilvusCatalog(
-                MilvusConnection(url),
-                prefix="kept_",
-                make_cache=lambda dimension: VectorCache(tmp_path / "vectors", dimension, 2 * DIMENSION * 150),
-            ),
         }
         for catalog in made.values():
             catalog.create("many", encoder=None, dimension=DIMENSION, lexical=False)

@@ -132,11 +132,7 @@ def _milvus_catalog(settings: Settings) -> Catalog:
     from boundarymorph.retrieval.milvus.connection import MilvusConnection
     from boundarymorph.retrieval.milvus.structures import Structures
     from boundarymorph.retrieval.milvus.table import MilvusStore
-    from boundarymorph.retrieval.milvus.vectors import VectorCache
     from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
-
-    def cache(dimension: int) -> VectorCache:
-        return VectorCache(settings.data_directory / "vectors", dimension, chosen.vector_bytes)
 
     assert chosen.url is not None
     connection = MilvusConnection(
@@ -145,7 +141,6 @@ def _milvus_catalog(settings: Settings) -> Catalog:
     own = MilvusCatalog(
         connection,
         prefix=chosen.prefix,
-        make_cache=cache if chosen.vectors == "local" else None,
         structures=Structures(_by_kind(chosen.build), _by_kind(chosen.search)),
         consistency=chosen.consistency,
         half_precision=chosen.half_precision,
