@@ -154,7 +154,10 @@ def _milvus_catalog(settings: Settings) -> Catalog:
     own: Catalog = catalog(
         connection,
         prefix=chosen.prefix,
-        structures=Structures(dict(chosen.build), dict(chosen.search)),
+        structures=Structures(
+            build={str(kind): given for kind, given in chosen.build.items()},
+            search={str(kind): given for kind, given in chosen.search.items()},
+        ),
         consistency=chosen.consistency,
         half_precision=chosen.half_precision,
         schema_seconds=chosen.schema_seconds,
