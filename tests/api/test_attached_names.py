@@ -43,7 +43,8 @@ async def test_both_names_are_one_index(attached: httpx.AsyncClient) -> None:
     for path in ("notes", "store%2Fnotes", "store%2fnotes"):
         assert answer(await attached.get(f"/indexes/{path}"))["name"] == "store/notes"
         assert answer(await attached.get(f"/indexes/{path}/documents/1"))["id"] == "1"
-        assert answer(await attached.get(f"/indexes/{path}/stats"))["name"] == "store/notes"
+        stats = answer(await attached.get(f"/indexes/{path}/stats"))
+        assert (stats["name"], stats["sampled"]) == ("store/notes", len(ROWS))
     for kept, name in enumerate(("notes", "store/notes"), start=1):
         given = {"query": "q", "index": name, "judgments": [{"document": "1", "grade": 1}]}
         assert answer(await attached.post("/judgments", json=given))["kept"] == kept

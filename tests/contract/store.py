@@ -151,6 +151,13 @@ class StoreContract:
         lengths = index.characters([*many, "unknown"])
         assert lengths == {id: len(each.text) + len(each.title or "") for id, each in BY_ID.items()}
 
+    def test_a_sample_has_lengths_and_metadata(self, index: Index) -> None:
+        outlines = index.outlines(1_000)
+        lengths = [len(each.text) + len(each.title or "") for each in self.documents]
+        assert sorted(characters for characters, _ in outlines) == sorted(lengths)
+        assert all(any(name in metadata for _, metadata in outlines) for name in ("year", "subject"))
+        assert len(index.outlines(3)) == 3
+
     def test_words_are_in_the_pool(self, index: Index) -> None:
         pool = index.retrieve(Search("tales of the night tram", 40, QUERIES[1])).pool
         bm25 = pool.features["bm25"]

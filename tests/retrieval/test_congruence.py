@@ -22,7 +22,6 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.vectors import rounding_error
 from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
 from boundarymorph.retrieval.milvus.connection import MilvusConnection
-from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection.pool import Pool
@@ -73,11 +72,6 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
             "here": LocalCatalog(tmp_path / "indexes"),
             "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: mirror(dimension, 100)),
             "milvus": MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX),
-            "milvus, vectors here": MilvusCatalog(
-                MilvusConnection(url),
-                prefix="kept_",
-                make_cache=lambda dimension: VectorCache(tmp_path / "vectors", dimension, 2 * DIMENSION * 150),
-            ),
         }
         for catalog in made.values():
             catalog.create("many", encoder=None, dimension=DIMENSION, lexical=False)

@@ -32,7 +32,6 @@ from boundarymorph.retrieval.milvus.collection import Consistency, quoted
 from boundarymorph.retrieval.milvus.connection import MilvusConnection, Server
 from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
 from boundarymorph.retrieval.milvus.structures import KINDS, Structures
-from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array
@@ -63,20 +62,9 @@ def catalog(url: str, prefix: str) -> Iterator[MilvusCatalog]:
     catalog.close()
 
 
-@pytest.fixture
-def keeping(url: str, prefix: str, tmp_path: Path) -> Iterator[MilvusCatalog]:
-    """The same indexes, whose vectors are kept here."""
-    catalog = MilvusCatalog(
-        MilvusConnection(url), prefix=prefix, make_cache=lambda dimension: VectorCache(tmp_path, dimension, 2**20)
-    )
-    yield catalog
-    catalog.close()
-
-
 class TestMilvus(RetrieverContract):
-    @pytest.fixture(params=["catalog", "keeping"])
-    async def retriever(self, request: pytest.FixtureRequest) -> AsyncIterator[IndexRetriever]:
-        catalog: MilvusCatalog = request.getfixturevalue(request.param)
+    @pytest.fixture
+    async def retriever(self, catalog: MilvusCatalog) -> AsyncIterator[IndexRetriever]:
         encoder = SeededEncoder()
         vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
         catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
@@ -197,10 +185,7 @@ async def test_what_milvus_cannot_hold_is_a_bad_line(catalog: MilvusCatalog) -> 
     assert index.count() == 2
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_pools_beyond_one_answer(
-    catalog: MilvusCatalog, keeping: MilvusCatalog, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pools_beyond_one_answer(catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """By pages where there is much more, all at once where there is little more, and with a filter."""
     assert collections.SEARCH_LIMIT == 16_384
     metadata = [{"third": n % 3 == 0} for n in range(120)]
@@ -209,7 +194,7 @@ def test_pools_beyond_one_answer(
     whole = catalog.get("a").retrieve(Search("", 120, np.ones(4))).pool
     for module in ("collection", "index"):
         monkeypatch.setattr(f"boundarymorph.retrieval.milvus.{module}.SEARCH_LIMIT", 20)
-    index = (keeping if kept else catalog).get("a")
+    index = catalog.get("a")
     for depth in (20, 21, 50, 59, 61, 119, 120, 10_000):
         found = index.retrieve(Search("", depth, np.ones(4)))
         assert (list(found.pool.ids), list(found.warnings)) == (list(whole.ids[:depth]), []), depth
@@ -333,45 +318,6 @@ def test_collections_of_others_are_left_alone(catalog: MilvusCatalog, url: str, 
     assert [type(index) for index in catalog.list()] == [UnreadableIndex]
     connection.close()
     other.close()
-
-
-def test_kept_vectors_follow_what_is_written(catalog: MilvusCatalog, keeping: MilvusCatalog) -> None:
-    catalog.create("a", encoder=None, dimension=16).upsert([Document(id, "") for id in names(300)], unit(300, 16))
-    index = keeping.get("a")
-    rng, query = np.random.default_rng(0), unit(1, 16, seed=5)[0]
-    for step in range(12):
-        expected = catalog.get("a").retrieve(Search("", 200, query)).pool
-        found = index.retrieve(Search("", 200, query)).pool
-        assert found.ids == expected.ids
-        np.testing.assert_array_equal(found.embeddings, expected.embeddings)
-        chosen = [f"d{row}" for row in rng.choice(300, 30, replace=False)]
-        if step % 3:
-            catalog.get("a").upsert([Document(id, "") for id in chosen], unit(30, 16, seed=step))
-        else:
-            catalog.get("a").delete(chosen)
-
-
-def test_kept_vectors_are_not_asked_for_again(keeping: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = keeping.create("a", encoder=None, dimension=16)
-    index.upsert([Document(id, "") for id in names(50)], unit(50, 16))
-    asked: list[str] = []
-    read = collections.MilvusCollection.vectors
-
-    def vectors(self: collections.MilvusCollection, ids: dict[str, int], fields: list[str]) -> object:
-        asked.extend(ids)
-        return read(self, ids, fields)
-
-    monkeypatch.setattr(collections.MilvusCollection, "vectors", vectors)
-    first = index.retrieve(Search("", 50, np.ones(16))).pool
-    assert sorted(asked) == sorted(names(50))
-    asked.clear()
-    again = index.retrieve(Search("", 50, np.ones(16))).pool
-    assert asked == []
-    np.testing.assert_array_equal(first.embeddings, again.embeddings)
-    index.upsert([Document("d7", "new text, same vector")], unit(50, 16)[7:8])
-    index.upsert([Document("d8", "")], unit(1, 16, seed=9))
-    index.retrieve(Search("", 50, np.ones(16)))
-    assert asked == ["d8"]
 
 
 def test_urls(tmp_path: Path) -> None:

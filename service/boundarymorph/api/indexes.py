@@ -273,7 +273,7 @@ def _page(catalog: Catalog, name: str, after: str, limit: int, size: int) -> byt
 
 def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
     index = catalog.get(name)
-    sample = index.outlines(SAMPLE) if isinstance(index, Paged) else ()
+    sample = index.outlines(SAMPLE)
     values: dict[str, list[Any]] = {}
     for _, metadata in sample:
         for field, value in metadata.items():

@@ -174,7 +174,7 @@ class FieldStatistics(BaseModel):
 class IndexStatistics(IndexDescription):
     """An index, and what some of its documents look like."""
 
-    sampled: int = Field(description="documents looked at: the first ones by id")
+    sampled: int = Field(description="documents looked at: the first by id, in a store any")
     characters_mean: float = Field(description="of title and text in the sample; 0 if it is empty")
     characters_most: int = Field(description="the same of the longest one")
     fields: dict[str, FieldStatistics] = Field(description="of the metadata in the sample, the most frequent ones")

@@ -6,16 +6,16 @@ Parts that a process does not need are not imported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import EncoderSettings, MilvusParameters, Settings, StoreSettings
+from boundarymorph.settings import EncoderSettings, Settings, StoreSettings
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -120,33 +120,44 @@ def build_indexes(settings: Settings) -> Catalog:
     answer. Raises InvalidConfiguration. An unreachable store raises only at the first call.
     """
     base = _searched_catalog(settings) if settings.milvus.url is None else _milvus_catalog(settings)
-    return build_stores(settings, base)
+    if not settings.stores:
+        return base
+    from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+
+    return Catalogs(
+        base,
+        {
+            name: AttachedCatalog(
+                _opened(name, chosen),
+                chosen.indexes,
+                encoder=chosen.encoder,
+                schema_seconds=chosen.schema_seconds,
+                directory=settings.data_directory / BELONGINGS / "stores" / name,
+            )
+            for name, chosen in settings.stores.items()
+        },
+    )
 
 
 def _milvus_catalog(settings: Settings) -> Catalog:
     chosen = settings.milvus
-    try:
-        from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-    except ModuleNotFoundError as error:
-        raise InvalidConfiguration(f"milvus.url needs {error.name}: pip install 'boundarymorph[milvus]'") from None
+    catalog = _imported("boundarymorph.retrieval.milvus.catalog:MilvusCatalog", "milvus.url", "milvus")
     from boundarymorph.retrieval.milvus.connection import MilvusConnection
     from boundarymorph.retrieval.milvus.structures import Structures
     from boundarymorph.retrieval.milvus.table import MilvusStore
-    from boundarymorph.retrieval.milvus.vectors import VectorCache
     from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
-
-    def cache(dimension: int) -> VectorCache:
-        return VectorCache(settings.data_directory / "vectors", dimension, chosen.vector_bytes)
 
     assert chosen.url is not None
     connection = MilvusConnection(
         chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds
     )
-    own = MilvusCatalog(
+    own: Catalog = catalog(
         connection,
         prefix=chosen.prefix,
-        make_cache=cache if chosen.vectors == "local" else None,
-        structures=Structures(_by_kind(chosen.build), _by_kind(chosen.search)),
+        structures=Structures(
+            build={str(kind): given for kind, given in chosen.build.items()},
+            search={str(kind): given for kind, given in chosen.search.items()},
+        ),
         consistency=chosen.consistency,
         half_precision=chosen.half_precision,
         schema_seconds=chosen.schema_seconds,
@@ -196,46 +207,23 @@ def build_remote_retriever(settings: Settings) -> RemoteRetriever:
     )
 
 
-def _by_kind(parameters: MilvusParameters) -> Mapping[str, Mapping[str, int | float | str | bool]]:
-    return {str(kind): given for kind, given in parameters.items()}
-
-
 def _secret(value: SecretStr | None) -> str | None:
     return None if value is None else value.get_secret_value()
-
-
-def build_stores(settings: Settings, base: Catalog) -> Catalog:
-    """Return the indexes of a base and of all stores. Raises InvalidConfiguration."""
-    if not settings.stores:
-        return base
-    from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
-
-    return Catalogs(
-        base,
-        {
-            name: AttachedCatalog(
-                _opened(name, chosen),
-                chosen.indexes,
-                encoder=chosen.encoder,
-                schema_seconds=chosen.schema_seconds,
-                directory=settings.data_directory / BELONGINGS / "stores" / name,
-            )
-            for name, chosen in settings.stores.items()
-        },
-    )
 
 
 def _opened(name: str, chosen: StoreSettings) -> Store:
     scheme = chosen.url.get_secret_value().partition("://")[0]
     if scheme not in STORES:
         raise InvalidConfiguration(f"stores.{name}.url must begin with {', '.join(f'{known}://' for known in STORES)}")
-    module, extra = STORES[scheme]
-    path, _, attribute = module.partition(":")
-    try:
-        opener = getattr(import_module(path), attribute)
-    except ModuleNotFoundError as error:
-        raise InvalidConfiguration(
-            f"stores.{name}.url needs {error.name}: pip install 'boundarymorph[{extra}]'"
-        ) from None
-    store: Store = opener.connect(chosen)
+    place, extra = STORES[scheme]
+    store: Store = _imported(place, f"stores.{name}.url", extra).connect(chosen)
     return store
+
+
+def _imported(place: str, setting: str, extra: str) -> Any:
+    """Return the class at MODULE:NAME. Raises InvalidConfiguration if a library is missing that the extra has."""
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(f"{setting} needs {error.name}: pip install 'boundarymorph[{extra}]'") from None

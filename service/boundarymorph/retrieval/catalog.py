@@ -207,6 +207,9 @@ class Index(Protocol):
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         """Return fingerprints of what is stored under these ids, without unknown ones."""
 
+    def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
+        """Return the characters and the metadata of some documents, at most so many, and fewer if they are large."""
+
 
 @runtime_checkable
 class Paged(Index, Protocol):
@@ -215,9 +218,6 @@ class Paged(Index, Protocol):
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """Return the first documents, at most so many, whose ids come after this one, in the order of their ids. It
         ends after the document with which they take `size` bytes."""
-
-    def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
-        """Return the characters and the metadata of some documents, at most so many, and fewer if they are large."""
 
 
 class Catalog(Protocol):

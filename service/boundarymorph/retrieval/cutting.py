@@ -56,12 +56,12 @@ def _tells(head: bytes) -> bool:
     return b"\n" in text and (not text.startswith(b"[") or bool(text[1:].strip(BLANK)))
 
 
-def _cutter(head: bytes, limit: int) -> _Lines | _Elements:
+def _cutter(head: bytes, limit: int) -> _Lines | Elements:
     text = reading.without_mark(head, "the upload").lstrip(BLANK)
     first = text.splitlines()[0] if text else b""
     if reading.complaint(first) is None and reading.is_table(first.decode()):
         raise InvalidInput(reading.AS_LINES)
-    return _Elements(limit) if _ARRAY.match(text) else _Lines(limit)
+    return Elements(limit) if _ARRAY.match(text) else _Lines(limit)
 
 
 class _Lines:
@@ -97,7 +97,7 @@ class _Lines:
         return [piece] if len(text) > self._limit or text.strip() else []
 
 
-class _Elements:
+class Elements:
     """Cuts an array at the commas between its elements, found only by brackets and strings."""
 
     def __init__(self, limit: int) -> None:

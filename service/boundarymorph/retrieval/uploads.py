@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,28 +14,26 @@ from numpy.typing import NDArray
 from boundarymorph import parsing, reading
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import Run, in_default_thread
-from boundarymorph.retrieval.cutting import BLANK, Piece, pieces
+from boundarymorph.retrieval.cutting import BLANK, Elements, Piece, pieces
 from boundarymorph.retrieval.document import Document
 from boundarymorph.text import has_content
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
-PIECE_BYTES, PIECE_ELEMENTS = 2**18, 256  # of an array, parsed at a time
+PIECE_BYTES = 2**18  # of an array, parsed at a time
+UNFINISHED = "the documents are not JSON: the array does not end where the body does"
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # in the message about a missing one
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # or the beginning of an unterminated one
-_STRINGS = re.compile(_STRING, re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # or the beginning of an unterminated one
 _NOT_A_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
-_BETWEEN_ELEMENTS = re.compile(_STRING + rb"|[\[\]{},]", re.DOTALL)
-_IN_ELEMENT = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
     """A document of an upload, from line (or array position) `line`, counted from 1.
 
-    embedding: (d,) float32 unit; end: offset in bytes of the end of its line, 0 in an array; unknown: names of its
+    embedding: (d,) float32 unit; end: offset in bytes of the end of its line or element; unknown: names of its
     unknown fields.
     """
 
@@ -80,12 +77,14 @@ async def parse_array(
 
     Raises InvalidInput if it is not a JSON array, before the first entry.
     """
-    elements = _elements(body)
-    while await run(_check_some, elements, max_line_bytes):
+    body = reading.without_mark(body, "the body").strip(BLANK)
+    if not body.startswith(b"["):
+        raise InvalidInput("the documents must be a JSON array of objects")
+    checks = (_check_pieces(found, max_line_bytes) for found in _in_array(body, max_line_bytes))
+    while await run(next, checks, None) is not None:
         pass
-    elements, count = _elements(body), 0
-    while entries := await run(_parse_some, elements, count, dimension, max_line_bytes):
-        count += len(entries)
+    parsed = (_parse_pieces(found, dimension, max_line_bytes) for found in _in_array(body, max_line_bytes))
+    while (entries := await run(next, parsed, None)) is not None:
         for entry in entries:
             yield entry
 
@@ -131,54 +130,28 @@ def _loaded(line: bytes) -> Any:
         return orjson.loads(repaired)
 
 
-def _elements(body: bytes) -> Iterator[bytes]:
-    """Yield the elements of a JSON array, found only by brackets, commas and strings, and not validated yet."""
-    body = reading.without_mark(body, "the body")
-    if not body.lstrip(BLANK).startswith(b"["):
-        raise InvalidInput("the documents must be a JSON array of objects")
-    depth, position, start, empty = 0, 0, 0, True
-    while token := (_BETWEEN_ELEMENTS if depth == 1 else _IN_ELEMENT).search(body, position):
-        mark, position = body[token.start()], token.end()
-        if mark in b"[{":
-            depth += 1
-            start = position if depth == 1 else start
-        elif mark in b"]}":
-            depth -= 1
-        if (mark == ord(",") and depth == 1) or depth == 0:
-            element = body[start : token.start()].strip(BLANK)
-            if element or not (empty and depth == 0):
-                yield element
-            start, empty = position, False
-        if depth == 0:
-            break
-    if depth or mark != ord("]") or body[position:].strip(BLANK):
-        raise InvalidInput("the documents are not JSON: the array does not end where the body does")
+def _in_array(body: bytes, limit: int) -> Iterator[list[Piece]]:
+    """Yield the elements of a JSON array, not validated yet, those of PIECE_BYTES at a time."""
+    cutter = Elements(limit)
+    try:
+        for start in range(0, len(body), PIECE_BYTES):
+            yield cutter.feed(body[start : start + PIECE_BYTES])
+        cutter.finish()
+    except InvalidInput:
+        raise InvalidInput(UNFINISHED) from None
+    if not body.endswith(b"]"):
+        raise InvalidInput(UNFINISHED)
 
 
-def _some(elements: Iterator[bytes]) -> Iterator[bytes]:
-    size = 0
-    for element in islice(elements, PIECE_ELEMENTS):
-        yield element
-        size += len(element)
-        if size >= PIECE_BYTES:
-            return
-
-
-def _check_some(elements: Iterator[bytes], limit: int) -> bool:
-    """Validate some elements; return whether there were more. Raises InvalidInput for malformed JSON."""
-    more = False
-    for element in _some(elements):
-        more = True
+def _check_pieces(found: Sequence[Piece], limit: int) -> bool:
+    """Return True. Raises InvalidInput for malformed JSON in an element that is not too long."""
+    for _, element, _ in found:
         try:
             if len(element) <= limit:
                 _loaded(element)
         except orjson.JSONDecodeError as error:
             raise InvalidInput(f"the documents are not JSON: {error}") from error
-    return more
-
-
-def _parse_some(elements: Iterator[bytes], count: int, dimension: int, limit: int) -> list[ParsedDocument | BadLine]:
-    return [_parse(element, number, dimension, limit) for number, element in enumerate(_some(elements), count + 1)]
+    return True
 
 
 class _RecordError(Exception):

@@ -75,8 +75,6 @@ class MilvusSettings(BaseModel, extra="forbid"):
     )
     timeout_seconds: float = Field(10.0, gt=0, description="one call, retries included")
     connections: int = Field(16, ge=1, description="concurrent searches")
-    vectors: Literal["milvus", "local"] = Field("milvus", description="local: kept on this disk once fetched")
-    vector_bytes: int = Field(2**30, ge=2**16, description="disk space for the kept vectors of each index")
     consistency: Literal["strong", "session", "bounded", "eventually"] = Field(
         "strong", description="of searches: strong sees all acknowledged writes, and waits for them"
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -47,7 +47,6 @@ from boundarymorph.retrieval.milvus.index import (
     MilvusIndex,
 )
 from boundarymorph.retrieval.milvus.structures import KINDS, Structures
-from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.stores.index import StoreIndex
 
 PROPERTY = "boundarymorph.index"
@@ -68,7 +67,6 @@ class MilvusCatalog(Catalog):
         connection: MilvusConnection,
         *,
         prefix: str,
-        make_cache: Callable[[int], VectorCache] | None = None,
         structures: Structures | None = None,
         consistency: Consistency = "strong",
         half_precision: bool = True,
@@ -76,16 +74,13 @@ class MilvusCatalog(Catalog):
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".belongings"),
     ) -> None:
-        """make_cache: makes a vector cache for this many dimensions; None to fetch vectors from Milvus every time.
-
-        structures: parameters of the kinds of index. half_precision: for the vectors of new indexes, if the server
+        """structures: parameters of the kinds of index. half_precision: for the vectors of new indexes, if the server
         supports it. schema_seconds: how long an index in use is not described again, unless a call to it fails.
         directory: for what belongs to the indexes besides their documents; need not exist.
         """
         self._connection = connection
         self._directory = directory
         self._prefix = prefix
-        self._make_cache = make_cache
         self._structures = structures or Structures()
         self._consistency = consistency
         self._half_precision = half_precision
@@ -180,11 +175,7 @@ class MilvusCatalog(Catalog):
             known = self._open.get(name)
             same = known.opened if known is not None and known.opened.info == info else None
             if same is None or same.table.stale:
-                if same is not None:
-                    cache = cast(MilvusIndex, same.table).cache
-                else:
-                    cache = None if self._make_cache is None else self._make_cache(info.dimension)
-                same = StoreIndex(name, info, MilvusIndex(info, collection, self._structures, cache), "Milvus")
+                same = StoreIndex(name, info, MilvusIndex(info, collection, self._structures), "Milvus")
             self._open[name] = _InUse(same, self._clock() + self._schema_seconds)
             return same
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +22,6 @@ from boundarymorph.retrieval.milvus.collection import (
 )
 from boundarymorph.retrieval.milvus.structures import Structures
 from boundarymorph.retrieval.milvus.terms import expression, terms_of
-from boundarymorph.retrieval.milvus.vectors import VectorCache
 from boundarymorph.retrieval.stores.bounds import Bounds
 from boundarymorph.retrieval.stores.table import Found
 from boundarymorph.retrieval.stores.times import Kind
@@ -45,20 +43,12 @@ class MilvusIndex:
     If `upsert` fails halfway, some documents may have been written; the whole call can be repeated.
     """
 
-    def __init__(
-        self,
-        info: IndexConfiguration,
-        collection: MilvusCollection,
-        structures: Structures,
-        cache: VectorCache | None = None,
-    ) -> None:
-        """cache: keeps vectors on this machine, so that Milvus sends only their versions."""
+    def __init__(self, info: IndexConfiguration, collection: MilvusCollection, structures: Structures) -> None:
         self._info = info
         self._collection = collection
         self._structures = structures
         self.dimension = info.dimension
         self.words: Literal["none", "order", "bm25"] = "bm25" if WORDS in collection.fields else "none"
-        self.cache = cache
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
         """See `Table.time`: metadata are JSON, which has no times."""
@@ -114,18 +104,15 @@ class MilvusIndex:
         """See `Table.search`; the documents are left to `documents`."""
         if self._collection.halves:
             depth += depth // _MARGIN + 16
-        whole = self.cache is None and 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
+        whole = 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
         lengths = ["characters"] if documents else []
-        found = self._found(query, depth, ["vector" if whole else "version", *lengths], "" if where is True else where)
+        found = self._found(query, depth, [*(["vector"] if whole else []), *lengths], "" if where is True else where)
         read: dict[str, Document] = {}
         for portion in _portions(found) if documents else ():
             read |= self.contents(portion)
         if whole:
             return Found(found.ids, self._collection.matrix(found.rows).astype(np.float16), read, exact=False)
-        versions = np.array([row["version"] for row in found.rows], np.int64)
-        present, halves = self._by_version(found.ids, versions)
-        ids = [id for id, there in zip(found.ids, present, strict=True) if there]
-        return Found(ids, halves[present], read, exact=False)
+        return self.vectors(found.ids)._replace(documents=read, exact=False)
 
     def contents(self, ids: Sequence[str]) -> dict[str, Document]:
         """Return documents without metadata, in one answer."""
@@ -153,7 +140,7 @@ class MilvusIndex:
         """Return a document with its vector as a row of Milvus. Raises as `_fields` does."""
         row = {
             **_fields(document),
-            "version": int.from_bytes(blake2b(halves.tobytes(), digest_size=8).digest(), signed=True),
+            "version": 0,  # of a cache that earlier releases had; their collections require it
             "digest": digest.hex(),
             "vector": halves if self._collection.halves else halves.astype(np.float32),
         }
@@ -162,25 +149,6 @@ class MilvusIndex:
         if CONTENT in self._collection.fields:
             row[CONTENT] = document.content.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
         return row
-
-    def _by_version(
-        self, ids: Sequence[str], versions: NDArray[np.int64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.float16]]:
-        """Return (n,) which of n documents still exist, and their (n, d) vectors, from the cache or fetched."""
-        halves = np.zeros((len(ids), self.dimension), np.float16)
-        present = np.zeros(len(ids), np.bool_)
-        if self.cache is not None:
-            present, kept = self.cache.find(ids, versions)
-            halves[present] = kept
-        missing = {ids[row]: row for row in np.flatnonzero(~present).tolist()}
-        fetched = dict(self._collection.vectors(missing, ["version"]))
-        rows = [missing[id] for id in fetched]
-        halves[rows] = self._collection.matrix(list(fetched.values())).astype(np.float16)
-        present[rows] = True
-        if self.cache is not None:
-            read = np.array([row["version"] for row in fetched.values()], np.int64)
-            self.cache.keep(list(fetched), read, halves[rows])
-        return present, halves
 
 
 def _portions(found: FoundRows) -> Iterator[list[str]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,18 +73,19 @@ class StoreIndex:
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
         """Return a document with a text, and its (d,) unit vector; None if there is none among some documents."""
-        found = self.table.search(
-            unit_rows(np.ones((1, self.info.dimension), np.float32), ["x"])[0].astype(np.float32),
-            SAMPLE,
-            True,
-            documents=True,
-        )
+        found = self.table.search(self._anywhere, SAMPLE, True, documents=True)
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
         for id, vector in zip(near.ids, near.embeddings, strict=True):
             if id in read and has_content(read[id].content):
                 return read[id], vector.astype(np.float32)
         return None
+
+    def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
+        """See `Index.outlines`: of the documents nearest to one direction."""
+        found = self.table.search(self._anywhere, most, True, vectors=False)
+        read = self.documents([id for id in found.ids if id is not None])
+        return [(len(each.text) + len(each.title or ""), each.metadata) for each in read.values()]
 
     def check(self, document: Document) -> None:
         self._writable().check(document)
@@ -117,6 +118,11 @@ class StoreIndex:
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         return self.table.characters(ids)
+
+    @property
+    def _anywhere(self) -> NDArray[np.float32]:
+        """Return a (d,) unit vector for a search whose results do not matter."""
+        return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Writable:
         if not hasattr(self.table, "upsert"):
