@@ -373,7 +373,7 @@ export interface paths {
         put?: never;
         /**
          * Say how relevant documents were
-         * @description Keeps grades and clicks, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
+         * @description Keeps grades, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
          *     Judgements of documents that it does not have are left out, and their ids are in the answer.
          */
         post: operations["add_judgments_post"];
@@ -993,7 +993,7 @@ export interface components {
             structure?: components["schemas"]["StructureDescription"] | null;
             /**
              * Sampled
-             * @description documents looked at: the first ones by id
+             * @description documents looked at: the first by id, in a store any
              */
             sampled: number;
             /**
@@ -1594,11 +1594,6 @@ export interface components {
              */
             group?: unknown;
             /**
-             * Passage
-             * @description with 'long_texts': "best_of": the passage by which it is in the set
-             */
-            passage?: string | null;
-            /**
              * Text
              * @description with 'return_documents'
              */
@@ -1997,12 +1992,6 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
-            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2081,12 +2070,6 @@ export interface components {
              * @default null
              */
             max_tokens_per_doc?: number | null;
-            /**
-             * Max Chunks Per Doc
-             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
-             * @default null
-             */
-            max_chunks_per_doc?: number | null;
             /**
              * Raw Scores
              * @description return log-odds instead of scores in [0, 1]
@@ -2235,12 +2218,6 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
-            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2319,12 +2296,6 @@ export interface components {
              * @default null
              */
             max_tokens_per_doc?: number | null;
-            /**
-             * Max Chunks Per Doc
-             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
-             * @default null
-             */
-            max_chunks_per_doc?: number | null;
             /**
              * Raw Scores
              * @description return log-odds instead of scores in [0, 1]
@@ -2367,12 +2338,6 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
-            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2452,12 +2417,6 @@ export interface components {
              */
             max_tokens_per_doc?: number | null;
             /**
-             * Max Chunks Per Doc
-             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
-             * @default null
-             */
-            max_chunks_per_doc?: number | null;
-            /**
              * Raw Scores
              * @description return log-odds instead of scores in [0, 1]
              * @default null
@@ -2472,7 +2431,7 @@ export interface components {
         };
         /**
          * Judgment
-         * @description What a person said of a document: a grade, or whether it was clicked where it was shown.
+         * @description What a person said of a document.
          */
         Judgment: {
             /**
@@ -2483,21 +2442,8 @@ export interface components {
             /**
              * Grade
              * @description 0 for not relevant, as for a dismissed document
-             * @default null
              */
-            grade?: number | null;
-            /**
-             * Clicked
-             * @description instead: whether it was chosen from what was shown
-             * @default null
-             */
-            clicked?: boolean | null;
-            /**
-             * Rank
-             * @description where it was shown, from 1; with 'clicked'
-             * @default null
-             */
-            rank?: number | null;
+            grade: number;
             /**
              * Relevance
              * @description what the answer said of it: by this the metrics show when a calibration drifts
@@ -2560,12 +2506,6 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
-            /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -2667,12 +2607,6 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
-            /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -2936,40 +2870,6 @@ export interface components {
             std?: (number | null)[] | null;
         };
         /**
-         * ScoreRequest
-         * @description Texts to score against one query.
-         */
-        ScoreRequest: {
-            /**
-             * Query
-             * @description the query that the texts are scored against
-             */
-            query: string;
-            /**
-             * Texts
-             * @description to be scored
-             */
-            texts: string[];
-            /**
-             * Deadline Ms
-             * @description from now; late texts are not scored
-             * @default null
-             */
-            deadline_ms?: number | null;
-            /**
-             * Truncate
-             * @description cut texts that are too long for the model; false refuses them
-             * @default true
-             */
-            truncate?: boolean;
-            /**
-             * Instruction
-             * @description what counts as relevant, for a model that takes an instruction
-             * @default null
-             */
-            instruction?: string | null;
-        };
-        /**
          * SelectRequest
          * @description Choose the best k documents for a query with at most B cross-encoder calls.
          */
@@ -3003,12 +2903,6 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
-            /**
-             * Call Cost
-             * @description with "budget": "auto": the share of the set's relevance that a call must be expected to bring, instead of the expected loss at which it stops
-             * @default null
-             */
-            call_cost?: number | null;
             /**
              * K
              * @description documents to return
@@ -3114,12 +3008,6 @@ export interface components {
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
-             * Long Texts
-             * @description for a pool: of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
-            /**
              * Return Documents
              * @description return text, title and metadata too
              * @default false
@@ -3167,7 +3055,6 @@ export interface components {
             queries: unknown[];
             query?: null;
             query_embedding?: null;
-            call_cost?: null;
             max_tokens?: null;
             min_relevance?: null;
             distinct?: null;
@@ -3194,7 +3081,6 @@ export interface components {
             queries: unknown[];
             query?: null;
             query_embedding?: null;
-            call_cost?: null;
             max_tokens?: null;
             min_relevance?: null;
             distinct?: null;
@@ -3238,12 +3124,6 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
-            /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -3440,12 +3320,6 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
-             * Long Texts
-             * @description of a text that is longer than 'passage_characters': 'first' reads the beginning, as far as the model reads; 'best_of' cuts it into passages, spends calls on those that may be its best, and ranks it by that
-             * @default null
-             */
-            long_texts?: ("first" | "best_of") | null;
-            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -3524,12 +3398,6 @@ export interface components {
              * @default null
              */
             max_tokens_per_doc?: number | null;
-            /**
-             * Max Chunks Per Doc
-             * @description the most passages to read of a long text; above 1 'long_texts' is "best_of"
-             * @default null
-             */
-            max_chunks_per_doc?: number | null;
             /**
              * Raw Scores
              * @description return log-odds instead of scores in [0, 1]
@@ -3614,7 +3482,6 @@ export type PoolBody = components['schemas']['PoolBody'];
 export type PoolDocument = components['schemas']['PoolDocument'];
 export type Problem = components['schemas']['Problem'];
 export type RoundEvent = components['schemas']['RoundEvent'];
-export type ScoreRequest = components['schemas']['ScoreRequest'];
 export type SelectRequest = components['schemas']['SelectRequest'];
 export type TeiRequest = components['schemas']['TeiRequest'];
 export type UploadProgress = components['schemas']['UploadProgress'];
