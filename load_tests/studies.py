@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import datasets, tables
@@ -257,7 +257,7 @@ def settle(question: Question, number: int) -> Iterator[Row]:
         at = range(0, CAP + 1, CAP_ROUND)
         for calls, session in stops(question.pool, question.scores, k, at, size=CAP_ROUND):
             gain = normalised_gain(session.selection().documents, question.scores)
-            cautious = session.cautious_loss() if session.informed else np.inf
+            cautious = session.cautious_loss() if session.enough_scores else np.inf
             looks.append((calls, session.expected_loss(), cautious, gain))
         for limit in (0.1, 0.05, 0.02, 0.01, 0.005):
             calm = [loss <= limit for _, _, loss, _ in looks]

@@ -10,9 +10,10 @@ from boundarymorph import parsing
 from boundarymorph.agents.tools import TOOLS
 from boundarymorph.api import openapi, retrieval
 from boundarymorph.errors import InvalidInput
+from boundarymorph.server import app  # noqa: F401 - its routes register their bodies
 
 REQUESTS = [
-    *openapi.PARSED_BY_ROUTES,
+    *openapi.BODIES,
     *(tool.arguments for tool in TOOLS),
     *(retrieval.Retrieve, retrieval.Ids, retrieval.Query, retrieval.Texts),
 ]

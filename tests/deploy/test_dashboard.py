@@ -1,24 +1,110 @@
-"""The units of the dashboard's panels."""
-
-from __future__ import annotations
+"""The dashboard and the alerts: their expressions parse as PromQL, and ask for metrics and labels that there are."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import promql_parser
 import pytest
+import yaml
+from prometheus_client import REGISTRY
 
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "boundarymorph.json"
-PANELS = json.loads(DASHBOARD.read_text())["panels"]
-DRAWN = [panel for panel in PANELS if panel["type"] != "row"]
+import boundarymorph.telemetry.metrics
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+METRICS = boundarymorph.telemetry.metrics
+OF_THE_SCRAPE = {"instance", "job"}
 UNITS = {"reqps", "cps", "s", "bytes", "percentunit", "short", "none"}
+BOARD = json.loads((DEPLOY / "grafana/boundarymorph.json").read_text())
+DRAWN = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+SHOWN = [target["expr"] for panel in DRAWN for target in panel["targets"]]
+SHOWN += [annotation["expr"] for annotation in BOARD["annotations"]["list"]]
+
+
+def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
+    """Yield the selectors of an expression as Prometheus gets it: Grafana puts a duration where its variable is."""
+
+    def nodes(node: Any) -> Iterator[Any]:
+        yield node
+        for name in ("expr", "param", "lhs", "rhs", "vector_selector"):
+            if (inner := getattr(node, name, None)) is not None:
+                yield from nodes(inner)
+        for argument in getattr(node, "args", None) or ():
+            yield from nodes(argument)
+
+    for node in nodes(promql_parser.parse(expression.replace("$__rate_interval", "5m"))):
+        if isinstance(node, promql_parser.VectorSelector):
+            yield node
+
+
+def labels_of(selector: promql_parser.VectorSelector) -> set[str]:
+    if (name := selector.name or "") in RECORDED:
+        return labels_left(RECORDED[name])
+    labels: tuple[str, ...] = getattr(REGISTRY._names_to_collectors[name], "_labelnames", ())
+    return {*labels, *OF_THE_SCRAPE, *({"le"} if name.endswith("_bucket") else ())}
+
+
+def grouped_by(expression: str) -> set[str]:
+    groups = re.findall(r"\bby \(([^)]*)\)", expression)
+    return {label.strip() for group in groups for label in group.split(",")}
+
+
+def labels_left(expression: str) -> set[str]:
+    """The labels of an expression's results: those that it groups by, or those of its metrics."""
+    return grouped_by(expression) or set.union(*map(labels_of, selectors(expression)))
+
+
+@pytest.mark.parametrize("expression", SHOWN + [rule["expr"] for rule in RULES])
+def test_it_parses_and_its_labels_are_there(expression: str) -> None:
+    found = list(selectors(expression))
+    assert found
+    for selector in found:
+        assert {matcher.name for matcher in selector.matchers.matchers} <= labels_of(selector), selector.name
+    assert grouped_by(expression) <= set.union(*map(labels_of, found))
+
+
+def test_alerts_have_what_prometheus_wants() -> None:
+    alerts = [rule for rule in RULES if "alert" in rule]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)
+    for rule in alerts:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations", "keep_firing_for"}
+        assert re.fullmatch(r"\d+(s|m|h)", rule.get("for", "0s"))
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+        for text in rule["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels_left(rule["expr"]), rule["alert"]
 
 
 @pytest.mark.parametrize("panel", DRAWN, ids=lambda panel: str(panel["title"]))
-def test_units_fit_what_is_asked(panel: dict[str, object]) -> None:
-    text = json.dumps(panel["targets"])
-    unit = panel["fieldConfig"]["defaults"]["unit"]  # type: ignore[index]
+def test_units_fit_what_is_asked(panel: dict[str, Any]) -> None:
+    text, unit = json.dumps(panel["targets"]), panel["fieldConfig"]["defaults"]["unit"]
     assert unit in UNITS
     assert ("_seconds" in text and "_count" not in text and "_cpu_" not in text) <= (unit == "s")
     assert ("_bytes" in text) == (unit == "bytes")
     assert ("_ratio" in text) <= (unit == "percentunit")
     assert (unit in ("reqps", "cps")) <= ("rate(" in text)
+
+
+def test_what_an_operator_sees_first() -> None:
+    """Five figures; every panel says what it shows; it can be narrowed down, and changes are marked."""
+    assert [panel["type"] for panel in BOARD["panels"][:7]] == ["row", *["stat"] * 5, "row"]
+    assert [panel["title"] for panel in DRAWN if not panel["description"].endswith(".")] == []
+    variables = [variable["name"] for variable in BOARD["templating"]["list"]]
+    assert variables == ["datasource", "role", "instance", "key"]
+    assert {name for text in SHOWN for name in re.findall(r"\$([a-z]+)\b", text)} == {*variables} - {"datasource"}
+    assert [annotation["name"] for annotation in BOARD["annotations"]["list"]] == ["Starts", "Index changes"]
+
+
+def test_panels_do_not_overlap() -> None:
+    places = [panel["gridPos"] for panel in BOARD["panels"]]
+    cells = [(p["x"] + dx, p["y"] + dy) for p in places for dx in range(p["w"]) for dy in range(p["h"])]
+    assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(places)
