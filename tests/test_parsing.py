@@ -35,6 +35,23 @@ def test_nesting_at_the_bound_and_beyond(opening: str) -> None:
         parsing.parse((opening * (most + 1) + "1" + closing * (most + 1)).encode())
 
 
+@pytest.mark.parametrize("value", [b"{}", b"[]", b'{"a":1}', b"[1]", b"[[]]"])
+def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
+    """Up to 32 MiB of them, whatever the size of the body is."""
+    few, many = (b"[" + b",".join([value] * number) + b"]" for number in (100_000, 700_000))
+    assert len(parsing.parse(few)) == 100_000
+    with pytest.raises(InvalidInput, match="more than 15 times its"):
+        parsing.parse(many)
+
+
+@pytest.mark.parametrize(
+    "value", [b"1", b"0.123456", b'"a"', b"null", b'{"id": "a", "text": "some words of it, and, more"}']
+)
+def test_many_values_of_the_usual_kinds_are_not(value: bytes) -> None:
+    body = b"[" + b",".join([value] * 700_000) + b"]"
+    assert len(parsing.parse(body)) == 700_000
+
+
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
 def test_lists_of_requests_are_checked_to_their_first_mistake(model: type[BaseModel]) -> None:
     lists = list(_schemas(model.__pydantic_core_schema__, "list"))

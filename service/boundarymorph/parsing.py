@@ -14,6 +14,8 @@ from pydantic_core import ErrorDetails, from_json
 from boundarymorph import reading
 from boundarymorph.errors import InvalidInput
 
+TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: times its size, or this if it is more
+OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory that an object, an array and a value in one take
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
 _ESCAPE = re.compile(
     rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -85,8 +87,12 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def parse(body: bytes) -> Any:
-    """Return the value of a JSON body. Raises InvalidInput for what is not JSON, or is nested more than 200 deep."""
+    """Return the value of a JSON body.
+
+    Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take much more memory than its size.
+    """
     body = reading.without_mark(body, "the body")
+    _check_memory(body)
     try:
         return from_json(body)
     except ValueError as error:
@@ -94,6 +100,16 @@ def parse(body: bytes) -> Any:
         if repaired != body:
             return parse(repaired)
         raise InvalidInput(f"the body is not JSON: {reading.complaint(body) or error}") from None
+
+
+def _check_memory(body: bytes) -> None:
+    """Raise InvalidInput for a body of so many small values that they would take TIMES its size."""
+    values = OBJECT * body.count(b"{") + ARRAY * body.count(b"[") + ENTRY * body.count(b",")
+    if values > max(LEAST_BYTES, TIMES * len(body)):
+        raise InvalidInput(
+            f"the body has so many small objects and arrays that they would take more than {TIMES} times its "
+            f"{len(body):,} bytes; send fewer at a time, and vectors as blocks"
+        )
 
 
 def with_whole_characters(text: bytes) -> bytes:
