@@ -89,7 +89,7 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 def parse(body: bytes) -> Any:
     """Return the value of a JSON body.
 
-    Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take much more memory than its size.
+    Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take far more memory than its size.
     """
     body = reading.without_mark(body, "the body")
     _check_memory(body)

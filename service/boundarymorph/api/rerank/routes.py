@@ -65,6 +65,7 @@ from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
 
+RETURNING = ("return_documents", "return_input", "return_text")  # fields by which an answer has the texts
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 BY_POLICY = "/p/{policy}"
 ALIASES = {"/reranking"}  # of documented routes
@@ -179,6 +180,8 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
         ranking = await bodies.off_loop(
             access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy)
         )
+        if any(getattr(asked, name, None) for name in RETURNING):
+            task.room.check_answer(sum(len(wanted.texts[ranked.index]) for ranked in ranking.results))
         large = len(body) >= bodies.LARGE
         content = await answers.made(
             access, lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(), large=large
