@@ -47,7 +47,7 @@ async def retrieve(request: Request) -> Response:
     tensors |= {"ids": np.frombuffer(b"".join(ids), np.uint8)}
     tensors |= {"offsets": np.cumsum([0, *map(len, ids)]).astype(np.uint32)}
     warnings = json.dumps([] if notes else ["no document passes the filter"])
-    named = {"type": "application/vnd.boundarymorph.pool", "version": "4", "source": "index", "warnings": warnings}
+    named = {"type": "application/vnd.boundarymorph.pool", "version": "5", "source": "index", "warnings": warnings}
     return Response(save(tensors, named))
 
 
@@ -67,7 +67,7 @@ async def characters(asked: dict[str, Any]) -> Any:
 @app.post("/embed/documents")
 async def embed(asked: dict[str, Any]) -> Response:
     vectors = encoded(asked.get("texts") or [asked["query"]])
-    named = {"type": "application/vnd.boundarymorph.embeddings", "version": "4", "truncated": "0", "encoder": "words"}
+    named = {"type": "application/vnd.boundarymorph.embeddings", "version": "5", "truncated": "0", "encoder": "words"}
     return Response(save({"vectors": vectors}, named))
 
 

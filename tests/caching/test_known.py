@@ -242,7 +242,6 @@ class TestSingleFlight:
             inner.gate.open()
             for call, texts in zip(calls, (["a", "b"], ["b", "c"], ["c", "a"]), strict=True):
                 assert (await call).values.tolist() == expected(QUERY, texts)
-        assert counted.shared == 3
         assert counted.lookups == {"miss": 3}
 
     async def test_when_the_first_fails_the_second_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:

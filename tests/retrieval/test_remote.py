@@ -259,7 +259,7 @@ async def test_a_retriever_that_breaks_or_starts() -> None:
     failing.check = check  # type: ignore[method-assign]
     async with on_socket(create_retriever_app(Settings(), build=lambda *_: cast(Retrieval, failing))) as url:
         retriever = RemoteRetriever(url)
-        with pytest.raises(RetrieverUnavailable, match="loading"):
+        with pytest.raises(RetrieverUnavailable, match="warming up"):
             await retriever.embed_query("q")
         there.set()
         await asyncio.sleep(0.05)
