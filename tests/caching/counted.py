@@ -12,7 +12,7 @@ def counter(name: str, **labels: str) -> float:
 
 
 class Counted:
-    """Differences of the caches' counters over a block: `lookups` and `writes` by outcome, `shared`, `recalled`."""
+    """Differences of the caches' counters over a block: `lookups` and `writes` by outcome."""
 
     def __init__(self, cache: str) -> None:
         self._cache = cache
@@ -29,7 +29,6 @@ class Counted:
         changes = {key: int(value - self._before[key]) for key, value in self._read().items()}
         self.lookups = {outcome: n for (name, outcome), n in changes.items() if name == "lookups" and n}
         self.writes = {outcome: n for (name, outcome), n in changes.items() if name == "writes" and n}
-        self.shared = changes["shared", ""]
 
     def _read(self) -> dict[tuple[str, str], float]:
         lookups = ("hit", "miss", "corrupt", "error")
@@ -37,5 +36,4 @@ class Counted:
         return {
             **{("lookups", one): counter("lookups", cache=self._cache, outcome=one) for one in lookups},
             **{("writes", one): counter("writes", cache=self._cache, outcome=one) for one in writes},
-            ("shared", ""): counter("shared", cache=self._cache),
         }

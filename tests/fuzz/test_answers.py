@@ -21,7 +21,8 @@ from tests.fuzz.answers import REQUESTS, App, pattern
 
 pytestmark = pytest.mark.strangers
 CHANGES = {  # routes of other scopes than `select`
-    *(("PUT", "/indexes/{name}"), ("DELETE", "/indexes/{name}"), ("POST", "/indexes/{name}/documents")),
+    *(("PUT", "/indexes/{name}"), ("DELETE", "/indexes/{name}"), ("PUT", "/indexes/{name}/description")),
+    ("POST", "/indexes/{name}/documents"),
     *(("DELETE", "/indexes/{name}/documents"), ("DELETE", "/indexes/{name}/documents/{id}")),
     *(("GET", "/judgments"), ("POST", "/judgments"), ("DELETE", "/judgments"), ("POST", "/calibrations/keep")),
 }
