@@ -14,7 +14,7 @@ from pydantic_settings import NoDecode
 class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
-    body_bytes: int = Field(256 * 2**20, ge=1024, description="HTTP body, except a streamed upload")
+    body_bytes: int = Field(64 * 2**20, ge=1024, description="HTTP body, except a streamed upload")
     head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
