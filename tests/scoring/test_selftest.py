@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
@@ -123,6 +124,21 @@ async def test_a_probe_tests_each_model_once() -> None:
             with pytest.raises(Unfit, match=r"second: .*labels swapped.*scorer.self_test"):
                 await until_tested(probe)
             await ScorerProbe(scorer, tests=False)(time.monotonic() + PATIENCE)
+        finally:
+            await scorer.close()
+
+
+async def test_a_scorer_that_was_mended_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "RETEST_SECONDS", 0.0)
+    wire = Scoring(BROKEN["swapped labels"][0])
+    async with running(wire) as servers:
+        scorer = RemoteScorer([server.endpoint() for server in servers])
+        try:
+            probe = ScorerProbe(scorer)
+            with pytest.raises(Unfit):
+                await until_tested(probe)
+            wire.score = works
+            await until_tested(probe)
         finally:
             await scorer.close()
 

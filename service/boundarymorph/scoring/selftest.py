@@ -23,6 +23,7 @@ PAIRS = (  # a query, and the one text that answers it
 QUERIES, TEXTS = [query for query, _ in PAIRS], [text for _, text in PAIRS]
 PROBE = "probe"
 MIDDLE = 3  # the query by which the order of scores is tested: its text is neither first nor last
+RETEST_SECONDS = 60.0  # after a test that a model did not pass
 LONG = 20_000  # characters of the long text
 SAME = 0.02  # by how much two scores of one pair may differ, in half precision and other batches
 FLAT = 1e-4  # scores that differ by less do not differ
@@ -39,13 +40,14 @@ class Unfit(ScorerFailed):
 
 
 class ScorerProbe:
-    """A small call of a scorer, which also tests each model that it finds behind the scorer, once."""
+    """A small call of a scorer, which also tests each model that it finds there: once, or until it passes."""
 
     def __init__(self, scorer: Scorer, *, tests: bool = True) -> None:
         """scorer: without a cache, which would answer instead. tests: whether to test models."""
         self._scorer, self._tests = scorer, tests
         self._model: str | None = None
         self._test: asyncio.Task[str | None] | None = None
+        self._again = 0.0
 
     async def __call__(self, deadline: float) -> None:
         """Score a short pair. Raises what `Scorer.score` raises, and Unfit once a test has found why."""
@@ -53,6 +55,7 @@ class ScorerProbe:
         model = answer.model or self._scorer.name
         if self._tests and (self._test is None or model != self._model):
             self._model, self._test = model, asyncio.create_task(trouble_of(self._scorer))
+            self._again = time.monotonic() + RETEST_SECONDS
         if self._test is None:
             return
         await asyncio.wait({self._test}, timeout=max(0.0, (deadline - time.monotonic()) / 2))
@@ -61,6 +64,8 @@ class ScorerProbe:
         if self._test.cancelled() or self._test.exception() is not None:
             self._test = None  # the next probe tests again
         elif (trouble := self._test.result()) is not None:
+            if time.monotonic() >= self._again:
+                self._test = None  # its server may have been mended under the same name
             raise Unfit(f"{self._model}: {trouble} (scorer.self_test = false leaves the test out)")
 
 
