@@ -29,7 +29,7 @@ from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.batching import BatchingEncoder
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.methods import METHODS, PAPER, PEOPLE
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
 from tests.retrieval.fakes import SeededEncoder
@@ -86,12 +86,12 @@ def test_the_summary_for_machines(two_tables: tuple[Path, str]) -> None:
         json.loads((out / name).read_bytes()) for name in ("summary.json", "summary-one.json", "summary-other.json")
     )
     assert summary.keys() == {"default", "paper", "rows"}
-    assert (summary["default"], summary["paper"]) == (DEFAULT, PAPER)
+    assert (summary["default"], summary["paper"]) == (PEOPLE, PAPER)
     for row in summary["rows"]:
         assert row.keys() == {"method", "budget", "k", *METRICS}
         assert all(0 <= row[metric] <= 1 for metric in METRICS)
     methods = {row["method"] for row in summary["rows"]}
-    assert {"mips", "ss", "rgs", "gar", "quam", "bagel", *METHODS} <= methods
+    assert {"mips", "ss", "rgs", "gar", "quam", "bagel", "rocchio", PEOPLE, *METHODS} <= methods
     assert "bm25" not in methods, "it did not run on every table"
     assert len(summary["rows"]) == len(methods) * 4
 
@@ -146,7 +146,7 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
 def test_the_comparisons(two_tables: tuple[Path, str]) -> None:
     with (two_tables[0] / "comparisons.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["method"] for row in rows} == {DEFAULT} and {row["metric"] for row in rows} == METRICS
+    assert {row["method"] for row in rows} == {PEOPLE} and {row["metric"] for row in rows} == METRICS
     for row in rows:
         assert 0 <= float(row["p"]) <= float(row["q"]) <= 1
         assert float(row["low"]) <= float(row["difference"]) <= float(row["high"])

@@ -8,12 +8,12 @@ import pytest
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
-from boundarymorph.evaluation.methods.baselines import Gar, Hybrid, Mips, Quam, Rgs, SingleStage
+from boundarymorph.evaluation.methods.baselines import Fusion, Gar, Hybrid, Mips, Quam, Rgs, Rocchio, SingleStage
 from boundarymorph.evaluation.methods.morph import Independent, Lexical, Morph
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question, QuestionTexts, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
-from boundarymorph.selection import Belief, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 from tests.selection.pools import play
@@ -235,3 +235,20 @@ def test_pools_in_another_order_know_the_same_words() -> None:
     for pool in (fused, by_words):
         assert pool.ids != question.pool.ids and pool.terms is not None
         assert dict(zip(pool.ids, pool.terms.T.tolist(), strict=True)) == whole
+
+
+def test_rocchio_ranks_all_by_the_query_moved_to_what_scored_well() -> None:
+    question = on_a_circle([0, 20, 40, 60, 80, 100], [0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+    run, ranking = run_once(Rocchio(), question, 3, 2)
+    assert run.calls == [0, 1, 2]  # the vectors of 0 and 40 degrees, the second by three quarters, point to 17
+    assert ranking.tolist() == [1, 0, 2, 3, 4, 5]
+    assert run_once(Rocchio(), on_a_circle([0, 20, 40], [0.0, 0.0, 0.0]), 3, 2)[1].tolist() == [0, 1, 2]
+
+
+def test_fusion_is_three_parts_similarity_and_one_of_words() -> None:
+    similarity, bm25 = np.array([4.0, 3.0, 2.0, 1.9]), np.array([0.0, 0.0, 0.0, 9.0])
+    pool = Pool.of(["a", "b", "c", "d"], np.eye(4), np.ones(4), similarity, {"bm25": bm25})
+    ranking = run_once(Fusion(), Question("q", pool, np.zeros(4)), 0, 2)[1]
+    roots = (np.sqrt(bm25) - np.sqrt(bm25).mean()) / np.sqrt(bm25).std()
+    by_both = 0.75 * (similarity - similarity.mean()) / similarity.std() + 0.25 * roots
+    assert ranking.tolist() == np.argsort(-by_both).tolist() == [0, 1, 3, 2]

@@ -23,5 +23,5 @@ def test_the_selector_of_the_docs_runs(
     monkeypatch.chdir(tmp_path)
     runpy.run_path("own.py")
     printed = capsys.readouterr().out.splitlines()
-    assert [line[:20].strip() for line in printed] == ["every so many", "SS", "trend (default)"]
+    assert [line[:20].strip() for line in printed] == ["every so many", "SS", "trend"]
     assert all(0 < float(line[20:]) <= 100 for line in printed)

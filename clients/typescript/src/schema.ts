@@ -1469,8 +1469,15 @@ export interface components {
              */
             min_relevance: number | null;
             /**
+             * Relevance
+             * @description what the relevance of documents is: what people are expected to find, or the score
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
              * Calibration
-             * @description by which relevance is a probability; null if it is the score
+             * @description by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
             /**
@@ -1533,8 +1540,9 @@ export interface components {
         };
         /**
          * SelectedDocument
-         * @description A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean; with a
-         *     calibration, the probability that a person finds it relevant.
+         * @description A document of the set. Where relevance is the scorer's, `relevance` is the score of a scored document, and of
+         *     others the posterior mean. Where it is people's, other evidence counts, too; with a calibration it is the
+         *     probability that a person finds the document relevant.
          */
         SelectedDocument: {
             /**
@@ -1992,6 +2000,13 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2218,6 +2233,13 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2337,6 +2359,13 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -2507,6 +2536,13 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -2607,6 +2643,13 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
@@ -2922,6 +2965,12 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
+             * Relevance
+             * @description what the set is chosen by: 'people', the default, is what people are expected to find, by the scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the score alone, known or expected
+             * @default null
+             */
+            relevance?: ("people" | "scorer") | null;
+            /**
              * Calibration
              * @description by which relevance is the probability that a person agrees; by default that of the key or of the index, if there is one; false: none
              * @default null
@@ -3125,6 +3174,13 @@ export interface components {
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none
              * @default null
@@ -3319,6 +3375,13 @@ export interface components {
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
             /**
              * Calibration
              * @description by which scores are probabilities; by default that of the key, if it has one; false: none

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.schemas import LanguageModelUsage
+from boundarymorph.api.schemas import LanguageModelUsage, Relevance
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
@@ -21,8 +21,9 @@ ExpectedGain = Annotated[
 
 
 class SelectedDocument(BaseModel):
-    """A document of the set. `relevance` is the cross-encoder's score if it was scored, else the posterior mean; with a
-    calibration, the probability that a person finds it relevant."""
+    """A document of the set. Where relevance is the scorer's, `relevance` is the score of a scored document, and of
+    others the posterior mean. Where it is people's, other evidence counts, too; with a calibration it is the
+    probability that a person finds the document relevant."""
 
     id: str = Field(description="of the document in its index or pool")
     rank: int = Field(description="1 is the most relevant of the set")
@@ -113,7 +114,10 @@ class SelectResponse(BaseModel):
     k: int | None = Field(description="null if 'max_tokens' was given")
     max_tokens: int | None = Field(description="null if 'k' counts")
     min_relevance: float | None = Field(description="null if not given: then k documents are returned")
-    calibration: str | None = Field(None, description="by which relevance is a probability; null if it is the score")
+    relevance: Relevance = Field(
+        "scorer", description="what the relevance of documents is: what people are expected to find, or the score"
+    )
+    calibration: str | None = Field(None, description="by which relevance is a probability; null if none is in use")
     policy: str = Field("default", description="the policy in force, whose defaults the request has")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(

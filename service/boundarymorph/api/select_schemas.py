@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText
+from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
 from boundarymorph.selection.methods import METHODS
 
 
@@ -191,6 +191,12 @@ class SelectRequest(Message):
         le=1,
         description="return only what is more likely than not to be at least so relevant, at most k documents or "
         "max_tokens, and possibly none; calls go to where that is in doubt",
+    )
+    relevance: Relevance | None = Field(
+        None,
+        description="what the set is chosen by: 'people', the default, is what people are expected to find, by the "
+        "scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the "
+        "score alone, known or expected",
     )
     calibration: CalibrationName = Field(
         None,

@@ -69,6 +69,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
+        to_people=_to_people(request, settings),
         batch_size=limits.batch_size if batch_size == "auto" else batch_size,
         growing=batch_size == "auto",
         goal=request.spend,
@@ -93,6 +94,14 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
     bound("batch_size", task.batch_size, limits.batch_size, "documents")
     return task
+
+
+def _to_people(request: SelectRequest, settings: Settings) -> bool:
+    """Return whether relevance is to be what people find. Raises InvalidInput for a method that only knows scores."""
+    knows = (request.method or settings.method) == methods.DEFAULT
+    if request.relevance == "people" and not knows:
+        raise InvalidInput(f"'relevance': \"people\" goes with the method {methods.DEFAULT!r}; leave one of them out")
+    return knows and (request.relevance or settings.relevance) == "people"
 
 
 def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
@@ -255,6 +264,7 @@ def response_of(
         k=task.k,
         max_tokens=task.max_tokens,
         min_relevance=task.min_relevance,
+        relevance="people" if result.to_people else "scorer",
         calibration=result.calibration,
         policy=policy,
         method=task.method,
@@ -340,7 +350,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
 
 
 def _score(result: SelectionResult, place: int) -> float:
-    """Return the score of a scored document of the set, which is its relevance if there is no calibration."""
+    """Return the score of a scored document of the set, which is its relevance where that is the scorer's."""
     return result.scores.get(int(result.selection.documents[place]), float(result.selection.relevance[place]))
 
 

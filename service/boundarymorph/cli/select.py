@@ -29,6 +29,9 @@ class SelectOptions:
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None
     batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None
     calibration: Annotated[str | None, typer.Option(help="Its name.", show_default="the index's own")] = None
+    relevance: Annotated[str | None, typer.Option(help="To people, or by the scorer alone.", show_default="people")] = (
+        None
+    )
     method: Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")] = (
         None
     )
@@ -58,6 +61,7 @@ class SelectOptions:
             "depth": self.depth,
             "batch_size": _number(self.batch_size),
             "method": self.method,
+            "relevance": self.relevance,
             "spend": self.spend,
             "filter": None if filter is None else json_object("--filter", filter),
             "hybrid": self.hybrid,

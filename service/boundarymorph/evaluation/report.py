@@ -13,6 +13,7 @@ import pandas as pd
 from boundarymorph.evaluation import calibrated, plots
 from boundarymorph.evaluation.analyses import SIGNIFICANT, changes
 from boundarymorph.evaluation.grids import grid
+from boundarymorph.evaluation.methods.morph import PRODUCT
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.run import Cell, Outcome, near_50
 from boundarymorph.evaluation.study import (
@@ -24,7 +25,7 @@ from boundarymorph.evaluation.study import (
     quality_by_table,
     titles_of,
 )
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.methods import DEFAULT, PAPER, PEOPLE
 
 CLOSE = 0.005
 HEADINGS = {"ce_ncg": "CE-nCG: how well the calls were spent", "ncg": "nCG: what people would say of the set"}
@@ -55,12 +56,12 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     tables' queries that no calibration was learned from, and each row says whether it is calibrated.
     """
     if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
-        return {"default": DEFAULT, "paper": PAPER, "rows": calibrated.rows(found)}
-    scored, judged = (quality_by_table(studies, metric) for metric in METRIC_TITLES)
+        return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(found)}
+    scored, judged = (quality_by_table(studies, metric) for metric in ("ce_ncg", "ncg"))
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
     rows["ncg"] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
     listed = rows.reset_index().astype(object)
-    return {"default": DEFAULT, "paper": PAPER, "rows": listed.where(listed.notna(), None).to_dict("records")}
+    return {"default": PEOPLE, "paper": PAPER, "rows": listed.where(listed.notna(), None).to_dict("records")}
 
 
 def write(studies: Sequence[Study], out: Path) -> None:
@@ -103,7 +104,7 @@ def main_table(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) ->
         for number, (method, row) in enumerate(table.iterrows()):
             shown = [_placed(value, places.loc[method, cell]) for cell, value in row.items()]
             name = f"**{group}**" if number == 0 else ""
-            lines.append([name, _bold(titles[method], method in METHODS), *shown, _placed(row.mean())])
+            lines.append([name, _bold(titles[method], method in PRODUCT), *shown, _placed(row.mean())])
     return grid(["", "method", *_heads(overall(dict(tables)).columns), "mean"], lines, texts=2)
 
 

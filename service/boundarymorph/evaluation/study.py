@@ -12,9 +12,9 @@ from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_stud
 from boundarymorph.evaluation.methods import Contestant
 from boundarymorph.evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selection.methods import DEFAULT, PEOPLE
 
-METRIC_TITLES = {"ce_ncg": "CE-nCG", "ncg": "nCG"}
+METRIC_TITLES = {"ncg": "nCG", "ce_ncg": "CE-nCG"}
 AVERAGE = "mean of tables"
 
 
@@ -48,7 +48,7 @@ def study(
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
-    reference = DEFAULT if DEFAULT in names else (ours or names[-1:])[0]
+    reference = next((name for name in (PEOPLE, DEFAULT) if name in names), (ours or names[-1:])[0])
     compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
     calibrated = calibrated_study(outcome, *calibrate, jobs, watch) if calibrate and outcome.judged else None

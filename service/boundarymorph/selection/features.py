@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.pool import COMPLETE, Pool
 
+BY_WORDS = 0.25  # the share of BM25 among the witnesses
+
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
     """(N,) with mean 0 and standard deviation 1; zeros where all are equal. Finite for any finite values."""
@@ -34,6 +36,13 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
     if "bm25" not in pool.features:
         return np.empty((0, len(pool)))
     return standardised(np.sqrt(np.maximum(pool.features["bm25"], 0.0)))[None]
+
+
+def witnesses(pool: Pool) -> NDArray[np.float64]:
+    """(N,) what speaks for a document besides the scorer: the encoder and, for a pool with BM25, the words, by
+    `BY_WORDS`, each with mean 0 and standard deviation 1."""
+    similarity, words = rank_and_similarity(pool)[1], lexical(pool)
+    return (1.0 - BY_WORDS) * similarity + BY_WORDS * words[0] if len(words) else similarity
 
 
 def signals(pool: Pool) -> NDArray[np.float64]:

@@ -79,17 +79,19 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend.
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people: as in
+    `TrendPosterior`.
     """
 
     kernel: str = "vmf"
     weight: float = LINEAR_WEIGHT
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
+    to_people: bool = False
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
-        return TrendPosterior(pool, kernel, size, weight=self.weight)
+        return TrendPosterior(pool, kernel, size, weight=self.weight, to_people=self.to_people)
 
     def worth(
         self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
@@ -101,6 +103,8 @@ class TrendConfig:
 
 
 PAPER = "boundarymorph"
+PEOPLE = "people"  # the name, in evaluations, of the default method where relevance is what people find
 DEFAULT = "trend"
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
+TO_PEOPLE: Config = TrendConfig(to_people=True)  # the default method, where relevance is what people find
 BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it

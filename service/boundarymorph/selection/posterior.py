@@ -62,6 +62,9 @@ class Beliefs(Believed, Protocol):
         """The belief to report: `belief`, corrected for a scorer with a few grades. Asking and choosing use `belief`
         itself, which makes better sets. belief: the present one."""
 
+    def deciding(self, belief: Belief) -> Belief:
+        """The belief to choose the set by: `belief`, unless relevance is something else than the score."""
+
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """A discrete approximation of the marginal of each score: (m, N) probabilities and scores of m outcomes.
         Without the uncertainty of the trend, which is common to all documents. Callers must not change them."""
@@ -126,6 +129,9 @@ class Residuals:
         return Belief.given(mean, std, self.observed, self.scores)
 
     def reported(self, belief: Belief) -> Belief:
+        return belief
+
+    def deciding(self, belief: Belief) -> Belief:
         return belief
 
     def reaching(self, least: float) -> Belief:

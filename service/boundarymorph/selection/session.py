@@ -98,6 +98,7 @@ class SelectionSession(Session):
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
+        self._different: set[float] = set()  # scores
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._observe(known)
@@ -136,8 +137,7 @@ class SelectionSession(Session):
 
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """
-        scores = self.belief.mean[self.belief.scored]
-        return self.known >= FEWEST_TO_SETTLE and bool(scores.min() < scores.max())
+        return self.known >= FEWEST_TO_SETTLE and len(self._different) > 1
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)
@@ -210,7 +210,7 @@ class SelectionSession(Session):
         if self._diversity:
             chosen = self._diverse(documents, len(chosen))
         if self._distinct is not None:
-            inside, worth = self._mask(chosen)[documents], self.belief.mean[documents]
+            inside, worth = self._mask(chosen)[documents], self._deciding.mean[documents]
             chosen = documents[self._distinct.with_others(inside, worth, self._groups[documents])]
         return self._ranked(chosen)
 
@@ -228,7 +228,7 @@ class SelectionSession(Session):
         """Ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
-        belief = self.belief.of(documents)
+        belief = self._deciding.of(documents)
         capacity = self._limited.among(self._mask(documents)[self._left], np.zeros(len(self._left), dtype=np.bool_))
         inside = capacity.margin(belief.mean)[1]
         return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
@@ -253,7 +253,7 @@ class SelectionSession(Session):
 
     def _diverse(self, documents: NDArray[np.intp], count: int) -> NDArray[np.intp]:
         """Ascending positions of `count` diverse documents among these, from the best of each group."""
-        means = self.belief.mean
+        means = self._deciding.mean
         if self._distinct is not None:
             limited = self._distinct.limited(self.capacity, self._groups[documents])
             documents = documents[limited.eligible(means[documents])]
@@ -272,8 +272,12 @@ class SelectionSession(Session):
         beliefs = self._posterior.beliefs
         shares, scores = beliefs.prospects() if lost else beliefs.outcomes()
         if self.texts is not None:
-            scores = np.where(self.belief.scored, self.belief.mean, scores)
+            scores = np.where(self.belief.scored, self._deciding.mean, scores)
         return shares, scores if self._reading is None else self._reading(scores)
+
+    @property
+    def _deciding(self) -> Belief:
+        return self._shared(self._posterior.beliefs.deciding(self.belief))
 
     @property
     def _reported(self) -> Belief:
@@ -315,6 +319,7 @@ class SelectionSession(Session):
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
     def _observe(self, scores: Mapping[int, float]) -> None:
+        self._different.update(scores.values())
         self._posterior.observe(list(scores), list(scores.values()))
         self._refresh()
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.features import lexical, rank_and_similarity, signals
+from boundarymorph.selection.features import lexical, rank_and_similarity, signals, witnesses
 from boundarymorph.selection.geometry import Kernel, SharedRows, WeightedCovariances
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcesses, Rehearsal
@@ -47,6 +47,19 @@ FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 # from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
 FIRST_COUNTED, LAST_COUNTED, TYPICAL_SIZE = 0.5, 1.3, 1_000
 BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the share that the trend leaves
+# Relevance to people. What the witnesses add to the log-odds, in standard deviations of the scorer's over the pool:
+# when the set is read, and when calls are chosen, of which half is left after so many scores (docs/evaluation.md).
+READ_BY_WITNESSES, ASKED_BY_WITNESSES, HALF_ASKED = 0.25, 0.15, 15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """What people are expected to find of N documents. offsets: (N,) added to the log-odds of the mixture; scores: (t,)
+    in place of those of the scored documents; scale: of the sums, which have no levels."""
+
+    offsets: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    scale: Scale
 
 
 @dataclass(eq=False)
@@ -55,7 +68,8 @@ class Mixture:
 
     weights: (q,); means, variances: (q, N); own: (q, N) variances for a known trend; typical: (q, 1) means of `own`
     over the pool; noise: (q, 1) variances of an observation. observed: positions of the scored documents; scores: (t,)
-    their scores; scale: of the log-odds.
+    their scores; scale: of the log-odds. judged: what is reported and chosen by instead of scores, if it is something
+    else; `belief`, by which calls are chosen, is not.
     """
 
     weights: NDArray[np.float64]
@@ -67,6 +81,7 @@ class Mixture:
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
     scale: Scale
+    judged: Judged | None = None
 
     def belief(self) -> Belief:
         return self._belief
@@ -81,6 +96,22 @@ class Mixture:
         mean, variance = self.scale.moments(self.weights[likely], self.means[likely], self._spread()[likely])
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
+    @property
+    def _read(self) -> tuple[NDArray[np.float64], NDArray[np.float64], Scale]:
+        """(q, N) means, (t,) scores and the scale of what is reported."""
+        if self.judged is None:
+            return self.means, self.scores, self.scale
+        return self.means + self.judged.offsets, self.judged.scores, self.judged.scale
+
+    def deciding(self, belief: Belief) -> Belief:
+        return belief if self.judged is None else self._judgement
+
+    @cached_property
+    def _judgement(self) -> Belief:
+        means, scores, scale = self._read
+        mean, variance = scale.moments(self.weights, means, self._spread())
+        return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, scores)
+
     def _spread(self) -> NDArray[np.float64]:
         """(q, N) variances for expected scores, with noise. Without scores all documents have the same."""
         known = len(self.observed)
@@ -90,6 +121,8 @@ class Mixture:
         return spread
 
     def reported(self, belief: Belief) -> Belief:
+        if self.judged is not None:
+            return self._judgement
         if not self.scale.levels:
             return belief
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
@@ -98,8 +131,9 @@ class Mixture:
         return Belief.given(mean, std, self.observed, self.scores)
 
     def reaching(self, least: float) -> Belief:
-        shares = self.scale.reaching(least, self.weights, self.means, self.variances + self.noise)
-        return Belief.of_shares(shares, self.observed, self.scores >= least)
+        means, scores, scale = self._read
+        shares = scale.reaching(least, self.weights, means, self.variances + self.noise)
+        return Belief.of_shares(shares, self.observed, scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._outcomes
@@ -129,19 +163,21 @@ class Mixture:
 
         One normal distribution with the mean and the variance of the mixture stands for it, at a quarter of the cost.
         """
-        centre = self.weights @ self.means
-        spread = self.weights @ (variances + np.square(self.means - centre))
-        shares, scores = self.scale.outcomes(np.ones(1), centre[None], spread[None], heavy=heavy)
-        shape = len(scores), self.means.shape[1]
+        means, known, scale = self._read
+        centre = self.weights @ means
+        spread = self.weights @ (variances + np.square(means - centre))
+        shares, scores = scale.outcomes(np.ones(1), centre[None], spread[None], heavy=heavy)
+        shape = len(scores), means.shape[1]
         values: NDArray[np.float64] = np.broadcast_to(scores, shape).astype(np.float64)
-        values[:, self.observed] = self.scores
+        values[:, self.observed] = known
         return np.broadcast_to(shares, shape), values
 
     def among(self, documents: NDArray[np.intp]) -> Mixture:
         """The mixture over a subset: ascending positions, with every scored document."""
         observed = np.searchsorted(documents, self.observed)
         means, variances, own = (values[:, documents] for values in (self.means, self.variances, self.own))
-        return replace(self, means=means, variances=variances, own=own, observed=observed)
+        judged = None if self.judged is None else replace(self.judged, offsets=self.judged.offsets[documents])
+        return replace(self, means=means, variances=variances, own=own, observed=observed, judged=judged)
 
 
 class TrendFantasy:
@@ -170,6 +206,9 @@ class TrendFantasy:
         mixture.variances = np.maximum(mixture.variances - np.square(rows), MINIMUM_VARIANCE)
         mixture.observed = np.append(mixture.observed, document)
         mixture.scores = np.append(mixture.scores, self._expected[document])
+        if mixture.judged is not None:
+            read = mixture.judged.scale.scores(mean + mixture.judged.offsets[[document]])
+            mixture.judged = replace(mixture.judged, scores=np.append(mixture.judged.scores, read))
 
 
 class TrendPosterior:
@@ -180,10 +219,21 @@ class TrendPosterior:
     those in the caller's signals have mean 0. Members with and without BM25 and the caller's signals share one process,
     whose columns are the level and the features: the leading entries of the Cholesky factor of G'G + I are those of the
     fit without the last columns. Memory: size x N numbers of the type of the embeddings.
+
+    to_people: whether relevance is what people are expected to find, by several witnesses of which the scorer is one,
+    instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
+    score counts as what its document is believed to have, given the noise of scores.
     """
 
     def __init__(
-        self, pool: Pool, kernel: Kernel, size: int, *, noise: float = NOISE, weight: float = LINEAR_WEIGHT
+        self,
+        pool: Pool,
+        kernel: Kernel,
+        size: int,
+        *,
+        noise: float = NOISE,
+        weight: float = LINEAR_WEIGHT,
+        to_people: bool = False,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
         others /= max(len(others), 1)  # the more signals, the smaller the slope of each
@@ -202,6 +252,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
+        self._witnesses = witnesses(pool) if to_people else None
         self._mixture = self._mixed()
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -243,7 +294,18 @@ class TrendPosterior:
         if scale.levels:
             scale = scale.cut(scores, weights, _flat(fitted.foreseen) + LEVEL, _flat(fitted.deviations))
         means, variances, own = _flat(means), _flat(fitted.variances), _flat(fitted.own)
-        return Mixture(weights, means, variances, own, own.mean(axis=1, keepdims=True), noise, observed, scores, scale)
+        judged = None
+        if self._witnesses is not None:
+            centre = weights @ means
+            spread = np.sqrt(centre.var() + (weights @ own).mean())
+            reading = READ_BY_WITNESSES * spread * self._witnesses
+            asking = ASKED_BY_WITNESSES / (1.0 + (len(scores) / HALF_ASKED) ** 2) * spread * self._witnesses
+            known = replace(scale, levels=(), cuts=())
+            judged = Judged(reading - asking, known.scores((centre + reading)[observed]), known)
+            means += asking
+            scores = scale.scores(scale.log_odds(scores) + asking[observed])
+        typical = own.mean(axis=1, keepdims=True)
+        return Mixture(weights, means, variances, own, typical, noise, observed, scores, scale, judged)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

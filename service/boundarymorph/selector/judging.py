@@ -36,7 +36,9 @@ class Judging:
 
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
         """At most `count` documents, shuffled, so that their order says nothing. Raises what a selection does."""
-        wanted = replace(task, k=count, goal="set", accepts="complete", deadline=NEVER, calibration=None)
+        wanted = replace(
+            task, k=count, goal="set", accepts="complete", deadline=NEVER, calibration=None, to_people=False
+        )
         result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]

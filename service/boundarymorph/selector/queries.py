@@ -130,6 +130,7 @@ class QueriesRun:
             vectors=parts[0].vectors,
             bill=self._bill([part.bill for part in parts]),
             calibration=parts[0].calibration,
+            to_people=parts[0].to_people,
             scores=self._scores_of(selection, answered, parts),
             answered=replace(answered, asked=asked),
         )

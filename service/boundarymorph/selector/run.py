@@ -27,7 +27,7 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import METHODS, PAPER
+from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
@@ -237,7 +237,7 @@ class SelectionRun:
             self.pool,
             budget=max(0, task.budget - replacing),
             k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=METHODS[task.method],
+            config=TO_PEOPLE if self.calibrated.witnesses else METHODS[task.method],
             known=scores,
             settle=task.settle,
             order=task.goal != "set",
@@ -390,6 +390,7 @@ class SelectionRun:
             places=await self._in_thread(plane, self.pool) if task.explain_pool else None,
             bill=scores.bill,
             calibration=self.calibrated.name,
+            to_people=self.calibrated.to_people,
             scores=self.calibrated.original(self.documents.texts),
         )
         self._observer.finished(result, task, scores.model)

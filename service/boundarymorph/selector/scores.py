@@ -27,12 +27,14 @@ class CalibratedScores:
     """The scorer's scores of a task's documents, and what its session gets in their place.
 
     calibration: on the task's pool, None for scores as they are. warnings: about it. ranking_only: whether the session
-    only sorts, so that it can get probabilities in any case. scores: the scorer's own, by position.
+    only sorts, so that it can get probabilities in any case. witnesses: whether the session makes of scores what people
+    are expected to find. scores: the scorer's own, by position.
     """
 
     calibration: Calibrated | None = None
     warnings: Sequence[str] = ()
     ranking_only: bool = False
+    witnesses: bool = False
     scores: dict[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -43,21 +45,26 @@ class CalibratedScores:
 
         scorer, encoder: names of the models in use, None if they are not known.
         """
-        calibration = task.calibration
+        calibration, witnesses = task.calibration, task.to_people
         if calibration is None:
-            return cls()
+            return cls(witnesses=witnesses)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
-            return cls(warnings=[f"the calibration {calibration.name!r} was not used: {why}"])
+            return cls(warnings=[f"the calibration {calibration.name!r} was not used: {why}"], witnesses=witnesses)
         if calibration.form == "none":
             why = f"the calibration {calibration.name!r} changes nothing: its judgements were too few to tell"
-            return cls(warnings=[why])
+            return cls(warnings=[why], witnesses=witnesses)
         on_pool = calibration.on(pool)
         warnings = []
         if on_pool.missing:
             lacking = ", ".join(on_pool.missing)
             warnings = [f"the calibration {calibration.name!r} went by the scores alone, as this pool has no {lacking}"]
-        return cls(on_pool, warnings, ranking_only=task.goal == "scores")
+        return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=witnesses and not on_pool.told)
+
+    @property
+    def to_people(self) -> bool:
+        """Whether relevance is what people are expected to find."""
+        return self.witnesses or (self.calibration is not None and self.calibration.told)
 
     @property
     def name(self) -> str | None:
@@ -84,7 +91,7 @@ class CalibratedScores:
 
     def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
         """Return the scorer's own scores by position. texts: (N,) numbers, equal for documents that share a score."""
-        if self.calibration is None:
+        if self.calibration is None and not self.witnesses:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
         return {position: by_text[text] for position, text in enumerate(texts.tolist()) if text in by_text}

@@ -68,6 +68,7 @@ class SelectionTask:
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
     stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
+    to_people: whether relevance is what people are expected to find, instead of the score (`selection.trend`).
     deadline: when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
@@ -93,6 +94,7 @@ class SelectionTask:
     growing: bool = False
     settle: float | None = None
     method: str = DEFAULT
+    to_people: bool = False
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"
     reuse: bool = True
@@ -197,8 +199,9 @@ class SelectionResult:
     expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated: scored
     pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others;
     seconds: by stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`;
-    places: the candidates' positions on a map, if the task asks for it. calibration: the name of that in use; scores:
-    the scorer's own, by position, where relevance is something else. answered: of a task with several queries.
+    places: the candidates' positions on a map, if the task asks for it. calibration: the name of that in use;
+    to_people: whether relevance is what people are expected to find; scores: the scorer's own, by position, where
+    relevance is something else. answered: of a task with several queries.
     """
 
     pool: Pool
@@ -220,6 +223,7 @@ class SelectionResult:
     places: Places | None = None
     bill: Bill | None = None
     calibration: str | None = None
+    to_people: bool = False
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
 

@@ -228,6 +228,7 @@ class PolicySettings(BaseModel, extra="forbid"):
         None, gt=0, le=1, description="instead of a budget: fraction scored of the documents in a request"
     )
     deadline_ms: float | None = Field(None, gt=0)
+    relevance: Literal["people", "scorer"] | None = None
     calibration: str | Literal[False] | None = None
     min_relevance: float | None = Field(None, ge=0, le=1)
     distinct: bool | str | dict[str, Any] | None = None

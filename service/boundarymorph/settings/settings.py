@@ -92,6 +92,9 @@ class Settings(BaseSettings):
         30.0, gt=0, description="longest time in which a client reads nothing of its answer, before it is disconnected"
     )
     method: str = Field(methods.DEFAULT, description="selection method if a request names none")
+    relevance: Literal["people", "scorer"] = Field(
+        "people", description="what relevance is where a request does not say: what people find, or the score"
+    )
     vectors: Literal["lexical", "encoder"] = Field(
         "lexical", description="vectors of a pool whose texts bring none, if a request does not say"
     )

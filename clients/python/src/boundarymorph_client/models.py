@@ -77,6 +77,8 @@ class SelectOptions(TypedDict, total=False):
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
         what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
         which relevance is a probability; False for none, by default that of the key or of the index.
+    relevance: `people`, the default: what people are expected to find, by the scorer, the vectors and the words
+        together; or `scorer`: the score alone, known or expected.
     instruction: what counts as relevant, in words, for a scorer that takes an instruction.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
@@ -105,6 +107,7 @@ class SelectOptions(TypedDict, total=False):
     k: int
     max_tokens: int
     min_relevance: float
+    relevance: Literal["people", "scorer"]
     calibration: str | Literal[False]
     instruction: str
     distinct: bool | str | Distinct
@@ -223,6 +226,7 @@ class Selection(Answer):
     k: int | None
     max_tokens: int | None
     min_relevance: float | None
+    relevance: str = "scorer"
     calibration: str | None = None
     policy: str = "default"
     method: str

@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph import errors
-from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText
+from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText, Relevance
 from boundarymorph.api.select_schemas import Budget, CalibrationName
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import StopReason
@@ -73,6 +73,9 @@ class RerankRequest(BaseModel):
         validation_alias=AliasChoices("distinct", "group_by"),
         description="true: no two results with the same text. The name of a field of the documents, which are then "
         "objects: the best result for each of its values. An object: as many as it says",
+    )
+    relevance: Relevance = Field(
+        "scorer", description="what scores are: the scorer's, or what 'people' are expected to find, as in POST /select"
     )
     calibration: CalibrationName = Field(
         None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"

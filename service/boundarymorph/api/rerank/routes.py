@@ -294,13 +294,14 @@ def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: flo
         deadline_ms=asked.deadline_ms,
         on_failure=asked.on_failure,
         instruction=asked.instruction,
+        relevance=asked.relevance,
     )
     try:
         task = task_of(selecting, settings, arrival)
     except LimitExceeded as error:  # of a field of the pool
         raise LimitExceeded(_POOL.sub(rf"{field}\1", str(error))) from None
     budget = _budget(asked, count, settings)
-    exhaustive = budget >= count and asked.on_failure == "error"  # the answer then needs only the scores
+    exhaustive = budget >= count and asked.on_failure == "error" and not task.to_people  # it needs only the scores
     return replace(
         task,
         budget=budget,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import bagel, baselines, morph
 from boundarymorph.evaluation.methods.method import Contestant, Method
-from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.methods import DEFAULT
 
 __all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
 
@@ -17,9 +17,9 @@ CONTESTANTS: dict[str, Contestant] = {
     for contestant in group
 }
 GROUPS: dict[str, tuple[str, ...]] = {
-    "baselines": ("mips", "bm25", "ss", "rgs", "gar", "quam", "bagel"),
+    "baselines": ("mips", "bm25", "fusion", "ss", "rocchio", "rgs", "gar", "quam", "bagel"),
     "hybrid": tuple(contestant.name for contestant in baselines.HYBRIDS),
-    "product": tuple(METHODS),
+    "product": tuple(morph.PRODUCT),
     "lexical": tuple(contestant.name for contestant in morph.LEXICAL),
     "ablations": ("no-acquisition", "no-prior", "independent"),
     "kernels": ("boundarymorph-rbf", "boundarymorph-matern52", "bagel-rbf", "bagel-matern52"),
@@ -33,9 +33,9 @@ def chosen(names: Sequence[str]) -> list[Contestant]:
     for name in (member for given in names for member in GROUPS.get(given, (given,))):
         base, _, batch = name.partition("@")
         if batch:
-            if base not in METHODS or (batch != "auto" and (not batch.isdecimal() or int(batch) < 1)):
+            if base not in morph.PRODUCT or (batch != "auto" and (not batch.isdecimal() or int(batch) < 1)):
                 raise InvalidInput(
-                    f"{name!r}: rounds are NAME@n or NAME@auto with a product method, such as {next(iter(METHODS))}@5"
+                    f"{name!r}: rounds are NAME@n or NAME@auto with a product method, such as {DEFAULT}@5"
                 )
             found[name] = morph.in_rounds(CONTESTANTS[base], None if batch == "auto" else int(batch))
         elif name in CONTESTANTS:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant, Method, ScoringMethod
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
+from boundarymorph.selection.features import witnesses
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,32 @@ class HybridOrder(Hybrid):
     uses_budget = False
 
 
+@dataclass(frozen=True)
+class Fusion(ScoringMethod):
+    """The combination of similarity and BM25 by which relevance to people is read, on its own."""
+
+    uses_budget = False
+    requires = frozenset({"bm25"})
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        return np.argsort(-witnesses(problem.pool), kind="stable")
+
+
+@dataclass(frozen=True)
+class Rocchio(ScoringMethod):
+    """Relevance feedback (Rocchio 1971): the query's vector plus `share` of the mean of the first B, weighted by their
+    scores. All documents are ranked by the sum."""
+
+    share: float = 0.75
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        head = np.arange(problem.left)
+        scores, pool = problem.score(head), problem.pool
+        weights = scores / scores.sum() if scores.sum() > 0 else scores
+        moved = pool.query + self.share * (weights @ pool.embeddings[head])
+        return np.argsort(-(pool.embeddings @ moved), kind="stable")
+
+
 def _hybrid(one: Contestant) -> Contestant:
     kind = Hybrid if one.settings[0].uses_budget else HybridOrder
     about = f"{one.about}; in the order of similarity and BM25 together"
@@ -185,5 +212,7 @@ QUAM = Contestant(
     tuple(Quam(*values) for values in product((16, 8), (16, 5, 1), (30, 10))),
     "as GAR, with neighbours of many high scores first",
 )
+FUSION = Contestant("fusion", "Fusion", (Fusion(),), "similarity and BM25, 3 to 1, both standardised; no calls")
+ROCCHIO = Contestant("rocchio", "Rocchio", (Rocchio(),), "moves the query to what scored well among the first B")
 HYBRIDS = tuple(_hybrid(one) for one in (MIPS, SINGLE_STAGE, GAR, QUAM))
-CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, RGS, GAR, QUAM, *HYBRIDS)
+CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, FUSION, ROCCHIO, RGS, GAR, QUAM, *HYBRIDS)

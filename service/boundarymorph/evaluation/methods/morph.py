@@ -20,7 +20,7 @@ from boundarymorph.selection import (
     UpperConfidenceBound,
 )
 from boundarymorph.selection.capacity import top_k
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, PEOPLE, TO_PEOPLE
 from boundarymorph.selection.posterior import percentile
 from boundarymorph.selection.rounds import growing
 
@@ -29,6 +29,7 @@ OURS = "a configuration of this product; see selection/methods.py"
 KERNEL = "the paper's method with another covariance"
 _PAPER = SelectionConfig()
 Order: TypeAlias = Literal["scores", "ranked", "bm25"]
+PRODUCT: dict[str, Config] = {PEOPLE: TO_PEOPLE, **METHODS}
 ROUND = 5  # as the service has it where a request does not say
 
 
@@ -96,14 +97,15 @@ class Independent(ScoringMethod):
 
 
 def _product() -> tuple[Contestant, ...]:
-    titles = {DEFAULT: f"{DEFAULT} (default)", PAPER: "MORPH (paper)"}
+    titles = {PEOPLE: f"{PEOPLE} (default)", PAPER: "MORPH (paper)"}
     abouts = {
+        PEOPLE: f"as `{DEFAULT}`, with the scorer as one of several witnesses of what people find relevant",
         DEFAULT: "the same idea on log-odds; learns level and scale, and how far scores follow BM25 and each word",
         PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt",
     }
     return tuple(
         Contestant(name, titles.get(name, name), (Morph(config),), abouts.get(name, OURS), ours=True)
-        for name, config in METHODS.items()
+        for name, config in PRODUCT.items()
     )
 
 

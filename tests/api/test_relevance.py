@@ -1,0 +1,127 @@
+"""What relevance is: what people are expected to find, by default, or the scorer's score."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from boundarymorph.settings import Settings
+from tests.api.service import answer, filled, problem, texts
+from tests.scoring.fakes import score_of
+
+QUERY = "witnesses"
+POOL = texts(60)
+SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL}
+
+
+@pytest.fixture
+async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a service with the setting that the product has by default, which other tests do not."""
+    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
+    async with filled(Settings(data_directory=tmp_path)) as client:
+        yield client
+
+
+async def select(client: httpx.AsyncClient, **given: Any) -> Any:
+    request = {"query": QUERY, "pool": POOL, "budget": 60, "k": 10, "reuse": False, **given}
+    return answer(
+        await client.post("/select", json={name: value for name, value in request.items() if value is not None})
+    )
+
+
+@pytest.mark.parametrize("source", [{}, {"pool": None, "index": "texts", "k": 60}, {"vectors": "encoder"}])
+async def test_by_default_it_is_peoples_and_scores_stay_beside_it(
+    client: httpx.AsyncClient, source: dict[str, Any]
+) -> None:
+    body = await select(client, explain=True, **source)
+    assert body["relevance"] == "people" and body["calibration"] is None
+    relevances = [document["relevance"] for document in body["documents"]]
+    assert relevances == sorted(relevances, reverse=True)
+    scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
+    assert scored and all(document["std"] == 0 for document in scored)
+    by_call = {call["id"]: call["score"] for part in body["rounds"] for call in part["calls"]}
+    for document in scored:
+        assert document["cross_encoder_score"] == by_call[document["id"]]
+    assert any(document["relevance"] != document["cross_encoder_score"] for document in scored)
+    if not source:
+        assert by_call == SCORES
+
+
+async def test_the_scorers_is_the_best_by_its_scores(client: httpx.AsyncClient) -> None:
+    body = await select(client, relevance="scorer")
+    assert body["relevance"] == "scorer"
+    assert [document["id"] for document in body["documents"]] == sorted(SCORES, key=lambda id: -SCORES[id])[:10]
+    assert all(document["relevance"] == document["cross_encoder_score"] for document in body["documents"])
+
+
+async def test_the_papers_method_knows_only_scores(client: httpx.AsyncClient) -> None:
+    assert (await select(client, method="boundarymorph"))["relevance"] == "scorer"
+    request = {"query": QUERY, "pool": POOL, "method": "boundarymorph", "relevance": "people"}
+    refused = problem(await client.post("/select", json=request), 422, "invalid-input")
+    assert "'trend'" in str(refused)
+    problem(await client.post("/select", json={**request, "relevance": "judge"}), 422, "invalid-input")
+
+
+async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path: Path) -> None:
+    async with filled(Settings(data_directory=tmp_path, relevance="scorer")) as client:
+        assert (await select(client))["relevance"] == "scorer"
+        assert (await select(client, relevance="people"))["relevance"] == "people"
+
+
+async def test_a_threshold_is_of_the_same_quantity(client: httpx.AsyncClient) -> None:
+    everything = await select(client, k=60)
+    least = sum(document["relevance"] for document in everything["documents"][9:11]) / 2
+    body = await select(client, k=60, min_relevance=least)
+    assert [document["id"] for document in body["documents"]] == [
+        document["id"] for document in everything["documents"] if document["relevance"] >= least
+    ]
+
+
+async def test_several_queries_and_no_call_at_all(client: httpx.AsyncClient) -> None:
+    request = {"queries": [QUERY, "others"], "pool": POOL, "budget": 20, "k": 5}
+    body = answer(await client.post("/select", json=request))
+    assert body["relevance"] == "people"
+    scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
+    asked = [QUERY, "others"]
+    text = {document["id"]: document["text"] for document in POOL}
+    for document in scored:
+        assert document["cross_encoder_score"] == score_of(asked[document["query"]], text[document["id"]])
+    without = await select(client, budget=0)
+    assert without["relevance"] == "people"
+    assert all(document["source"] == "posterior" for document in without["documents"])
+
+
+async def test_a_stream_ends_with_the_same_set(client: httpx.AsyncClient) -> None:
+    request = {"query": QUERY, "pool": POOL, "budget": 20, "k": 10, "reuse": False}
+    response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
+    last = response.text.strip().split("\n\n")[-1]
+    streamed = orjson.loads(last.partition("data: ")[2])
+    assert streamed["documents"] == (await select(client, budget=20))["documents"]
+
+
+async def test_rerank_routes_give_scores_unless_they_are_asked(client: httpx.AsyncClient) -> None:
+    given = {"query": QUERY, "documents": [document["text"] for document in POOL]}
+    plain = answer(await client.post("/v2/rerank", json=given))["results"]
+    peoples = answer(await client.post("/v2/rerank", json={**given, "relevance": "people"}))["results"]
+    scores = [score_of(QUERY, document["text"]) for document in POOL]
+    assert [found["relevance_score"] for found in plain] == sorted(scores, reverse=True)
+    assert len(peoples) == len(plain) and [found["index"] for found in peoples] != [found["index"] for found in plain]
+    shown = [found["relevance_score"] for found in peoples]
+    assert shown == sorted(shown, reverse=True)
+
+
+async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
+    settings = Settings(
+        data_directory=tmp_path, policies={"raw": {"relevance": "scorer"}, "wise": {"relevance": "people"}}
+    )
+    async with filled(settings) as client:
+        request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 5}
+        assert answer(await client.post("/p/raw/select", json=request))["relevance"] == "scorer"
+        documents = {"query": QUERY, "documents": [document["text"] for document in POOL]}
+        wise = answer(await client.post("/p/wise/v2/rerank", json=documents))["results"]
+        plain = answer(await client.post("/v2/rerank", json=documents))["results"]
+        assert [found["index"] for found in wise] != [found["index"] for found in plain]

@@ -1,0 +1,124 @@
+"""Relevance to people: the scorer is one of several witnesses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection.features import standardised
+from boundarymorph.selection.geometry import VonMisesFisher, median_distance
+from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.trend import TrendPosterior
+from tests.selection.pools import clustered
+
+Matrix = NDArray[np.float64]
+
+
+def of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
+    pool, _ = clustered(size, 16, seed)
+    if not words:
+        return pool
+    bm25 = np.maximum(np.random.default_rng(seed).normal(size=size), 0)
+    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
+
+
+def posterior(pool: Pool, scores: dict[int, float], *, to_people: bool) -> TrendPosterior:
+    kernel = VonMisesFisher(median_distance(pool.embeddings) / 2)
+    made = TrendPosterior(pool, kernel, max(len(scores), 1), to_people=to_people)
+    made.observe(list(scores), list(scores.values()))
+    return made
+
+
+def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix]:
+    """(N,) log-odds that people are expected to have, and (N,) what the witnesses add, from the belief about scores."""
+    believed = posterior(pool, scores, to_people=False).beliefs
+    mean = (believed.weights[:, None] * believed.means).sum(axis=0)
+    spread = np.sqrt(np.mean((mean - mean.mean()) ** 2) + np.mean(believed.weights @ believed.own))
+    similarity = (pool.scores - pool.scores.mean()) / pool.scores.std()
+    witnesses = similarity
+    if "bm25" in pool.features:
+        roots = np.sqrt(pool.features["bm25"])
+        witnesses = 0.75 * similarity + 0.25 * (roots - roots.mean()) / roots.std()
+    return mean + share * spread * witnesses, share * spread * witnesses
+
+
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize("count", [1, 8, 20])
+def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add(words: bool, count: int) -> None:
+    pool, rng = of(words=words), np.random.default_rng(count)
+    scores = dict(zip(rng.permutation(len(pool))[:count].tolist(), rng.uniform(0.01, 0.9, count), strict=True))
+    found = posterior(pool, scores, to_people=True).beliefs
+    scored = list(scores)
+    expected, _ = literally(pool, scores, 0.25)
+    read = found.deciding(found.belief())
+    np.testing.assert_allclose(read.mean[scored], expit(expected[scored]), rtol=1e-9)
+    assert (read.std[scored] == 0).all() and read.scored.sum() == count
+    assert found.reported(found.belief()) is read
+
+
+@pytest.mark.parametrize("count", [0, 5, 15, 30])
+def test_calls_are_chosen_by_less_of_it_the_more_scores_there_are(count: int) -> None:
+    pool, rng = of(), np.random.default_rng(count)
+    scores = dict(zip(rng.permutation(len(pool))[:count].tolist(), rng.uniform(0.01, 0.9, count), strict=True))
+    plain, found = (posterior(pool, scores, to_people=to).beliefs for to in (False, True))
+    _, added = literally(pool, scores, 0.15 / (1 + (count / 15) ** 2))
+    np.testing.assert_allclose(found.means, plain.means + added, rtol=1e-9, atol=1e-12)
+    shown = {document: expit(logit(score) + added[document]) for document, score in scores.items()}
+    np.testing.assert_allclose(found.belief().mean[list(shown)], list(shown.values()), rtol=1e-9)
+
+
+def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
+    pool, rng = of(), np.random.default_rng(1)
+    scores = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
+    plain, found = (posterior(pool, scores, to_people=to).beliefs for to in (False, True))
+    _, added = literally(pool, scores, 0.25)
+    shifted = replace(plain, means=plain.means + added).belief().mean
+    unscored = np.setdiff1d(np.arange(len(pool)), list(scores))
+    read = found.deciding(found.belief())
+    np.testing.assert_allclose(read.mean[unscored], shifted[unscored], atol=1e-6)
+    shares, values = found.outcomes()
+    reached = found.reaching(0.3)
+    np.testing.assert_allclose((shares * values)[:, list(scores)].sum(axis=0), read.mean[list(scores)], rtol=1e-6)
+    np.testing.assert_array_equal(reached.mean[list(scores)], read.mean[list(scores)] >= 0.3)
+    assert (reached.mean[unscored] > plain.reaching(0.3).mean[unscored])[added[unscored] > 0].all()
+
+
+def test_a_constant_scorer_leaves_the_order_to_the_witnesses() -> None:
+    pool = of(words=False)
+    session = SelectionSession(pool, budget=len(pool), k=5, config=TO_PEOPLE)
+    while (asked := session.ask(10)).size:
+        session.tell(asked, np.full(len(asked), 0.5))
+    assert set(session.selection().documents.tolist()) == set(np.argsort(-pool.scores, kind="stable")[:5].tolist())
+    assert not session.enough_scores  # as they do not differ, whatever the witnesses add
+
+
+def test_grades_of_a_coarse_scorer_are_ordered_among_themselves() -> None:
+    pool = of(size=80)
+    grades = np.random.default_rng(0).choice([0.0, 0.5, 1.0], size=80, p=[0.6, 0.3, 0.1])
+    session = SelectionSession(pool, budget=80, k=80, config=TO_PEOPLE, order=True)
+    while (asked := session.ask(16)).size:
+        session.tell(asked, grades[asked])
+    chosen = session.selection()
+    assert len(set(chosen.relevance.tolist())) > 40
+    assert grades[chosen.documents[:8]].mean() > grades[chosen.documents[-40:]].mean() + 0.4
+
+
+def test_sets_have_more_that_people_want_where_scorer_and_encoder_are_both_noisy() -> None:
+    """Truth is what the pool's similarity says, with noise; the scorer sees it with noise of its own."""
+    gains = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        pool = of(seed, 200, words=False)
+        truth = standardised(pool.scores) + rng.normal(size=200)
+        scores = expit(2 * (truth + 1.5 * rng.normal(size=200)) - 4)
+        found = []
+        for config in (TrendConfig(), TO_PEOPLE):
+            session = SelectionSession(pool, budget=30, k=10, config=config)
+            while (asked := session.ask(5)).size:
+                session.tell(asked, scores[asked])
+            found.append(truth[session.selection().documents].mean())
+        gains.append(found[1] - found[0])
+    assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))
