@@ -31,6 +31,8 @@ OTHERS = {
     "corrupt-index",
     "internal-error",
     "client-disconnected",
+    "headers-too-large",
+    "too-many-connections",
     "not-installed",  # of MCP
 }
 
