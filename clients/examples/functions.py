@@ -48,15 +48,17 @@ async def answered(question: str, tools: Client) -> str:
     """The answer of the model, after as many calls as it wants."""
     from openai import AsyncOpenAI
 
-    chat, model, functions = AsyncOpenAI(), os.environ["OPENAI_MODEL"], await for_openai(tools)
+    chat, model = AsyncOpenAI(), os.environ["OPENAI_MODEL"]
+    functions: Any = await for_openai(tools)
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(MOST_TURNS):
-        response = await chat.chat.completions.create(model=model, messages=messages, tools=functions)  # type: ignore[call-overload]
+        response = await chat.chat.completions.create(model=model, messages=messages, tools=functions)
         message = response.choices[0].message
         messages.append(message)
         if not message.tool_calls:
             return str(message.content)
         for call in message.tool_calls:
+            assert call.type == "function"
             said = await called(tools, call.function.name, json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": said})
     return "The model wanted more calls than it may make."

@@ -115,13 +115,15 @@ def _taking(**described: str) -> Callable[[Function], Function]:
     """Return a decorator that gives a tool these fields of a selection's request as arguments, with their types and
     limits, in place of its `**options`."""
 
+    annotated: Any = Annotated  # mypy reads what stands in its brackets as names of types
+
     def decorated(tool: Function) -> Function:
         signature = inspect.signature(tool, eval_str=True)
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         taken = []
         for name, said in described.items():
             field = SelectRequest.model_fields[name]
-            kind = Annotated[field.annotation, *field.metadata, Field(description=said)]  # type: ignore[valid-type]
+            kind = annotated[field.annotation, *field.metadata, Field(description=said)]
             taken.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kind)
             )

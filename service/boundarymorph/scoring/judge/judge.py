@@ -253,9 +253,8 @@ async def _outcomes(grading: Sequence[Coroutine[Any, Any, float]]) -> list[float
     return await asyncio.gather(*grading, return_exceptions=True)
 
 
-async def _unasked(peer: Peer) -> bool:
+async def _unasked(peer: Peer) -> None:
     """A probe that sends nothing, since every request costs money."""
-    return False
 
 
 def _unpaid(error: BaseException) -> bool:
