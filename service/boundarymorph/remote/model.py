@@ -14,10 +14,9 @@ import numpy as np
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, ignore_change, log
-from boundarymorph.remote.identity import identified
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
-from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
 from boundarymorph.settings import ModelSettings
 from boundarymorph.telemetry import metrics
