@@ -94,7 +94,8 @@ class Bench:
         with suppress(DeadlineExceeded):
             while await self.call({index: DeadlineExceeded("late")}) in [self.peers[other].base for other in others]:
                 pass
-        await asyncio.sleep(0)
+        for _ in range(4):
+            await asyncio.sleep(0)
 
     async def probed(self) -> None:
         members = self.balancer._members.values()
@@ -248,17 +249,31 @@ async def test_one_whose_callers_wait_in_vain_is_probed_and_asked_last(gone: boo
         assert await bench.begin() == 0
 
 
-async def test_any_answer_and_any_pause_end_the_count_of_callers_that_left() -> None:
+@pytest.mark.parametrize("outcome", [None, Busy("full", 0.1)])
+async def test_any_answer_and_any_pause_end_the_count_of_callers_that_left(outcome: Busy | None) -> None:
     bench = Bench(1)
-    for outcome in (None, Busy("full", 0.1)):
-        for _ in range(2):
-            for _ in range(MISSES - 1):
-                await bench.miss(0)
-            with suppress(Overloaded):
-                await bench.call({} if outcome is None else {0: outcome})
-            bench.clock.now += 1
-            await bench.call({})
+    for _ in range(MISSES - 1):
+        await bench.miss(0)
+    with suppress(Overloaded):
+        await bench.call({} if outcome is None else {0: outcome})
+    bench.clock.now += 1
+    for _ in range(MISSES - 1):
+        await bench.miss(0)
     assert bench.probes == 0
+    await bench.miss(0)
+    assert bench.probes == 1
+
+
+async def test_one_outage_counts_once() -> None:
+    bench = Bench(2, requests=9)
+    early = [await bench.begin() for _ in range(6)]
+    for place, index in enumerate(early):
+        if index == 0:
+            await bench.end(place, Unavailable("gone"))
+    bench.clock.now += BACKOFF
+    await bench.call({})
+    await bench.probed()
+    assert (bench.probes, bench.works) == (1, [True, True])
 
 
 async def test_no_more_is_under_way_than_a_server_takes() -> None:
@@ -299,9 +314,10 @@ async def test_nothing_is_probed_or_called_after_the_end() -> None:
 async def test_one_overloaded_server_is_quoted_and_several_give_the_shortest_pause() -> None:
     busy = {0: Busy("full", 5.0, public="nights are quieter"), 1: Busy("full", 3.0, public="so are mornings")}
     for count, public, pause in ((1, "nights are quieter", 5.0), (2, "the scorer is overloaded; try again later", 3.0)):
+        bench = Bench(count)
         with pytest.raises(Overloaded) as raised:
-            await Bench(count).call(busy)
-        assert (raised.value.public, raised.value.retry_after) == (public, pause)
+            await bench.call(busy)
+        assert (raised.value.public, raised.value.retry_after, bench.asked) == (public, pause, count)
 
 
 async def test_what_all_say_of_a_call_is_not_held_against_them() -> None:

@@ -260,11 +260,11 @@ class Balancer(Generic[P]):
             if (member := self._pick(texts, tried)) is not None:
                 return member
             there = [member for member in self._members.values() if member not in tried and not member.away]
-            pauses = [member.free_at - self._clock() for member in there]
-            if not there or min(pauses) >= remaining:
-                if there:
-                    raise self._overloaded(self._reasons(), min(pauses))
+            if not there:
                 return None
+            pauses = [member.free_at - self._clock() for member in there]
+            if min(pauses) >= remaining:
+                raise self._overloaded(self._reasons(), min(pauses))
             with suppress(TimeoutError):
                 async with asyncio.timeout(min([remaining, *(pause for pause in pauses if pause > 0)])):
                     await self._ended.wait()
