@@ -83,6 +83,17 @@ class TestFitting:
         assert third == "short" and 950 < size(shorter) <= 1_000
         assert shorter.notes == [tokens.CUT.format(count=2)]
 
+    def test_long_metadata_and_long_notes_leave_room_for_texts(self) -> None:
+        small, large = {"m": "word " * 80}, {"m": "word " * 110}  # an eighth of 800 tokens is between them
+        documents = [
+            SelectedText(id=f"i/{place}", text="word " * 999, relevance=0.5, judged=True, metadata=metadata)
+            for place, metadata in enumerate([small, large, None])
+        ]
+        shorter = fitted(SelectedTexts(documents=documents, notes=["note " * 99, "note " * 99]), 800)
+        assert [document.metadata for document in shorter.documents] == [small, None, None]
+        assert [tokens.count(note.removesuffix(tokens.MARK)) for note in shorter.notes[:2]] == [40, 40]
+        assert 750 < size(shorter) <= 800
+
     def test_a_whole_answer_is_as_it_was(self) -> None:
         document = SelectedText(id="i/d", title="T", text="text", relevance=1, judged=True, metadata={"a": 1})
         answer = SelectedTexts(documents=[document], notes=["n"])
