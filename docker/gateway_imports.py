@@ -7,7 +7,7 @@ import uvicorn.lifespan.on
 import uvicorn.loops.auto
 import uvicorn.protocols.http.auto
 
-import boundarymorph.agents.mcp_server
+import boundarymorph.agents.tools
 import boundarymorph.caching.build
 import boundarymorph.caching.redis
 import boundarymorph.cli.main

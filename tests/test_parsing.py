@@ -7,14 +7,12 @@ import pytest
 from pydantic import BaseModel
 
 from boundarymorph import parsing
-from boundarymorph.agents.tools import TOOLS
 from boundarymorph.api import openapi, retrieval
 from boundarymorph.errors import InvalidInput
 from boundarymorph.server import app  # noqa: F401 - its routes register their bodies
 
 REQUESTS = [
     *openapi.BODIES,
-    *(tool.arguments for tool in TOOLS),
     *(retrieval.Retrieve, retrieval.Ids, retrieval.Query, retrieval.Texts),
 ]
 

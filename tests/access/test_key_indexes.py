@@ -12,6 +12,7 @@ from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
+from tests.agents import rpc
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, problem, ready, serving
 from tests.api.test_retrieval import fake_gateway
 
@@ -35,16 +36,12 @@ OF_RETRIEVERS: list[tuple[str, str, object]] = [
     ("POST", "/documents", {"index": None, "ids": ["a"]}),
     ("POST", "/characters", {"index": None, "ids": ["a"]}),
 ]
-TOOLS: list[tuple[str, str, object]] = [
-    ("POST", "/tools/select_documents", {"index": None, "query": "q", "k": 1, "budget": 1}),
-    ("POST", "/tools/search", {"index": None, "query": "q"}),
-]
 LEARNED: list[tuple[str, str, object]] = [
     ("POST", "/calibrations", {"index": None}),
     ("POST", "/judgments/events", {"index": None}),
 ]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})
-SELECTING = [SELECT, JUDGE, *TOOLS, *ON_INDEXES]
+SELECTING = [SELECT, JUDGE, *ON_INDEXES]
 ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *LEARNED, JUDGE, *ON_INDEXES]}
 
 
@@ -96,15 +93,30 @@ async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, http
     assert answer(await client.get("/indexes/secret", headers=bearer(ALL)))["count"] == 1
 
 
+async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
+    application, client = role
+    if application == "retriever":  # which has none
+        assert (await client.post("/mcp", headers=bearer(SOME))).status_code == 404
+        return
+    client.headers = httpx.Headers(bearer(SOME))
+    listed = (await rpc.call(client, "list_indexes"))["structuredContent"]["indexes"]
+    assert [index["name"] for index in listed] == ["photos", "team-a"]
+    for tool, arguments in (("select_documents", {"query": "q"}), ("search", {"query": "q"}), ("fetch", {})):
+        told = [
+            await rpc.call(client, tool, **arguments, **({"id": f"{name}/a"} if tool == "fetch" else {"index": name}))
+            for name in ("secret", "absent", "photos")
+        ]
+        secret, absent, own = (found["content"][0]["text"] for found in told)
+        assert "no index 'secret'" in secret and secret.replace("secret", "absent") == absent
+        assert "no index" not in own
+
+
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     for name in ("photos", "team-a"):
         for route in ROUTES[application]:
             response = await ask(client, route, name)
-            if route in TOOLS:  # which take no vector of the query
-                assert "send a query_embedding" in problem(response, 422, "invalid-input")
-            else:
-                assert response.is_success, (route, response.text)
+            assert response.is_success, (route, response.text)
             if route[0] == "DELETE":
                 answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(SOME)))
                 answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(SOME)))

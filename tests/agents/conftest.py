@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import httpx2
+import orjson
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -71,7 +72,7 @@ class GatedScorer(SeededScorer):
 
 class Transport(StrEnum):
     HTTP = "http"  # of protocols since 2026
-    SESSION = "session"  # HTTP as before
+    LEGACY = "legacy"  # HTTP as before
     STDIO = "stdio"
 
 
@@ -101,8 +102,29 @@ class Running:
             return
         async with httpx2.AsyncClient(headers={"authorization": f"Bearer {secret}"}, timeout=PATIENCE) as http:
             over = streamable_http_client(f"{self.url}/mcp", http_client=http)
-            async with Client(over, mode="legacy" if transport == Transport.SESSION else "auto") as client:
+            async with Client(over, mode="legacy" if transport == Transport.LEGACY else "auto") as client:
                 yield client
+
+
+async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The answer, which the client has held against the tool's output schema, and is the text too."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    [text] = result.content
+    assert text.type == "text"
+    found: dict[str, Any] = result.structured_content
+    assert orjson.loads(text.text) == found
+    return found
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    """What the language model is told."""
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    assert result.structured_content is None
+    [text] = result.content
+    assert text.type == "text"
+    return text.text
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Running]]

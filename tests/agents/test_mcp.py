@@ -5,48 +5,26 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx
 import orjson
 import pytest
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from boundarymorph.agents import tokens
 from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
-from tests.agents.conftest import ABOUT, LONG, SECRETS, GatedScorer, Running, Serve, Transport
+from tests.agents.conftest import ABOUT, LONG, SECRETS, GatedScorer, Running, Serve, Transport, refused, structured
 from tests.api.service import problem
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.scoring.fakes import score_of
 from tests.system.service import REPOSITORY, boundarymorph
 
-OVER_HTTP = (Transport.HTTP, Transport.SESSION)
+OVER_HTTP = (Transport.HTTP, Transport.LEGACY)
 PAPERS = {"query": "what is asked", "index": "papers"}
-
-
-async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """The answer, which the client has held against the tool's output schema, and is the text too."""
-    result = await client.call_tool(tool, arguments)
-    assert not result.is_error, result.content
-    [text] = result.content
-    assert text.type == "text"
-    found: dict[str, Any] = result.structured_content
-    assert orjson.loads(text.text) == found
-    return found
-
-
-async def refused(client: Client, tool: str, **arguments: Any) -> str:
-    """What the language model is told."""
-    result = await client.call_tool(tool, arguments)
-    assert result.is_error
-    assert result.structured_content is None
-    [text] = result.content
-    assert text.type == "text"
-    return text.text
 
 
 async def describes_itself(client: Client) -> None:
@@ -62,9 +40,10 @@ async def describes_itself(client: Client) -> None:
         assert tool.description
         assert tool.output_schema is not None
         for schema in (tool.input_schema, tool.output_schema):
-            assert "$ref" not in str(schema)
             assert all(field["description"] for field in schema["properties"].values())
+        assert "$ref" not in str(tool.input_schema)
     assert tools["select_documents"].input_schema["required"] == ["query"]
+    assert tools["select_documents"].input_schema["properties"]["min_relevance"]["anyOf"][0]["maximum"] == 1
     assert tools["search"].input_schema["required"] == ["query"]
 
 
@@ -119,24 +98,22 @@ async def says_what_to_do(client: Client) -> None:
     assert "limit of 2,000" in await refused(client, "select_documents", **PAPERS, budget=2_001)
     assert "one of empty, papers" in await refused(client, "search", query="q")
     assert "one of empty, papers" in await refused(client, "select_documents", query="q")
-    assert "unknown argument 'querry'; did you mean 'query'?" in await refused(
-        client, "select_documents", **PAPERS, querry="q"
-    )
-    with pytest.raises(MCPError, match="there is no tool 'delete_everything'; there are select_documents"):
-        await client.call_tool("delete_everything", {})
+    assert "Unknown tool: delete_everything" in await refused(client, "delete_everything")
 
 
-async def tells_its_progress_and_can_be_cancelled(client: Client, scorer: GatedScorer) -> None:
+async def tells_its_progress(client: Client) -> None:
     told: list[tuple[float, float | None]] = []
-    third = asyncio.Event()
 
     async def heard(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, total))
-        if len(told) == 3:
-            third.set()
 
+    call = {"query": "how far it is", "index": "papers", "budget": 20}
+    await client.call_tool("select_documents", call, progress_callback=heard)
+    assert told[:3] == [(0.0, 20.0), (2.0, 20.0), (4.0, 20.0)]
+
+
+async def can_be_cancelled(client: Client, scorer: GatedScorer) -> None:
     async def cancel(scope: anyio.CancelScope) -> None:
-        await third.wait()
         await scorer.waiting.wait()
         scope.cancel()
 
@@ -144,8 +121,7 @@ async def tells_its_progress_and_can_be_cancelled(client: Client, scorer: GatedS
     scorer.rounds_left = 2
     async with asyncio.timeout(PATIENCE), anyio.create_task_group() as tasks:
         tasks.start_soon(cancel, tasks.cancel_scope)
-        await client.call_tool("select_documents", query, progress_callback=heard)
-    assert told == [(0.0, 20.0), (2.0, 20.0), (4.0, 20.0)]
+        await client.call_tool("select_documents", query)
     async with asyncio.timeout(PATIENCE):
         await scorer.left.wait()
     scorer.rounds_left = None
@@ -160,7 +136,9 @@ async def test_a_client(service: Running, transport: Transport) -> None:
         await describes_itself(client)
         await answers(client, service.url)
         await says_what_to_do(client)
-        await tells_its_progress_and_can_be_cancelled(client, service.scorer)
+        await tells_its_progress(client)
+        if transport != Transport.LEGACY:  # whose clients say so in a request that nothing connects with the call
+            await can_be_cancelled(client, service.scorer)
 
 
 class TestKeysAndLimits:
@@ -176,23 +154,17 @@ class TestKeysAndLimits:
     @pytest.mark.strangers
     async def test_every_request_counts_against_the_rate_of_the_key(self, serve: Serve) -> None:
         begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-        methods: list[tuple[str, dict[str, Any]]] = [("initialize", begin), ("tools/list", {}), ("ping", {})]
-        requests: list[tuple[str, Any]] = [
-            ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) for method, params in methods
-        ]
         wrong = {"name": "fetch", "arguments": {}}
-        requests += [
-            ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wrong}),
-            ("/tools/fetch", {}),
-        ]
+        methods = [("initialize", begin), ("tools/list", {}), ("ping", {}), ("tools/call", wrong)]
+        requests = [{"jsonrpc": "2.0", "id": 1, "method": method, "params": params} for method, params in methods]
         limits = RateLimitSettings(keys={"rare": f"{len(requests)}/hour"})
         accept = {"accept": "application/json, text/event-stream"}
         async with serve(rate_limits=limits) as service, service.api("rare") as rare:
-            statuses = [(await rare.post(path, json=body, headers=accept)).status_code for path, body in requests]
-            assert 429 not in statuses and statuses[-1] == 422
-            for path, body in requests:
-                refusal = await rare.post(path, json=body, headers=accept)
-                if path == "/mcp" and body["method"] == "tools/call":  # what a client shows to its language model
+            for request in requests:
+                assert (await rare.post("/mcp", json=request, headers=accept)).is_success
+            for request in requests:
+                refusal = await rare.post("/mcp", json=request, headers=accept)
+                if request["method"] == "tools/call":  # what a client shows to its language model
                     result = refusal.json()["result"]
                     assert result["isError"] and "Wait " in result["content"][0]["text"]
                 else:
@@ -217,52 +189,29 @@ class TestKeysAndLimits:
             assert f"nothing answers at {url}" in errors.read()
 
     @pytest.mark.parametrize(("name", "status", "slug"), [(None, 401, "unauthenticated"), ("writer", 403, "forbidden")])
-    @pytest.mark.parametrize("path", ["/mcp", "/tools/list_indexes"])
-    async def test_others_are_refused(
-        self, service: Running, path: str, name: str | None, status: int, slug: str
-    ) -> None:
+    async def test_others_are_refused(self, service: Running, name: str | None, status: int, slug: str) -> None:
         headers = {} if name is None else {"authorization": f"Bearer {SECRETS[name][0]}"}
         async with httpx.AsyncClient(base_url=service.url, headers=headers) as client:
-            refusal = await client.post(path, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+            refusal = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
         problem(refusal, status, slug)
         if status == 401:
             assert refusal.headers["www-authenticate"] == "Bearer"
 
-    async def test_a_session_is_its_callers_alone(self, service: Running) -> None:
-        begin = {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "test", "version": "1"},
-        }
-        accept = {"accept": "application/json, text/event-stream"}
-        async with service.api() as owner, service.api("narrow") as other:
-            begun = await owner.post(
-                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}, headers=accept
-            )
-            session = accept | {"mcp-session-id": begun.headers["mcp-session-id"]}
-            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-            assert (await other.post("/mcp", json=ping, headers=session)).status_code == 404
-            assert (await owner.post("/mcp", json=ping, headers=session)).is_success
-
     async def test_a_large_body(self, serve: Serve) -> None:
         async with serve(agents=AgentSettings(body_bytes=1024)) as service, service.api() as api:
-            for path, status in (("/mcp", 400), ("/tools/search", 422)):
-                assert (await api.post(path, content=b" " * 1024)).status_code == status
-                problem(await api.post(path, content=b" " * 1025), 413, "body-too-large")
+            assert (await api.post("/mcp", content=b" " * 1024)).status_code == 400
+            problem(await api.post("/mcp", content=b" " * 1025), 413, "body-too-large")
 
-    async def test_sessions_are_bounded(self, serve: Serve) -> None:
-        async with serve(agents=AgentSettings(sessions=1)) as service:
-            async with service.connect(Transport.SESSION) as first:
-                with pytest.raises((MCPError, ExceptionGroup)):
-                    async with service.connect(Transport.SESSION):
-                        pass
-                await first.list_tools()
-            async with service.connect(Transport.SESSION) as next:  # the first one has ended its own
-                await next.list_tools()
-
-    async def test_without_sessions_older_clients_are_answered_too(self, serve: Serve) -> None:
-        async with serve(agents=AgentSettings(sessions=0)) as service, service.connect(Transport.SESSION) as client:
-            assert len((await structured(client, "select_documents", **PAPERS, k=3))["documents"]) == 3
+    async def test_there_are_no_sessions_to_hold(self, service: Running) -> None:
+        """Nor anything else than POST: nobody can keep a stream open in which nothing comes."""
+        begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        accept = {"accept": "application/json, text/event-stream"}
+        async with service.api() as api:
+            rpc = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+            begun = await api.post("/mcp", json=rpc, headers=accept)
+            assert begun.is_success and "mcp-session-id" not in begun.headers
+            for method in ("GET", "DELETE"):
+                assert (await api.request(method, "/mcp", headers=accept)).status_code == 405
 
     async def test_an_answer_has_no_more_tokens_than_it_may(self, serve: Serve) -> None:
         settings = AgentSettings(answer_tokens=1_000)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from boundarymorph.agents import tokens
-from boundarymorph.agents.fitting import fitted, fitted_document, size
-from boundarymorph.agents.schemas import Costs, FetchedDocument, SelectedText, SelectedTexts
+from boundarymorph.agents.answers import Costs, FetchedDocument, SelectedText, SelectedTexts
+from boundarymorph.agents.tokens import fitted, fitted_document, size
 from boundarymorph.inference.models import embedded_encoder
 from tests.stateful.profile import times
 
@@ -70,20 +70,35 @@ class TestCut:
     def test_ends_with_a_word(self) -> None:
         assert tokens.cut("one two three, four and more", 3) == "one two …"
 
-    @DRAWS
-    @given(st.lists(st.tuples(st.integers(0, 99), st.floats(0.01, 1)), min_size=1, max_size=9), st.integers(0, 300))
-    def test_shares(self, texts: list[tuple[int, float]], most: int) -> None:
-        lengths, weights = [length for length, _ in texts], [weight for _, weight in texts]
-        shares = tokens.shares(lengths, weights, most)
-        assert all(0 <= share <= length for share, length in zip(shares, lengths, strict=True))
-        assert sum(shares) <= most
-        assert sum(shares) >= min(sum(lengths), most) - len(texts)  # what rounding leaves
-
-    def test_the_more_relevant_text_keeps_more(self) -> None:
-        assert tokens.shares([100, 100, 10], [0.75, 0.25, 0.5], 90) == [60, 20, 10]
-
 
 class TestFitting:
+    def test_the_more_relevant_text_keeps_more(self) -> None:
+        documents = [
+            SelectedText(id=f"i/{place}", text=text, relevance=relevance, judged=True)
+            for place, (text, relevance) in enumerate([("word " * 999, 0.8), ("word " * 999, 0.4), ("short", 0.1)])
+        ]
+        shorter = fitted(SelectedTexts(documents=documents, notes=[]), 1_000)
+        first, second, third = (document.text for document in shorter.documents)
+        assert tokens.count(first) == pytest.approx(2 * tokens.count(second), abs=4)
+        assert third == "short" and 950 < size(shorter) <= 1_000
+        assert shorter.notes == [tokens.CUT.format(count=2)]
+
+    def test_long_metadata_and_long_notes_leave_room_for_texts(self) -> None:
+        small, large = {"m": "word " * 80}, {"m": "word " * 110}  # an eighth of 800 tokens is between them
+        documents = [
+            SelectedText(id=f"i/{place}", text="word " * 999, relevance=0.5, judged=True, metadata=metadata)
+            for place, metadata in enumerate([small, large, None])
+        ]
+        shorter = fitted(SelectedTexts(documents=documents, notes=["note " * 99, "note " * 99]), 800)
+        assert [document.metadata for document in shorter.documents] == [small, None, None]
+        assert [tokens.count(note.removesuffix(tokens.MARK)) for note in shorter.notes[:2]] == [40, 40]
+        assert 750 < size(shorter) <= 800
+
+    def test_a_whole_answer_is_as_it_was(self) -> None:
+        document = SelectedText(id="i/d", title="T", text="text", relevance=1, judged=True, metadata={"a": 1})
+        answer = SelectedTexts(documents=[document], notes=["n"])
+        assert fitted(answer, 200) == answer
+
     @DRAWS
     @given(st.lists(DOCUMENT, max_size=12), st.lists(TEXT, max_size=3), st.integers(200, 2_000), st.booleans())
     def test_never_more_than_it_may(

@@ -15,6 +15,7 @@ from boundarymorph.retrieval.learned import Learned, pools_of
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
+from tests.agents import rpc
 from tests.api.service import answer, problem, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
@@ -58,5 +59,5 @@ async def test_both_names_are_one_index(attached: httpx.AsyncClient) -> None:
 
 async def test_tools_take_the_ids_that_they_give(attached: httpx.AsyncClient) -> None:
     for id in ("notes/1", "store/notes/1"):
-        assert answer(await attached.post("/tools/fetch", json={"id": id}))["text"] == "apple 1"
-    assert (await attached.post("/tools/fetch", json={"id": "store/other/1"})).status_code == 404
+        assert (await rpc.call(attached, "fetch", id=id))["structuredContent"]["text"] == "apple 1"
+    assert (await rpc.call(attached, "fetch", id="store/other/1"))["isError"]

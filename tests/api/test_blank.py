@@ -139,8 +139,6 @@ async def test_an_index_takes_none(client: httpx.AsyncClient) -> None:
         ("/v2/rerank", {"documents": ["a"]}),
         ("/rerank", {"texts": ["a"]}),
         ("/v1/ranking", {"passages": [{"text": "a"}]}),
-        ("/tools/select_documents", {"index": "some"}),
-        ("/tools/search", {"index": "some"}),
         ("/judgments", {"index": "some", "judgments": [{"document": "12", "grade": 1}]}),
     ],
 )

@@ -11,6 +11,7 @@ from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
+from tests.agents import rpc
 from tests.api.service import answer, client_of, fake_service, on_socket, ready
 
 
@@ -48,8 +49,8 @@ async def test_without_keys_it_is_the_address(tmp_path: Path, told: list[str], a
         transport = httpx.ASGITransport(app, client=(address, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as from_there:
             await ask(from_there)
-            called = answer(await from_there.post("/tools/list_indexes", json={}))
-            assert called["indexes"] == []
+            called = await rpc.call(from_there, "list_indexes")
+            assert called["structuredContent"]["indexes"] == []
     assert told == [caller, caller], "a tool calls on behalf of its caller"
 
 

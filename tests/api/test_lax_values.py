@@ -69,7 +69,6 @@ async def test_a_long_query_is_cut_where_texts_are(client: httpx.AsyncClient) ->
         ("/rerank", b'{"query": "a sea", "texts": ["cut %s", "b"]}'),
         ("/select", b'{"query": "cut %s", "pool": ["a %s", "b"]}'),
         ("/select", b'{"query": "a", "pool": [{"text": "a", "metadata": {"x%s": "\\\\ud83d %s"}}]}'),
-        ("/tools/search", b'{"query": "cut %s", "index": "texts"}'),
     ],
 )
 async def test_half_a_character_is_replaced(client: httpx.AsyncClient, path: str, body: bytes) -> None:

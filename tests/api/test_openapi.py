@@ -27,7 +27,7 @@ APPS: dict[str, Callable[[Settings], FastAPI]] = {
     "retriever": create_retriever_app,
     "scorer": create_scorer_app,
 }
-PUBLIC = ("/livez", "/readyz", "/metrics", "/tools/openai.json", "/tools/anthropic.json")
+PUBLIC = ("/livez", "/readyz", "/metrics")
 # Routes of the rerank dialects, whose errors have the shapes of their clients.
 RERANK_PATHS = {
     *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
@@ -126,10 +126,9 @@ def test_says_what_is_refused(app: str, with_keys: bool) -> None:
 def test_it_describes_every_route() -> None:
     document = described("whole")
     assert set(document["paths"]) == {
-        *("/select", "/judgments", "/livez", "/readyz", "/metrics", "/tools/openai.json", "/tools/anthropic.json"),
+        *("/select", "/judgments", "/livez", "/readyz", "/metrics"),
         *(f"/indexes{rest}" for rest in ("", "/{name}", "/{name}/description", "/{name}/stats")),
         *(f"/indexes/{{name}}/documents{rest}" for rest in ("", "/{id}")),
-        *(f"/tools/{name}" for name in ("select_documents", "list_indexes", "search", "fetch")),
         *RERANK_PATHS,
     }
     for path, operation in operations(document):

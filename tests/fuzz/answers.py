@@ -34,6 +34,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.server.composition import Gateway
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
+from tests.agents import rpc
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededScorer
@@ -72,12 +73,10 @@ SELECTING: list[Asked] = [
     ),
     ("POST", "/v1/reranking", {"query": "q", "input": LISTED["documents"], **RETURNED}),
     ("POST", "/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in LISTED["documents"]]}),
-    ("POST", "/tools/select_documents", {"query": "apple", "index": "large", "k": DOCUMENTS, "budget": 0}),
-    ("POST", "/tools/search", {"query": "apple", "index": "large"}),
-    ("POST", "/tools/list_indexes", {}),
-    ("POST", "/tools/fetch", {"id": "large/0001"}),
-    ("GET", "/tools/openai.json", None),
-    ("GET", "/tools/anthropic.json", None),
+    ("POST", "/mcp", rpc.request("select_documents", query="apple", index="large", k=DOCUMENTS, budget=0)),
+    ("POST", "/mcp", rpc.request("search", query="apple", index="large")),
+    ("POST", "/mcp", rpc.request("list_indexes")),
+    ("POST", "/mcp", rpc.request("fetch", id="large/0001")),
     ("GET", "/v1/models", None),
     ("GET", "/info", None),
 ]
@@ -160,6 +159,7 @@ async def fill(client: httpx.AsyncClient) -> None:
 def send(port: int, asked: Asked) -> int:
     method, path, body = asked
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {READER}"}
+    headers |= rpc.ACCEPT if path == "/mcp" else {}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()

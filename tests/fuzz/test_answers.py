@@ -66,7 +66,6 @@ async def test_an_answer_at_the_limit_and_over_it(tmp_path: Path) -> None:
         ("/select", {"index": "i", "return_documents": True, "distinct": "group"}),
         ("/v1/rerank", {"documents": [DOCUMENT["text"]], "return_documents": True}),
         ("/rerank", {"texts": [DOCUMENT["text"]], "return_text": True}),
-        ("/tools/select_documents", {"index": "i"}),
     ],
 )
 async def test_texts_that_do_not_fit_are_refused_with_what_to_do(
@@ -79,8 +78,7 @@ async def test_texts_that_do_not_fit_are_refused_with_what_to_do(
         assert refused.status_code in (400, 413, 422), refused.text
         assert "limits.answer_bytes" in refused.text
         without = {name: value for name, value in asked.items() if not name.startswith("return")}
-        if not path.startswith("/tools"):
-            answer(await client.post(path, json={"query": "t", "budget": 0, **without}))
+        answer(await client.post(path, json={"query": "t", "budget": 0, **without}))
 
 
 async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_now_may_be_repeated(

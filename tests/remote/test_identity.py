@@ -12,8 +12,7 @@ import pytest
 from boundarymorph.caching.known import KnownScores
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import ScorerFailed
-from boundarymorph.remote.identity import identified
-from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Unusable
 from boundarymorph.retrieval.encoders.remote import RemoteEncoder
 from boundarymorph.retrieval.encoders.remote import parse as parse_encoder

@@ -16,7 +16,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     UnknownIndex,
 )
-from boundarymorph.remote.replicas import BACKOFF
+from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
@@ -104,7 +104,7 @@ async def answering(retriever: RemoteRetriever) -> None:
 
 
 def faults(retriever: RemoteRetriever) -> list[BoundaryMorphError | None]:
-    return [member.fault for member in retriever._balancer._members]
+    return [member.fault for member in retriever._balancer._members.values()]
 
 
 class TestSeveral(RetrieverContract):
@@ -150,7 +150,7 @@ async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
         before = first.asked["/documents"]
         clock.now += BACKOFF
         await asked_until(retriever, first, "/embed/query")
-        await asyncio.gather(*(member.probe for member in retriever._balancer._members if member.probe))
+        await asyncio.gather(*(member.probe for member in retriever._balancer._members.values() if member.probe))
         assert first.asked["/documents"] == before
         first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
         first.asked.clear()

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import orjson
 
+from tests.agents import rpc
 from tests.caching.servers import RedisServer
 from tests.faults import stand_in
 from tests.faults.scenario import Role, completes, fill, gateway, new_query, selection
@@ -46,8 +47,6 @@ connections = {connections}
 [cache]
 url = "{redis}"
 timeout_seconds = 0.5
-[agents]
-session_seconds = 2.0
 """
 
 
@@ -99,9 +98,7 @@ def kinds() -> dict[str, bytes]:
     pool = {"query": query, "pool": texts, "budget": 10, "k": 5, "batch_size": 1}
     large = {"query": query, "pool": ["long " * 20_000 for _ in range(40)], "budget": 0, "return_documents": True}
     lines = b"".join(orjson.dumps({"id": f"new-{n}", "text": f"{n} {query}"}) + b"\n" for n in range(300))
-    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    rpc = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
-    tool = {"query": query, "index": "tales", "k": 5}
+    tool = rpc.request("select_documents", query=query, index="tales", k=5)
     dumps = orjson.dumps
     return {
         "stream": request("POST", "/select", dumps(selection(query, batch_size=1)), accept=STREAM),
@@ -109,8 +106,7 @@ def kinds() -> dict[str, bytes]:
         "selection": request("POST", "/select", dumps(selection(query))),
         "large answer": request("POST", "/select", dumps(large)),
         "rerank": request("POST", "/v2/rerank", dumps({"query": query, "documents": texts, "model": "m"})),
-        "tool": request("POST", "/tools/select_documents", dumps(tool)),
-        "mcp": request("POST", "/mcp", dumps(rpc), accept=f"{JSON}, {STREAM}"),
+        "tool": request("POST", "/mcp", dumps(tool), accept=f"{JSON}, {STREAM}"),
         "upload": request("POST", "/indexes/own/documents", lines, content=LINES),
         "upload with progress": request("POST", "/indexes/own/documents", lines, content=LINES, accept=LINES),
         "indexes": request("GET", "/indexes"),

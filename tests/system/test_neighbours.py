@@ -30,12 +30,6 @@ COSTLY = {"or": [{"tags": {"gt": f"x{number}"}} for number in range(480)]}  # ta
 SLOW = json.dumps(
     {"query": "common", "index": "theirs", "filter": COSTLY, "budget": 0, "k": 1, "deadline_ms": 600_000}
 ).encode()
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
-}
 SETTINGS = """
 body_seconds = 600
 body_pause_seconds = 600
@@ -49,7 +43,6 @@ work.search_threads = 4
 work.search_waiting = 4
 work.write_threads = 2
 work.write_waiting = 6
-agents.sessions = 8
 """
 
 
@@ -143,10 +136,6 @@ def uploaded(key: Key) -> httpx.Response:
     return key.client.post("/indexes/mine/documents", content=line, headers={"Content-Type": NDJSON})
 
 
-def opened(key: Key) -> httpx.Response:
-    return key.client.post("/mcp", json=INITIALIZE, headers={"Accept": "application/json, text/event-stream"})
-
-
 def seconds(ask: Callable[[Key], httpx.Response], key: Key) -> float:
     begun = time.monotonic()
     response = ask(key)
@@ -208,14 +197,6 @@ def test_threads_of_writes(pair: tuple[Key, Key]) -> None:
         greedy.takes(6, lambda: greedy.begin("DELETE", "/indexes/theirs/documents", len(body), body))
 
     stays_served(uploaded, pair, take)
-
-
-def test_sessions_of_mcp(pair: tuple[Key, Key]) -> None:
-    greedy, modest = pair
-    quiet = seconds(opened, modest)
-    statuses = [opened(greedy).status_code for _ in range(8)]
-    assert statuses == [200] * 5 + [429] * 3
-    assert seconds(opened, modest) <= max(2 * quiet, PATIENCE / 10)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 from starlette.types import ASGIApp, Message
 
 from boundarymorph.api.dependencies import COUNTED
@@ -14,8 +14,8 @@ from boundarymorph.api.dependencies import COUNTED
 _running: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references to tasks
 
 
-class Loopback(httpx.AsyncBaseTransport):
-    """A transport to an ASGI application. Unlike `httpx.ASGITransport`, it does not wait for the end of a response.
+class Loopback(httpx2.AsyncBaseTransport):
+    """A transport to an ASGI application. Unlike `httpx2.ASGITransport`, it does not wait for the end of a response.
 
     Closing a response early is a disconnection for the application.
     """
@@ -23,7 +23,7 @@ class Loopback(httpx.AsyncBaseTransport):
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         exchange = _Exchange(await request.aread())
         task = asyncio.create_task(self._run(_scope(request), exchange))
         _running.add(task)
@@ -34,8 +34,8 @@ class Loopback(httpx.AsyncBaseTransport):
             exchange.left.set()
             raise
         if start is None:
-            raise httpx.RemoteProtocolError("the application gave no answer", request=request)
-        return httpx.Response(start["status"], headers=start["headers"], stream=exchange)
+            raise httpx2.RemoteProtocolError("the application gave no answer", request=request)
+        return httpx2.Response(start["status"], headers=start["headers"], stream=exchange)
 
     async def _run(self, scope: dict[str, Any], exchange: _Exchange) -> None:
         try:
@@ -44,7 +44,7 @@ class Loopback(httpx.AsyncBaseTransport):
             exchange.messages.put_nowait(None)
 
 
-class _Exchange(httpx.AsyncByteStream):
+class _Exchange(httpx2.AsyncByteStream):
     """One request and its response. left: the response has been closed."""
 
     def __init__(self, body: bytes) -> None:
@@ -72,7 +72,7 @@ class _Exchange(httpx.AsyncByteStream):
         self.left.set()
 
 
-def _scope(request: httpx.Request) -> dict[str, Any]:
+def _scope(request: httpx2.Request) -> dict[str, Any]:
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,77 +1,51 @@
-"""The routes /mcp and, for the same tools as functions, /tools."""
+"""The route /mcp."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from contextlib import suppress
+from types import ModuleType
+from typing import Annotated
 
-import httpx
 import orjson
-from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
-from pydantic import BaseModel
+from fastapi import APIRouter, Request, Response, Security
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
 
-from boundarymorph.access import bodies
-from boundarymorph.access.keys import Caller, Scope
+from boundarymorph import parsing
+from boundarymorph.access import bodies, keys
 from boundarymorph.access.rates import RateLimited
-from boundarymorph.agents import tools
-from boundarymorph.agents.endpoint import McpEndpoint
-from boundarymorph.agents.loopback import Loopback
-from boundarymorph.agents.rest import Rest, ToolError
-from boundarymorph.agents.schemas import json_schema
-from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
-from boundarymorph.errors import PROBLEM_TYPE, InvalidInput
+from boundarymorph.errors import NotInstalled
 from boundarymorph.telemetry import logs, tracing
 
-FOR_MODELS = "Pass the answer, or the detail of a problem, to the language model that gave the arguments."
+TOOLS = "boundarymorph.agents.tools"  # imported when it is asked for, as the SDK may not be installed
+router = APIRouter(tags=["agents"])
 
 
-async def _permitted(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Caller:
-    """Return a caller with scope `select`."""
-    return identify(request, access).within(Scope.SELECT)
-
-
-PermittedOf = Annotated[Caller, Depends(_permitted)]
-
-
-async def _identified(request: Request, access: AccessOf, permitted: PermittedOf) -> str:
-    """Return the name of a caller with scope `select`, whose request is counted before its body is read."""
-    await count(request, access, permitted)
-    return permitted.name
-
-
-CallerOf = Annotated[str, Depends(_identified)]
-
-
-@asynccontextmanager
-async def _running(app: FastAPI) -> AsyncIterator[None]:
-    """What the routes need while the application runs."""
-    endpoint = McpEndpoint(app.state.access.settings)
-    async with httpx.AsyncClient(transport=Loopback(app), base_url="http://service") as http:
-        app.state.loopback, app.state.endpoint = http, endpoint
-        yield
-        await endpoint.close()
-
-
-router = APIRouter(tags=["agents"], lifespan=_running)
-
-
-@router.api_route("/mcp", methods=["POST", "DELETE"], include_in_schema=False)
-async def _mcp(request: Request, access: AccessOf, permitted: PermittedOf) -> Response:
-    """Answer a request of the Model Context Protocol."""
+@router.post("/mcp", include_in_schema=False)
+async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Response:
+    """Answer a request of the Model Context Protocol, by tools that call the API with the credentials of the caller."""
+    caller = identify(request, access).within(keys.Scope.SELECT)
     limited = None
     try:
-        await count(request, access, permitted)
+        await count(request, access, caller)
     except RateLimited as error:
         limited = error
-    body = await bodies.read(request, access, access.settings.agents.body_bytes)
+    body = parsing.with_whole_characters(await bodies.read(request, access, access.settings.agents.body_bytes))
     if limited is not None:
         return _over_limit(body, limited)
-    request.state.rest = _rest(request)
-    endpoint: McpEndpoint = request.app.state.endpoint
-    return await endpoint.exchange(body, permitted.name)
+    try:
+        tools = await asyncio.to_thread(importlib.import_module, TOOLS)  # which takes a second, once
+    except ModuleNotFoundError as error:
+        raise NotInstalled(f"/mcp needs {error.name}: pip install 'boundarymorph[mcp]'") from None
+    headers = {logs.REQUEST_ID: logs.request_id.get() or "", **tracing.headers()}
+    if (authorization := request.headers.get("authorization")) is not None:
+        headers["authorization"] = authorization
+    url = access.settings.public_url or str(request.base_url)
+    return _Exchange(tools, tools.within(request.app, url, headers, access.settings.agents), body)
 
 
 def _over_limit(body: bytes, limited: RateLimited) -> Response:
@@ -90,71 +64,18 @@ def _over_limit(body: bytes, limited: RateLimited) -> Response:
     return Response(content, media_type="application/json")
 
 
-@router.get("/tools/openai.json", summary="The tools as functions for chat completions")
-async def _openai() -> list[dict[str, Any]]:
-    """Send this list as `tools` in a request to an OpenAI-compatible server."""
-    return tools.for_openai()
+class _Exchange(Response):
+    """The answer of the SDK to a request whose body has been read already."""
 
+    def __init__(self, tools: ModuleType, service: object, body: bytes) -> None:
+        super().__init__()
+        self._tools, self._service, self._read = tools, service, body
 
-@router.get("/tools/anthropic.json", summary="The tools for Anthropic's Messages API")
-async def _anthropic() -> list[dict[str, Any]]:
-    """Send this list as `tools` in a request to Anthropic."""
-    return tools.for_anthropic()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        messages: list[Message] = [{"type": "http.request", "body": self._read, "more_body": False}]
 
+        async def replayed() -> Message:
+            return messages.pop() if messages else await receive()
 
-def _calling(tool: tools.Tool) -> Callable[..., Awaitable[Response]]:
-    """Return the endpoint of a tool."""
-
-    async def call(request: Request, access: AccessOf, caller: CallerOf) -> Response:
-        settings = access.settings.agents
-        body = await bodies.read(request, access, settings.body_bytes)
-        arguments = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
-        if not isinstance(arguments, dict):
-            raise InvalidInput("the body must be a JSON object with the tool's arguments")
-        try:
-            working = tool.run(tools.Call(_rest(request), settings, _ignored), arguments)
-            answer = await bodies.while_connected(request, working)
-        except ToolError as error:
-            return _refused(request, error)
-        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
-
-    return call
-
-
-def _json(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the OpenAPI content of a body of this model."""
-    return {"application/json": {"schema": json_schema(model)}}
-
-
-def _refused(request: Request, error: ToolError) -> Response:
-    problem = error.problem or {"status": 422, "type": InvalidInput.slug}
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    slug = problem["type"].removeprefix(PROBLEM_TYPE)
-    return problems.respond(request, problem["status"], slug, str(error), where=problem.get("errors"), headers=headers)
-
-
-def _rest(request: Request) -> Rest:
-    """Return the API with the credentials of this request's caller."""
-    headers = {logs.REQUEST_ID: logs.request_id.get() or "", **tracing.headers()}
-    if (authorization := request.headers.get("authorization")) is not None:
-        headers["authorization"] = authorization
-    url = request.app.state.access.settings.public_url or str(request.base_url)
-    return Rest(request.app.state.loopback, url, headers)
-
-
-async def _ignored(progress: float, total: float, message: str) -> None:
-    """Ignore the progress of a plain request."""
-
-
-for _tool in tools.TOOLS:
-    router.add_api_route(
-        f"/tools/{_tool.name}",
-        _calling(_tool),
-        methods=["POST"],
-        summary=_tool.title,
-        description=f"{_tool.description}\n\n{FOR_MODELS}",
-        operation_id=f"tool_{_tool.name}",
-        response_class=Response,
-        openapi_extra={"requestBody": {"required": True, "content": _json(_tool.arguments)}},
-        responses={200: {"content": _json(_tool.answer)}, **openapi.problems(404, 409, 413, 422, 502, 504)},
-    )
+        with suppress(ClientDisconnect):
+            await self._tools.exchange(self._service, scope, replayed, send)

@@ -1,16 +1,26 @@
-"""Estimates the tokens of texts, and cuts texts to a number of them."""
+"""Estimates the tokens of answers, and cuts answers to a number of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from boundarymorph.agents.answers import FetchedDocument, SelectedText, SelectedTexts
 
 # Up to four letters, three digits or eight spaces count as one token, and so does every other ASCII sign. A character
 # of another script counts as many as it has bytes beyond the first, and one that JSON escapes as many as its escape
 # has. Tokenizers of language models make fewer tokens of all but rare words.
 _TOKEN = re.compile(r"[A-Za-z]{1,4}|\d{1,3}| {2,8}|[!-/:-@\[-`{-~]|[\x00-\x1f\x7f]|[\u0080-\U0010ffff]")
 MARK = " …"
-LONGEST = 9  # characters of a token with what is not counted beside it
+TITLE = 60  # tokens
+LEAST = 40  # tokens of the text of each document, if it is that long
+LEAST_WEIGHT = 0.02  # of a text, relative to the most relevant one
+NOTHING_FITS = "none of the {count} documents fits into {most} tokens; ask for more tokens"
+LEFT_OUT = "{count} more documents were selected but do not fit into this answer; ask for fewer, or narrow the query"
+CUT = "{count} texts are cut to fit into this answer; use fetch to read all of them"
 
 
 def count(text: str) -> int:
@@ -18,9 +28,9 @@ def count(text: str) -> int:
     return sum(_weight(found[0]) for found in _TOKEN.finditer(text))
 
 
-def exceeds(text: str, most: int) -> bool:
-    """Whether a text has more than so many tokens; a long one is not read to its end."""
-    return count(text[: LONGEST * (most + 1)]) > most
+def size(answer: BaseModel) -> int:
+    """Return the number of tokens of an answer as it is sent."""
+    return count(answer.model_dump_json(exclude_none=True))
 
 
 def cut(text: str, most: int) -> str:
@@ -40,16 +50,69 @@ def cut(text: str, most: int) -> str:
     return (head.rstrip() or head) + MARK
 
 
-def shares(lengths: Sequence[int], weights: Sequence[float], most: int) -> list[int]:
-    """Divide `most` among texts in proportion to their weights, none getting more than its length; the rest of short
-    texts is shared among the others. weights: positive."""
-    given = [0] * len(lengths)
-    left, weight = most, float(sum(weights))
-    for place in sorted(range(len(lengths)), key=lambda place: lengths[place] / weights[place]):
-        given[place] = min(lengths[place], int(left * weights[place] / max(weight, weights[place])))
-        left -= given[place]
-        weight -= weights[place]
-    return given
+def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
+    """Return the answer with at most so many tokens: whole if it fits, else with texts cut to lengths in proportion to
+    their relevances, but at least LEAST, and if even these do not fit, with fewer documents. Notes say so."""
+    notes = [cut(note, most // (10 * len(answer.notes))) for note in answer.notes]
+    documents = [_shorter(document, most) for document in answer.documents]
+    whole = answer.model_copy(update={"documents": documents, "notes": notes})
+    if documents == answer.documents and size(whole) <= most:
+        return whole
+    kept = _largest(len(documents), lambda kept: size(_shortened(whole, kept, 0)) <= most)
+    if not kept:
+        return SelectedTexts(documents=[], notes=[*notes, NOTHING_FITS.format(count=len(documents), most=most)])
+    room = _largest(int(most / LEAST_WEIGHT), lambda room: size(_shortened(whole, kept, room)) <= most)
+    return _shortened(whole, kept, room)
+
+
+def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
+    """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept,
+    None if that is all of it."""
+
+    def part(tokens: int, title: str, metadata: dict[str, object]) -> FetchedDocument:
+        text = cut(document.text, tokens)
+        end = None if text == document.text else len(text.removesuffix(MARK))
+        return document.model_copy(update={"text": text, "title": title, "metadata": metadata, "next_offset": end})
+
+    if (whole := part(most, document.title, document.metadata)).next_offset is None and size(whole) <= most:
+        return whole
+    title = cut(document.title, TITLE)
+    metadata = document.metadata if size(part(0, title, document.metadata)) <= most // 2 else {}
+    return part(_largest(most, lambda tokens: size(part(tokens, title, metadata)) <= most), title, metadata)
+
+
+def _shorter(document: SelectedText, most: int) -> SelectedText:
+    """Return the document without what no answer of so many tokens has room for."""
+    text = cut(document.text, most)
+    there = document.metadata is not None and count(str(document.metadata)[: 9 * most]) <= most // 8
+    update = {
+        "title": None if document.title is None else cut(document.title, TITLE),
+        "metadata": document.metadata if there else None,
+        "text": text,
+        "cut": None if text == document.text else True,
+    }
+    return document.model_copy(update=update)
+
+
+def _shortened(answer: SelectedTexts, kept: int, room: int) -> SelectedTexts:
+    """Return the answer with its first documents. room: tokens of the text of the most relevant one."""
+    documents, best = [], max(document.relevance for document in answer.documents) or 1.0
+    for document in answer.documents[:kept]:
+        weight = max(document.relevance / best, LEAST_WEIGHT)
+        text = cut(document.text, max(LEAST, int(room * weight)))
+        shorter = text != document.text
+        documents.append(document.model_copy(update={"text": text, "cut": True}) if shorter else document)
+    notes = list(answer.notes)
+    if shortened := sum(bool(document.cut) for document in documents):
+        notes.append(CUT.format(count=shortened))
+    if left_out := len(answer.documents) - kept:
+        notes.append(LEFT_OUT.format(count=left_out))
+    return answer.model_copy(update={"documents": documents, "notes": notes})
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that fits, if smaller ones fit, too; 0 if none does."""
+    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def _weight(token: str) -> int:

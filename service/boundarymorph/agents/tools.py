@@ -1,141 +1,289 @@
-"""The tools: their names, descriptions and implementations on the REST API."""
+"""The tools, by the SDK of the Model Context Protocol, on the REST API of a service."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel
+import httpx2
+import orjson
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from pydantic import BaseModel, Field, ValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boundarymorph.agents import schemas, tokens
-from boundarymorph.agents.arguments import understood
-from boundarymorph.agents.fitting import fitted, fitted_document
-from boundarymorph.agents.rest import Rest, ToolError
-from boundarymorph.api.schemas import Message
+from boundarymorph import __version__, parsing
+from boundarymorph.agents import answers, tokens
+from boundarymorph.agents.loopback import Loopback
+from boundarymorph.agents.rest import ADVICE, Refused, Rest, path_of
+from boundarymorph.api.schemas import Array, QueryText
+from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.settings import AgentSettings
 
-NO_MATCH, NO_FIELD = "no document passes the filter", "in its metadata"  # in warnings of the service
+DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 DESCRIPTION = 100  # tokens of the description of an index
 LONGEST_URL = 500  # characters of one among a document's metadata
-Progress = Callable[[float, float, str], Awaitable[None]]  # amount done, total, message
+NO_MATCH, NO_FIELD = "no document passes the filter", "in its metadata"  # in warnings of the service
+INSTRUCTIONS = (
+    "Search of document collections for questions with many relevant documents. Call list_indexes once; then ask "
+    "select_documents in full sentences, for as much as you can read; fetch reads what was cut. Cite documents by id."
+)
+READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+Function = TypeVar("Function", bound=Callable[..., Any])
+Query = Annotated[QueryText, Field(description="What the documents should be about.")]
+IndexName = Annotated[
+    str | None,
+    Field(
+        min_length=1, description="The index to search; needed if there are several. list_indexes returns their names."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a tool: the caller's API, the limits, and where to report progress."""
+class Service:
+    """What the tools call on behalf of one caller."""
 
     rest: Rest
     settings: AgentSettings
-    progress: Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """One tool. All tools are read-only."""
-
-    name: str
-    title: str
-    description: str
-    arguments: type[Message]
-    answer: type[BaseModel]
-    work: Callable[[Call, Any], Awaitable[BaseModel]]
-
-    async def run(self, call: Call, arguments: Mapping[str, Any]) -> BaseModel:
-        """Carry out a call. Raises ToolError."""
-        return await self.work(call, understood(self.arguments, arguments))
+SERVICE: ContextVar[Service] = ContextVar("the service that the tools of this task call")
 
 
-async def select_documents(call: Call, asked: schemas.SelectDocuments) -> schemas.SelectedTexts:
-    own = ("response_format", "further_queries", "index")
-    index = asked.index or await _only_index(call)
-    body = {name: value for name, value in asked if name not in own and value is not None} | {"index": index}
-    if asked.further_queries:
-        body["queries"] = [body.pop("query"), *asked.further_queries]
-    if asked.exclude_ids is not None:
-        body["exclude_ids"] = [each for id in asked.exclude_ids for each in _excluded(index, id)]
-    if asked.max_tokens is None:
-        body.setdefault("k", schemas.DEFAULT_K)
-    selection = await _select(call, body)
-    detailed = asked.response_format == "detailed"
-    documents = [_selected(call.rest, index, found, detailed) for found in selection["documents"]]
-    costs = _costs(selection) if detailed else None
-    notes = [*selection["warnings"], *await _unknown_fields(call, index, selection["warnings"])]
-    answer = schemas.SelectedTexts(documents=documents, notes=notes, costs=costs)
-    most = min(call.settings.answer_tokens, asked.max_tokens or call.settings.answer_tokens)
-    return await asyncio.to_thread(fitted, answer, most)
+def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSettings) -> Service:
+    """Return the service of this process. url: its public one; headers: with the credentials of the caller."""
+    http = httpx2.AsyncClient(transport=Loopback(app), base_url="http://service", trust_env=False)
+    return Service(Rest(http, url, headers), settings)
 
 
-async def list_indexes(call: Call, asked: schemas.ListIndexes) -> schemas.ListedIndexes:
-    indexes, unreadable = await _indexes(call)
-    for index in indexes[: call.settings.described_indexes]:
-        index.fields = await _fields(call, index.name) if index.documents else {}
+class _Server(MCPServer[None]):
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool. Raises ToolError for unknown arguments, which the SDK would ignore, and for mistakes in others,
+        in words of JSON."""
+        known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}.get(name, arguments)
+        if unknown := [argument[:100] for argument in arguments if argument not in known]:
+            raise ToolError(
+                f"there is no argument {unknown[0]!r}, only {', '.join(known) or 'none'}. {ADVICE['invalid-input']}"
+            )
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            mistakes = error.__cause__.errors(include_url=False, include_input=False)
+            said = {str(each["loc"][0]): parsing.in_words(each, error.__cause__.title) for each in reversed(mistakes)}
+            named = "; ".join(f"{argument}: {words}" for argument, words in said.items())
+            raise ToolError(f"{named}. {ADVICE['invalid-input']}") from None
+
+
+logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # it tells of each request
+server = _Server(
+    "boundarymorph",
+    title="BoundaryMORPH",
+    version=__version__,
+    instructions=INSTRUCTIONS,
+    subscriptions=False,
+    log_level="WARNING",  # of all that has no handler
+)
+
+
+async def exchange(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one HTTP request to the endpoint. There are no sessions: each request has all that its answer needs."""
+    SERVICE.set(service)
+    server.streamable_http_app(
+        stateless_http=True,
+        max_request_body_size=service.settings.body_bytes,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # hosts are checked before
+    )
+    manager = server.session_manager
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)
+
+
+def _taking(**described: str) -> Callable[[Function], Function]:
+    """Return a decorator that gives a tool these fields of a selection's request as arguments, with their types and
+    limits, in place of its `**options`."""
+
+    annotated: Any = Annotated  # mypy reads what stands in its brackets as names of types
+
+    def decorated(tool: Function) -> Function:
+        signature = inspect.signature(tool, eval_str=True)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        taken = []
+        for name, said in described.items():
+            field = SelectRequest.model_fields[name]
+            kind = annotated[field.annotation, *field.metadata, Field(description=said)]
+            taken.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kind)
+            )
+        tool.__signature__ = signature.replace(parameters=[*own, *taken])  # type: ignore[attr-defined]
+        return tool
+
+    return decorated
+
+
+@server.tool(title="Select documents", annotations=READ_ONLY)
+@_taking(
+    k=f"How many documents you want; {DEFAULT_K} by default.",
+    max_tokens="Instead of k: as many documents as fit into this many tokens, the limit of the answer.",
+    min_relevance="Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none.",
+    diversity="How much the documents should differ from each other: 0, the default, is by relevance alone.",
+    instruction="What counts as relevant beyond the query, in a sentence. Not every service takes it.",
+    filter='Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, '
+    'nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}.',
+    exclude_ids="Ids of documents that you have already, unchanged: they are not returned again.",
+)
+async def select_documents(
+    context: Context[None, Any],
+    query: Query,
+    further_queries: Annotated[
+        Array[str] | None,
+        Field(
+            description="Other questions that the documents may answer instead, for one set with one budget. Not "
+            "together with max_tokens, min_relevance, distinct, diversity or an automatic budget."
+        ),
+    ] = None,
+    index: IndexName = None,
+    distinct: Annotated[
+        bool | str | None,
+        Field(
+            description="true: no two documents with the same text. The name of a metadata field: only the best "
+            'document for each of its values, such as "url" where an index holds parts of pages.'
+        ),
+    ] = None,
+    budget: Annotated[
+        int | Literal["auto"] | None,
+        Field(
+            description="How many documents may be judged by the accurate model; more are better and slower. "
+            '"auto" stops when more would hardly help. The service has a default.'
+        ),
+    ] = None,
+    response_format: Annotated[
+        Literal["concise", "detailed"],
+        Field(
+            description="concise: titles and texts. detailed: also metadata, how certain each relevance is, and costs."
+        ),
+    ] = "concise",
+    **options: Any,
+) -> Annotated[CallToolResult, answers.SelectedTexts]:
+    """Find the documents of an index that are most relevant to a query. An accurate model judges as many documents as
+    the budget allows, and the relevance of the others is inferred from these judgements, so it finds documents that
+    plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for many documents at once
+    instead of repeatedly. The same query with a larger budget or k costs only the difference."""
+    service = SERVICE.get()
+    index = index or await _only_index(service)
+    asked = {"queries": [query, *further_queries]} if further_queries else {"query": query}
+    body = {**asked, "index": index, "distinct": distinct == "true" or distinct, "budget": budget, **options}
+    if body["exclude_ids"] is not None:
+        body["exclude_ids"] = [each for id in body["exclude_ids"] for each in _excluded(index, id)]
+    if body["max_tokens"] is None and body["k"] is None:
+        body["k"] = DEFAULT_K
+    selection = await _select(context, body)
+    detailed = response_format == "detailed"
+    answer = answers.SelectedTexts(
+        documents=[_selected(service.rest, index, found, detailed) for found in selection["documents"]],
+        notes=[*selection["warnings"], *await _unknown_fields(service, index, selection["warnings"])],
+        costs=_costs(selection) if detailed else None,
+    )
+    most = min(service.settings.answer_tokens, body["max_tokens"] or service.settings.answer_tokens)
+    return _result(await asyncio.to_thread(tokens.fitted, answer, most))
+
+
+@server.tool(title="List the indexes", annotations=READ_ONLY)
+async def list_indexes() -> Annotated[CallToolResult, answers.ListedIndexes]:
+    """The indexes that you may search: how many documents each has, and the fields of their metadata with some values,
+    for filter and distinct. Call it once, before select_documents."""
+    service = SERVICE.get()
+    most, (indexes, unreadable) = service.settings.answer_tokens, await _indexes(service)
+    for index in indexes[: service.settings.described_indexes]:
+        index.fields = await _fields(service, index.name) if index.documents else {}
     notes = [tokens.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
-    answer = schemas.ListedIndexes(indexes=indexes, notes=notes)
+    answer = answers.ListedIndexes(indexes=indexes, notes=notes)
     for index in reversed(indexes):  # names are worth more than fields
-        if tokens.count(answer.model_dump_json(exclude_none=True)) <= call.settings.answer_tokens:
+        if tokens.size(answer) <= most:
             break
         index.fields = None
-    while tokens.count(answer.model_dump_json()) > call.settings.answer_tokens:
+    while tokens.size(answer) > most:
         fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
         left_out = f"{len(indexes) - len(fewer)} more are not listed here"
-        answer = schemas.ListedIndexes(indexes=fewer, notes=[*notes, left_out])
-    return answer
+        answer = answers.ListedIndexes(indexes=fewer, notes=[*notes, left_out])
+    return _result(answer)
 
 
-async def search(call: Call, asked: schemas.Search) -> schemas.Hits:
-    index = asked.index or await _only_index(call)
-    selection = await _select(call, {"query": asked.query, "index": index, "k": schemas.DEFAULT_K})
+@server.tool(title="Search", annotations=READ_ONLY)
+async def search(
+    context: Context[None, Any], query: Query, index: IndexName = None
+) -> Annotated[CallToolResult, answers.Hits]:
+    """The titles of the 10 documents that are most relevant to a query. fetch has their texts; select_documents does
+    both at once."""
+    service = SERVICE.get()
+    index = index or await _only_index(service)
+    selection = await _select(context, {"query": query, "index": index, "k": DEFAULT_K})
     hits = [
-        schemas.Hit(
+        answers.Hit(
             id=_handle(index, found["id"]),
             title=_title(found),
-            url=_url(call.rest, index, found["id"], found["metadata"]),
+            url=_url(service.rest, index, found["id"], found["metadata"]),
         )
         for found in selection["documents"]
     ]
-    while tokens.count(schemas.Hits(results=hits).model_dump_json()) > call.settings.answer_tokens:
+    while tokens.size(answers.Hits(results=hits)) > service.settings.answer_tokens:
         hits.pop()
-    return schemas.Hits(results=hits)
+    return _result(answers.Hits(results=hits))
 
 
-async def fetch(call: Call, asked: schemas.Fetch) -> schemas.FetchedDocument:
-    index, id, found = await _found(call, asked.id)
-    if asked.offset and asked.offset >= len(found["text"]):
+@server.tool(title="Fetch a document", annotations=READ_ONLY)
+async def fetch(
+    id: Annotated[str, Field(min_length=1, description="An id from search or select_documents, unchanged.")],
+    offset: Annotated[
+        int, Field(ge=0, description="Characters of the text to skip: the next_offset of an answer that was cut.")
+    ] = 0,
+) -> Annotated[CallToolResult, answers.FetchedDocument]:
+    """The text and the metadata of one document, by its id from search or select_documents."""
+    service = SERVICE.get()
+    index, own_id, found = await _found(service, id)
+    if offset and offset >= len(found["text"]):
         raise ToolError(
             f"the text ends at character {len(found['text'])}. You have all of it, or need a smaller offset."
         )
-    answer = schemas.FetchedDocument(
-        id=asked.id,
+    answer = answers.FetchedDocument(
+        id=id,
         title=_title(found),
-        text=found["text"][asked.offset :],
-        url=_url(call.rest, index, id, found["metadata"]),
+        text=found["text"][offset:],
+        url=_url(service.rest, index, own_id, found["metadata"]),
         metadata=found["metadata"],
     )
-    answer = await asyncio.to_thread(fitted_document, answer, call.settings.answer_tokens)
+    answer = await asyncio.to_thread(tokens.fitted_document, answer, service.settings.answer_tokens)
     if answer.next_offset is not None:
-        answer.next_offset += asked.offset
-    return answer
+        answer.next_offset += offset
+    return _result(answer)
 
 
-async def _found(call: Call, handle: str) -> tuple[str, str, dict[str, Any]]:
+async def _found(service: Service, handle: str) -> tuple[str, str, dict[str, Any]]:
     """Return index, id and content of a document. Names of tables and ids may have a slash. Raises ToolError."""
     index, _, id = handle.partition("/")
     if not id:
-        index, id = await _only_index(call), handle
+        index, id = await _only_index(service), handle
     table, _, id_in_table = id.partition("/")
     try:
-        return index, id, await call.rest.get(call.rest.document_path(index, id))
-    except ToolError as error:
-        if not id_in_table or (error.problem or {}).get("status") != HTTPStatus.NOT_FOUND:
+        return index, id, await service.rest.get(path_of(index, "documents", id))
+    except Refused as error:
+        if not id_in_table or error.slug not in ("unknown-index", "unknown-document"):
             raise
-        with suppress(ToolError):
+        with suppress(Refused):
             index = f"{index}/{table}"
-            return index, id_in_table, await call.rest.get(call.rest.document_path(index, id_in_table))
+            return index, id_in_table, await service.rest.get(path_of(index, "documents", id_in_table))
         raise
 
 
@@ -146,60 +294,64 @@ def _excluded(index: str, handle: str) -> list[str]:
     return [handle, id] if found and "/" not in before.removeprefix("/") else [handle]
 
 
-async def _select(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _select(context: Context[None, Any], body: Mapping[str, Any]) -> Any:
     """Return a selection with its texts, reporting progress meanwhile."""
     reported = -1
-    async with aclosing(call.rest.select({**body, "return_documents": True})) as events:
-        async for name, event in events:
-            if name == "selection":
-                return event
-            spent = event["cross_encoder_calls"] + event["cached_scores"] + event["reused_scores"]
-            if spent > reported:
-                reported, total = spent, max(spent, event["budget"])
-                await call.progress(spent, total, f"round {event['rounds'] + 1}: {spent} of {total} judgements")
-    raise ToolError("the service broke off its answer. Call again.")
+
+    async def told(event: Mapping[str, Any]) -> None:
+        nonlocal reported
+        spent = event["cross_encoder_calls"] + event["cached_scores"] + event["reused_scores"]
+        if spent > reported:
+            reported, total = spent, max(spent, event["budget"])
+            await context.report_progress(spent, total, f"round {event['rounds'] + 1}: {spent} of {total} judgements")
+
+    asked = {name: value for name, value in body.items() if value is not None}
+    return await SERVICE.get().rest.select({**asked, "return_documents": True}, told)
 
 
-async def _indexes(call: Call) -> tuple[list[schemas.ListedIndex], list[str]]:
+async def _indexes(service: Service) -> tuple[list[answers.ListedIndex], list[str]]:
     """Return the indexes, and the names of those that cannot be read."""
-    found = await call.rest.get("/indexes")
-    indexes = [_listed(index) for index in found["indexes"]]
+    found = await service.rest.get("/indexes")
+    indexes = []
+    for index in found["indexes"]:
+        said = index.get("description")
+        description = None if said is None else tokens.cut(said, DESCRIPTION)
+        indexes.append(answers.ListedIndex(name=index["name"], description=description, documents=index["count"]))
     return indexes, [index["name"] for index in found["unreadable"]]
 
 
-def _listed(index: Mapping[str, Any]) -> schemas.ListedIndex:
-    said = index.get("description")
-    description = None if said is None else tokens.cut(said, DESCRIPTION)
-    return schemas.ListedIndex(name=index["name"], description=description, documents=index["count"])
-
-
-async def _fields(call: Call, index: str) -> dict[str, schemas.ListedField]:
+async def _fields(service: Service, index: str) -> dict[str, answers.ListedField]:
     """Return the fields of the metadata in a sample of an index; none where it cannot be read now."""
     with suppress(ToolError):
-        found = await call.rest.get(call.rest.index_path(index) + "/stats")
-        return {name: _field(field["examples"]) for name, field in found["fields"].items()}
+        found = (await service.rest.get(path_of(index, "stats")))["fields"]
+        return {name: _field(field["examples"]) for name, field in found.items()}
     return {}
 
 
-def _field(examples: Sequence[Any]) -> schemas.ListedField:
-    types = dict.fromkeys(schemas.type_of(value) for value in examples)
-    return schemas.ListedField(type=" or ".join(types) or "unknown", examples=list(examples[:EXAMPLES]))
+def _field(examples: Sequence[Any]) -> answers.ListedField:
+    types = dict.fromkeys(_type(value) for value in examples)
+    return answers.ListedField(type=" or ".join(types) or "unknown", examples=list(examples[:EXAMPLES]))
 
 
-async def _unknown_fields(call: Call, index: str, warnings: Sequence[str]) -> list[str]:
+def _type(value: object) -> str:
+    """Return JSON's name of a value's type."""
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+async def _unknown_fields(service: Service, index: str, warnings: Sequence[str]) -> list[str]:
     """Name the fields of an index where a filter or a grouping found none of those that it names."""
     if not any(said in warning for warning in warnings for said in (NO_MATCH, NO_FIELD)):
         return []
-    fields = await _fields(call, index)
-    named = ", ".join(f"{name} ({field.type})" for name, field in fields.items())
+    named = ", ".join(f"{name} ({field.type})" for name, field in (await _fields(service, index)).items())
     return [tokens.cut(f"the fields of this index are {named}", 300)] if named else ["no document here has metadata"]
 
 
-async def _only_index(call: Call) -> str:
+async def _only_index(service: Service) -> str:
     """Return the index that is meant if none is named. Raises ToolError, with the names, if there are several."""
-    if call.settings.index is not None:
-        return call.settings.index
-    indexes, unreadable = await _indexes(call)
+    if service.settings.index is not None:
+        return service.settings.index
+    indexes, unreadable = await _indexes(service)
     names = [*(index.name for index in indexes), *unreadable]
     if len(names) == 1:
         return names[0]
@@ -211,31 +363,31 @@ async def _only_index(call: Call) -> str:
     )
 
 
-def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) -> schemas.SelectedText:
+def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) -> answers.SelectedText:
     judged = found["source"] == "cross_encoder"
     details = {
         "url": _url(rest, index, found["id"], found["metadata"]),
-        "uncertainty": None if judged else _short(found["std"]),
+        "uncertainty": None if judged else round(found["std"], 3),
         "retrieval_rank": found["retrieval_rank"],
         "metadata": found["metadata"] or None,
     }
-    return schemas.SelectedText(
+    return answers.SelectedText(
         id=_handle(index, found["id"]),
         title=found["title"],
         text=found["text"] or "",
-        relevance=_short(found["relevance"]),
+        relevance=round(found["relevance"], 3),
         judged=judged,
         **(details if detailed else {}),
     )
 
 
-def _costs(selection: Mapping[str, Any]) -> schemas.Costs:
+def _costs(selection: Mapping[str, Any]) -> answers.Costs:
     usage = selection["usage"]
-    return schemas.Costs(
+    return answers.Costs(
         budget=usage["budget"],
         judgements=usage["cross_encoder_calls"],
         reused=usage["reused_scores"] + usage["cached_scores"],
-        expected_loss=_short(selection["expected_loss"]),
+        expected_loss=round(selection["expected_loss"], 3),
     )
 
 
@@ -253,74 +405,10 @@ def _url(rest: Rest, index: str, id: str, metadata: Mapping[str, Any] | None) ->
     own = (metadata or {}).get("url")
     if isinstance(own, str) and own.startswith(("https://", "http://")) and len(own) <= LONGEST_URL:
         return own
-    return rest.url.rstrip("/") + rest.document_path(index, id)
+    return rest.url.rstrip("/") + path_of(index, "documents", id)
 
 
-def _short(number: float) -> float:
-    return round(number, 3)
-
-
-TOOLS = (
-    Tool(
-        "select_documents",
-        "Select documents",
-        "Find the documents of an index that are most relevant to a query. An accurate model judges as many documents "
-        "as the budget allows, and the relevance of the others is inferred from these judgements, so it finds "
-        "documents that plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for "
-        "many documents at once instead of repeatedly. The same query with a larger budget or k costs only the "
-        "difference.",
-        schemas.SelectDocuments,
-        schemas.SelectedTexts,
-        select_documents,
-    ),
-    Tool(
-        "list_indexes",
-        "List the indexes",
-        "The indexes that you may search: how many documents each has, and the fields of their metadata with some "
-        "values, for filter and distinct. Call it once, before select_documents.",
-        schemas.ListIndexes,
-        schemas.ListedIndexes,
-        list_indexes,
-    ),
-    Tool(
-        "search",
-        "Search",
-        f"The titles of the {schemas.DEFAULT_K} documents that are most relevant to a query. fetch has their texts; "
-        "select_documents does both at once.",
-        schemas.Search,
-        schemas.Hits,
-        search,
-    ),
-    Tool(
-        "fetch",
-        "Fetch a document",
-        "The text and the metadata of one document, by its id from search or select_documents.",
-        schemas.Fetch,
-        schemas.FetchedDocument,
-        fetch,
-    ),
-)
-BY_NAME = {tool.name: tool for tool in TOOLS}
-
-
-def for_openai() -> list[dict[str, Any]]:
-    """Return the value of `tools` for a chat completion API."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": schemas.json_schema(tool.arguments),
-            },
-        }
-        for tool in TOOLS
-    ]
-
-
-def for_anthropic() -> list[dict[str, Any]]:
-    """Return the value of `tools` for Anthropic's Messages API."""
-    return [
-        {"name": tool.name, "description": tool.description, "input_schema": schemas.json_schema(tool.arguments)}
-        for tool in TOOLS
-    ]
+def _result(answer: BaseModel) -> CallToolResult:
+    """Return an answer without what is not there, as structured content and as the same JSON in a text."""
+    text = answer.model_dump_json(exclude_none=True)
+    return CallToolResult(content=[TextContent(text=text)], structured_content=orjson.loads(text))

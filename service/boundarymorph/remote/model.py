@@ -14,10 +14,9 @@ import numpy as np
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, ignore_change, log
-from boundarymorph.remote.identity import identified
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
-from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
 from boundarymorph.settings import ModelSettings
 from boundarymorph.telemetry import metrics
@@ -187,9 +186,9 @@ class RemoteModel:
         await self._balancer.close()
 
     async def _connect(self, deadline: Deadline) -> None:
-        async def describe(server: _Server) -> bool:
-            await self._describe(server, deadline)
-            return True  # counts as working until a request shows otherwise
+        async def describe(server: _Server) -> None:
+            description = await self._describe(server, deadline)
+            self._confirm(server, description)  # counts as working until a request shows otherwise
 
         await self._balancer.ask_all(describe)
         self._connected = True
@@ -229,14 +228,17 @@ class RemoteModel:
         limits = (server.dialect.most_bytes for server in self._servers)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    async def _probe(self, server: _Server) -> bool:
-        """Request the results of one short text, unless requests cost money; return whether it was done."""
+    async def _probe(self, server: _Server) -> None:
+        """Request the results of one short text."""
         deadline = Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT + self._attempt_timeout, self._clock)
         description = await self._describe(server, deadline)
-        if server.paid:
-            return False
         await self._attempt(server, description, Context(PROBE), [PROBE], deadline)
-        return True
+        self._confirm(server, description)
+
+    def _confirm(self, server: _Server, description: Description) -> None:
+        """Record that a server works, and raise OtherModel if most of them serve another model."""
+        self._balancer.serves(server, description.name, texts=description.concurrent_texts, proven=True)
+        self._balancer.check_model(server)
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
         """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, and Mismatch.

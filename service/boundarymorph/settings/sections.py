@@ -307,18 +307,14 @@ class WorkSettings(BaseModel, extra="forbid"):
 
 
 class AgentSettings(BaseModel, extra="forbid"):
-    """What language models call: /mcp and /tools."""
+    """What language models call: /mcp."""
 
     answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, estimated on the high side")
     index: str | None = Field(None, description="index that the tools use by default; if unset the only one")
     described_indexes: int = Field(
         20, ge=0, description="indexes of which `list_indexes` reads a sample, for the fields"
     )
-    body_bytes: int = Field(2**20, ge=1024, description="body of a request to /mcp or /tools")
-    sessions: int = Field(
-        1_000, ge=0, description="concurrent sessions of MCP clients from before 2026; if 0 such clients cannot cancel"
-    )
-    session_seconds: float = Field(1_800.0, gt=0, description="idle time after which such a session ends")
+    body_bytes: int = Field(2**20, ge=1024, description="body of a request to /mcp")
 
 
 class TraceSettings(BaseModel, extra="forbid"):

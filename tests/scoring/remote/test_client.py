@@ -17,6 +17,7 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
+from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import Endpoint, parse
 from tests.clocks import Clock
@@ -175,7 +176,7 @@ class TestFailover:
             await server.start()
             with pytest.raises(ScorerUnavailable):
                 await scorer.score(QUERY, TEXTS)
-            clock.now += 0.25
+            clock.now += BACKOFF
             await check(scorer)
 
     async def test_a_request_of_many_parts_is_whole_when_its_first_finds_the_server_back(self) -> None:
@@ -185,7 +186,7 @@ class TestFailover:
             with pytest.raises(ScorerUnavailable):
                 await scorer.score(QUERY, texts)
             await server.start()
-            clock.now += 0.25
+            clock.now += BACKOFF
             await check(scorer, texts)
             assert server.batches == [25, 25, 25, 25]
 
@@ -254,7 +255,7 @@ class TestFailover:
                 await scorer.score(QUERY, TEXTS)
             server.wire = Ours("b")
             await server.start()
-            clock.now += 0.25
+            clock.now += BACKOFF
             assert (await scorer.score(QUERY, TEXTS)).model == scorer.name == scorer.identity == "b"
 
     async def test_it_is_tried_by_one_request_at_a_time(self) -> None:
@@ -263,7 +264,7 @@ class TestFailover:
             server.behaviour = answer("broken", 500)
             with pytest.raises(ScorerUnavailable):
                 await scorer.score(QUERY, TEXTS)
-            clock.now += 0.25
+            clock.now += BACKOFF
             server.behaviour = hang
             server.arrived.clear()
             trial = asyncio.create_task(scorer.score(QUERY, TEXTS))
@@ -562,7 +563,7 @@ class TestDeadline:
             server.behaviour = answer("broken", 500)
             with pytest.raises(ScorerUnavailable):
                 await scorer.score(QUERY, TEXTS, deadline=clock.now + UP_TO)
-            clock.now += 0.25
+            clock.now += BACKOFF
             server.behaviour = hang
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS)
@@ -745,7 +746,7 @@ class TestSeveralServers:
             await small.kill()
             await scorer.connect()
             await small.start()
-            clock.now += 0.25
+            clock.now += BACKOFF
             await large.kill()
             await check(scorer, TEXTS[:4])
             assert small.batches == [2, 2]

@@ -19,11 +19,10 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.remote.balancer import Balancer, Role, ignore_change
-from boundarymorph.remote.identity import identified
 from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
 from boundarymorph.remote.together import owned
-from boundarymorph.remote.urls import Endpoint
+from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, encoded
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
 from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Ungraded
@@ -253,9 +252,8 @@ async def _outcomes(grading: Sequence[Coroutine[Any, Any, float]]) -> list[float
     return await asyncio.gather(*grading, return_exceptions=True)
 
 
-async def _unasked(peer: Peer) -> bool:
+async def _unasked(peer: Peer) -> None:
     """A probe that sends nothing, since every request costs money."""
-    return False
 
 
 def _unpaid(error: BaseException) -> bool:

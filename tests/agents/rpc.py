@@ -1,0 +1,29 @@
+"""Calls of tools as a client without the SDK sends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import orjson
+
+ACCEPT = {"accept": "application/json, text/event-stream"}
+
+
+def request(tool: str, **arguments: Any) -> dict[str, Any]:
+    """The body of a call."""
+    return {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": tool, "arguments": arguments},
+    }
+
+
+async def call(client: httpx.AsyncClient, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The result of a call."""
+    response = await client.post("/mcp", json=request(tool, **arguments), headers=ACCEPT)
+    assert response.is_success, response.text
+    [data] = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+    result: dict[str, Any] = orjson.loads(data)["result"]
+    return result
