@@ -116,7 +116,7 @@ def test_version(run: Run, argument: str) -> None:
         (["select", "index", "q", "-k", "0"], "k: "),
         (["select", "index", "q", "-B", "-1"], "budget"),
         (["select", "index", "q", "-N", "0"], "depth"),
-        (["select", "index", "q", "--batch-size", "0"], "batch_size: "),
+        (["select", "index", "q", "--rounds", "0"], "rounds: "),
         (["select", "index", "q", "--min-relevance", "1.1"], "min_relevance: "),
         (["select", "index", "q", "--distinct", '{"at_most": 0}'], "distinct.at_most: "),
         (["select", "index", "q", "-B", "2001"], "limit of 2,000 calls"),

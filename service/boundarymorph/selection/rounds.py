@@ -100,6 +100,7 @@ def choose_round(
 
 
 FIRST = 2  # the documents at ranks 0 and k, which no score decides
+HEADS = 3  # rounds, up to which the first one takes the head of the list (docs/evaluation.md)
 
 
 def growing(known: int, left: int, budget: int) -> int:
@@ -111,3 +112,8 @@ def growing(known: int, left: int, budget: int) -> int:
     """
     size = min(max(1 + -(-known // 4), FIRST), 2 + isqrt(budget // 2))
     return size if left >= 2 * size else left if left <= size else -(-left // 2)
+
+
+def equal(rounds: int, done: int, left: int) -> int:
+    """The size of the next of so many rounds, `done` of which are over, with `left` calls remaining."""
+    return -(-left // max(1, rounds - done))
