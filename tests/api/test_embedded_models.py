@@ -75,6 +75,9 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
         "cross_encoder_calls": 8,
         "cached_scores": 0,
         "rounds": 1,  # as all are scored
+        "trips": 1,
+        "billed_units": None,
+        "cost": None,
         "reused_scores": 0,
         "truncated_documents": 1,
         "language_model": None,

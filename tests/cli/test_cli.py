@@ -187,7 +187,7 @@ class TestIndexes:
         row = run("index", "list").out.splitlines()[1].split()
         assert row[:4] == ["few", "4", "384", "flat"] and row[4].startswith("BAAI/bge-small-en")
 
-        selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--batch-size", "2")
+        selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--rounds", "1")
         assert (selected.code, selected.err) == (0, "")
         assert "string [b]instruments[/b] :key:" in selected.out
         assert "violin" in selected.out and "A violin has 4 strings." in selected.out

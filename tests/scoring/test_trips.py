@@ -85,8 +85,9 @@ class TestFare:
         assert Trips("dear").fare("q", ["text"]) == (1, None, None)
 
     def test_tokens_are_estimated(self) -> None:
-        _, units, cost = Trips("dear", Price(tokens=10.0)).fare("four", ["12345678", "1234"])
-        assert (units, cost) == (None, pytest.approx(10.0 * (3 + 2) / 1_000))
+        fare = Trips("dear", Price(tokens=10.0)).fare("four", ["12345678", "1234"])
+        assert fare.units is None
+        assert fare.cost == pytest.approx(10.0 * (3 + 2) / 1_000)
 
     def test_sums(self) -> None:
         assert Fare(1, 2, 3.0).plus(Fare(1, 1, 0.5)) == Fare(2, 3, 3.5)

@@ -1,5 +1,7 @@
 """A session that is asked for a number of rounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -36,6 +38,17 @@ def test_few_begin_with_the_head_of_the_list(rounds: int) -> None:
     first, *others = rounds_of(session_of(12), rounds)
     assert first == list(range(12 // rounds))
     assert others == [] or others[0] != list(range(12 // rounds, 24 // rounds))
+
+
+def test_a_third_of_the_head_is_the_best_by_words() -> None:
+    words = np.zeros(60)
+    words[[1, 30, 50, 40]] = 9.0, 1.0, 3.0, 2.0
+    pool = replace(POOL, features={**POOL.features, "bm25": words})
+    session = SelectionSession(pool, budget=12, k=8, config=TrendConfig())
+    assert session.ask_round(2).tolist() == [0, 1, 2, 3, 50, 40]
+    assert session.ask_round(1).tolist() == [*range(8), 50, 40, 30, 8]
+    session.give_up(np.array([1, 50]))
+    assert session.ask_round(2).tolist() == [0, 2, 3, 4, 40, 30]
 
 
 def test_the_head_has_what_can_be_asked() -> None:

@@ -220,11 +220,11 @@ class SelectorMachine(RuleBasedStateMachine):
             assert accepts == "complete" or not steps or refused, repr(error)
             assert isinstance(error, DeadlineExceeded | RETRIEVER_ERRORS if not steps else tuple(TROUBLE))
             return
-        *rounds, result = steps
+        *before, result = steps
         assert isinstance(result, SelectionResult)
         self._check(task, result, texts, len(brought))
         assert result.calls == self.scorer.scored - scored
-        for step in rounds:
+        for step in before:
             assert isinstance(step, Progress)
             assert step.calls + step.cached <= max(0, budget - step.reused)
             assert len(step.selected) == len(set(step.selected)) <= k
