@@ -178,15 +178,18 @@ def trips(question: Question, number: int) -> Iterator[Row]:
     """A budget in growing rounds, or in few of which the first takes the head of the list; and the head alone."""
     pool, scores = question.pool, question.scores
     relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
+    rows = []
     for budget, k in product((10, 25, 50), (10, 50)):
         chosen = {"the first B, reranked": first_by_score(scores, budget)[:k]}
         for rounds in (None, 3, 2, 1):
             ((_, selection),) = sets(pool, scores, k, (budget,), size=None, rounds=rounds)
             chosen[str(rounds or "growing")] = selection.documents
-        for (how, documents), cell in product(chosen.items(), ((f"{budget}", f"{k}"), ("all", "all"))):
+        for how, documents in chosen.items():
             by_people = np.nan if relevant is None else normalised_gain(documents, relevant)
             gains = {"ce_ncg": normalised_gain(documents, scores), "ncg": by_people}
-            yield {"B": cell[0], "k": cell[1], "rounds": how, **gains}
+            rows.append({"B": f"{budget}", "k": f"{k}", "rounds": how, **gains})
+    yield from rows
+    yield from (row | {"B": "all", "k": "all"} for row in rows)
 
 
 def paces(question: Question, number: int) -> Iterator[Row]:

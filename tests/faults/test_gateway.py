@@ -65,7 +65,7 @@ def test_kill_9(deployment: Deployment, table: Table) -> None:
     recovery = watch.seconds
     assert (spent(repeated), ids(repeated)) == ((0, BUDGET), ids(first))
     assert deployment.calls == calls
-    more = whole(ask(deployment.gateway.service, query, budget=BUDGET + 5))
+    more = whole(ask(deployment.gateway.service, query, budget=BUDGET + 5, rounds=1))
     assert spent(more) == (5, BUDGET)
     assert deployment.calls == calls + 1
     again = outcome(ask(deployment.gateway.service, query))
