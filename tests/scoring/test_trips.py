@@ -65,10 +65,18 @@ class TestRounds:
         assert Trips("dear", clock=timed(0.0006, 0.001, [1, 2] * LATEST)).rounds(50) == 3
         assert Trips("billed", clock=timed(0.0005, 0.001, [1, 2] * LATEST)).rounds(50) == 2
 
-    @pytest.mark.parametrize(("seconds", "rounds"), [(math.inf, 3), (1.8, 3), (1.4, 2), (1.2, 1), (0.1, 1)])
+    @pytest.mark.parametrize(("seconds", "rounds"), [(math.inf, 3), (2.2, 3), (1.7, 2), (1.4, 1), (0.1, 1)])
     def test_all_fit_before_the_deadline(self, seconds: float, rounds: int) -> None:
         """Of trips that take .4 s and .01 s a document."""
         assert Trips("dear", clock=timed(0.4, 0.01, [1, 2] * LATEST)).rounds(50, seconds) == rounds
+
+    @pytest.mark.parametrize(("seconds", "documents"), [(1.0, 39), (0.5, 0), (0.1, 0)])
+    def test_what_fits_into_one(self, seconds: float, documents: int) -> None:
+        """Of trips that take .4 s and .01 s a document."""
+        clock = timed(0.4, 0.01, [1, 2] * LATEST)
+        assert Trips("dear", clock=clock).fitting(seconds) == pytest.approx(documents, abs=1)
+        assert Trips("cheap", clock=clock).fitting(seconds) == Trips("dear").fitting(seconds) == 0
+        assert Trips("dear", clock=clock).fitting(math.inf) > 1_000
 
     @pytest.mark.parametrize(("kind", "rounds"), [("cheap", None), ("dear", None), ("billed", 2)])
     def test_what_stops_by_itself_looks_often_unless_a_look_is_billed(self, kind: Kind, rounds: int | None) -> None:

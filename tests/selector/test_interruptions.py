@@ -23,6 +23,7 @@ from boundarymorph.inference.deadline import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.selector import Selector
 from tests.clocks import Clock
 from tests.patience import PATIENCE
@@ -164,6 +165,23 @@ class TestDeadline:
             result = await selector.select(replace(task(budget=20, k=9, rounds=4), deadline=deadline))
             assert (result.status, result.stop_reason) == ("partial", "deadline")
             assert result.calls >= left / 3
+
+    @pytest.mark.parametrize(("left", "trips"), [(60.0, 3), (6.0, 2), (3.0, 1)])
+    async def test_trips_that_are_dear_are_as_many_as_fit(self, left: float, trips: int) -> None:
+        """Of a scorer whose trips take 2 seconds, whatever is in them."""
+        clock, dear = Clock(), Trips("dear")
+        scorer = SlowScorer(clock)
+        selector = Selector(FakeRetriever(clock), scorer, trips=dear, clock=clock)
+        try:
+            for budget in (20, 29, 4, 7, 9):
+                await selector.select(task(budget=budget, rounds=2))  # it is measured
+            scorer.rounds.clear()
+            deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
+            result = await selector.select(replace(task(budget=28), rounds="auto", deadline=deadline))
+            assert [len(texts) for texts in scorer.rounds] == {3: [10, 9, 9], 2: [14, 14], 1: [28]}[trips]
+            assert (result.status, result.fare.trips) == ("complete", trips)
+        finally:
+            await selector.close()
 
     async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()

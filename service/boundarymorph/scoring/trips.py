@@ -13,7 +13,9 @@ import numpy as np
 LATEST, ENOUGH = 32, 8  # trips that are remembered, and that are needed to tell their parts
 CHEAP = 0.5  # documents that a trip may cost, besides its own, where rounds may be many
 FEW, FEWER, MORE = 24, 2, 3  # calls up to which two rounds are enough, and the rounds of fewer and of more calls
+IN_TIME = 0.8  # of the time until a deadline, which trips are planned to take
 UNIT = 100  # documents that are billed as one
+LONGEST, SHORTEST = 86_400.0, 1e-6  # seconds of a trip, and of a document in it, that are counted with
 CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
 
 # cheap: the scorer runs here on a CPU, where a trip costs next to nothing besides its documents. dear: on a GPU or
@@ -99,7 +101,16 @@ class Trips:
         if parts is None or parts[0] == 0.0 or math.isinf(seconds):
             return rounds
         fixed, each = parts
-        return max(1, min(rounds, int((seconds - each * budget) / fixed)))
+        return max(1, min(rounds, int((IN_TIME * seconds - each * budget) / fixed)))
+
+    def fitting(self, seconds: float) -> int:
+        """Return how many documents one trip brings within so many seconds; 0 where trips are cheap or their time is
+        not known."""
+        parts = None if self.kind == "cheap" else self.clock.parts()
+        if parts is None:
+            return 0
+        left = min(IN_TIME * seconds, LONGEST) - parts[0]
+        return int(max(0.0, left) / max(parts[1], SHORTEST))
 
     def fare(self, query: str, texts: Sequence[str]) -> Fare:
         """Return what a trip with these texts costs; without any there is none. Tokens are estimated from

@@ -255,7 +255,8 @@ class SelectionRun:
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
-        return session.ask_round(self._rounds, self._shared.pace.at_most(len(self.pool), self._seconds))
+        most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
+        return session.ask_round(self._rounds, most)
 
     @property
     def _seconds(self) -> float:
@@ -332,7 +333,7 @@ class SelectionRun:
         if not positions.size:
             return positions, np.empty(0)
         texts = texts_of(self.documents.at(positions))
-        positions = positions[: pace.fitting(texts, self._seconds)]
+        positions = positions[: max(pace.fitting(texts, self._seconds), self.scores.trips.fitting(self._seconds))]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
         begin, calls = deadline.clock(), self.scores.calls
