@@ -46,8 +46,8 @@ def selections() -> Iterator[dict[str, Any]]:
     for query in QUERIES[:5]:
         yield {"query": query, "index": INDEX, "budget": 30, "k": 50, "explain": True}  # finds known scores
         yield {"query": query, "index": INDEX, "budget": 10, "k": 20, "reuse": False, "return_documents": True}
-        yield {"query": query, "index": INDEX, "budget": 8, "k": 30, "method": "boundarymorph", "batch_size": 1}
-        yield {"query": query, "index": INDEX, "budget": 12, "k": 40, "method": "boundarymorph", "batch_size": 4}
+        yield {"query": query, "index": INDEX, "budget": 8, "k": 30, "method": "boundarymorph", "rounds": 8}
+        yield {"query": query, "index": INDEX, "budget": 12, "k": 40, "method": "boundarymorph", "rounds": 3}
         yield {"query": query, "index": INDEX, "budget": 12, "k": 25, "hybrid": True, "depth": 500}
         yield {"query": query, "index": INDEX, "budget": 0, "k": 10}
         yield {"query": query, "index": INDEX, "budget": 15, "max_tokens": 2000, "depth": 2000}
@@ -104,7 +104,7 @@ def requests() -> Iterator[Request]:
     for body in selections():
         yield "POST", "/select", body, {}
     for query in QUERIES[:6]:
-        body = {"query": query, "index": INDEX, "budget": 9, "k": 7, "batch_size": 3, "depth": 1000}
+        body = {"query": query, "index": INDEX, "budget": 9, "k": 7, "rounds": 3, "depth": 1000}
         yield "POST", "/select", body, {"Accept": "text/event-stream"}
     yield "POST", "/select", {"query": "sort", "index": "missing"}, {"Accept": "text/event-stream"}
     yield "GET", f"/indexes/{INDEX}/documents/builtins.list.sort", None, {}

@@ -30,7 +30,6 @@ import numpy as np
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selection.rounds import growing
 from load_tests import report
 from load_tests.processes import checkout
 from tests.selection import literal
@@ -85,7 +84,7 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str) -> floa
     """Return the CPU seconds of one session."""
     start = time.process_time()
     session = SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
-    while (left := budget - session.spent) and (asked := session.ask(growing(session.spent, left, budget))).size:
+    while (asked := session.ask_round()).size:
         session.tell(asked, scores[asked])
     session.selection()
     session.expected_loss()

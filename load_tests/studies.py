@@ -30,7 +30,6 @@ from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionConfig, SelectionSession, TrendConfig
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
-from boundarymorph.selection.rounds import growing
 from load_tests import report
 
 Row = dict[str, Any]
@@ -114,13 +113,15 @@ def stops(
     at: Sequence[int],
     config: Config | None = None,
     size: int | None = 1,
+    rounds: int | None = None,
     **more: Any,
 ) -> Iterator[tuple[int, SelectionSession]]:
-    """Play a session in rounds of a size, or in growing ones for None, and yield it after each number of calls."""
+    """Play a session in rounds of a size, or without one in so many rounds, or in growing ones, and yield it after each
+    number of calls."""
     session = SelectionSession(pool, budget=max(at), k=k, config=config or METHODS[DEFAULT], **more)
     for budget in at:
         while (left := budget - session.spent) > 0:
-            asked = session.ask(min(size or growing(session.spent, left, max(at)), left))
+            asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)
             if not asked.size:
                 break
             session.tell(asked, scores[asked])
@@ -128,7 +129,8 @@ def stops(
 
 
 def sets(pool: Pool, scores: Scores, k: int, at: Sequence[int], **options: Any) -> Iterator[tuple[int, Selection]]:
-    """Yield the set after each number of calls. Growing rounds depend on the budget: each has a session of its own."""
+    """Yield the set after each number of calls. Rounds without a size depend on the budget: each has a session of its
+    own."""
     if options.get("size", 1) is None and len(at) > 1:
         for budget in at:
             yield from sets(pool, scores, k, (budget,), **options)
@@ -170,6 +172,24 @@ def rounds(question: Question, number: int) -> Iterator[Row]:
         for budget, chosen in sets(question.pool, question.scores, k, BUDGETS, config=config, size=size):
             gain = normalised_gain(chosen.documents, question.scores)
             yield {"method": method, "round": size, "B": budget, "k": k, "ce_ncg": gain}
+
+
+def trips(question: Question, number: int) -> Iterator[Row]:
+    """A budget in growing rounds, or in few of which the first takes the head of the list; and the head alone."""
+    pool, scores = question.pool, question.scores
+    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
+    rows = []
+    for budget, k in product((10, 25, 50), (10, 50)):
+        chosen = {"the first B, reranked": first_by_score(scores, budget)[:k]}
+        for rounds in (None, 3, 2, 1):
+            ((_, selection),) = sets(pool, scores, k, (budget,), size=None, rounds=rounds)
+            chosen[str(rounds or "growing")] = selection.documents
+        for how, documents in chosen.items():
+            by_people = np.nan if relevant is None else normalised_gain(documents, relevant)
+            gains = {"ce_ncg": normalised_gain(documents, scores), "ncg": by_people}
+            rows.append({"B": f"{budget}", "k": f"{k}", "rounds": how, **gains})
+    yield from rows
+    yield from (row | {"B": "all", "k": "all"} for row in rows)
 
 
 def paces(question: Question, number: int) -> Iterator[Row]:
@@ -331,6 +351,7 @@ LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
     "ablations": Study("What each part brings", ablations, ("variant",), PEOPLE, None, {"variant": "default"}),
     "rounds": Study("Rounds of several documents", rounds, ("method", "round"), base={"round": 1}),
+    "trips": Study("Few trips", trips, ("B", "k", "rounds"), PEOPLE, base={"rounds": "growing"}),
     "paces": Study(
         "Growing rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}
     ),

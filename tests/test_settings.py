@@ -64,7 +64,7 @@ def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         ("[cache]\nseconds_to_live = inf", "cache.seconds_to_live"),
         ("[limits]\nbudget = 20", "budget is 50, over limits.budget, which is 20"),
         ("[limits]\npool = 500", "depth is 10,000, over limits.pool, which is 500"),
-        ("batch_size = 300", "batch_size"),
+        ("rounds = 3_000", "rounds is 3,000, over limits.rounds, which is 2,000"),
         ('log_level = "loud"', "log_level"),
         ("max_length = 513", "max_length"),
         ("threads = 0", "threads"),

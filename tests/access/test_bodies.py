@@ -140,7 +140,7 @@ class TestReadersWhoStop:
     async def test_are_hung_up_on(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """Of events of half a megabyte each, none is read: the turn is free long before the deadline."""
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
-        request = {"query": "q", "pool": pool, "budget": 60, "batch_size": 1, "k": 1_000, "deadline_ms": 600_000}
+        request = {"query": "q", "pool": pool, "budget": 60, "rounds": 60, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
         app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_service)
         state = app.state.access

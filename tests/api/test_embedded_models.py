@@ -42,7 +42,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 
 
 async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "k": 4, "budget": 3, "batch_size": 1, "method": "boundarymorph", "explain": True}
+    request = {"query": QUERY, "k": 4, "budget": 3, "rounds": 3, "method": "boundarymorph", "explain": True}
     indexed = answer(await client.post("/select", json=request | {"index": "few"}))
     pooled = answer(await client.post("/select", json=request | {"pool": DOCUMENTS, "vectors": "encoder"}))
     assert {"violin", "harp"} <= {document["id"] for document in indexed["documents"]}
@@ -62,7 +62,7 @@ async def test_a_batch_has_room_for_a_pair_of_any_length(client: httpx.AsyncClie
 
 
 async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "batch_size": 3, "return_documents": True}
+    request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "rounds": 3, "return_documents": True}
     body = answer(await client.post("/select", json=request))
     model = OnnxCrossEncoder.embedded()
     for document in body["documents"]:
@@ -75,6 +75,9 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
         "cross_encoder_calls": 8,
         "cached_scores": 0,
         "rounds": 1,  # as all are scored
+        "trips": 1,
+        "billed_units": None,
+        "cost": None,
         "reused_scores": 0,
         "truncated_documents": 1,
         "language_model": None,

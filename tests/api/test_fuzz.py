@@ -51,7 +51,7 @@ REQUEST = st.fixed_dictionaries(
         "B": COUNT,
         "k": COUNT,
         "depth": COUNT,
-        "batch_size": COUNT,
+        "rounds": COUNT,
         "query_embedding": mostly(VECTOR | BLOCK),
         "return_documents": mostly(st.booleans()),
         "explain": mostly(st.booleans()),

@@ -29,7 +29,7 @@ from tests.scoring.remote.servers import Behaviour, Server, answer, running
 
 SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in ("rag", "batch")}
 POOL = [{"id": f"d{number}", "text": f"Text {number} of music.", "score": -float(number)} for number in range(12)]
-REQUEST: dict[str, Any] = {"query": "music", "pool": POOL, "budget": 6, "batch_size": 2, "k": 4}
+REQUEST: dict[str, Any] = {"query": "music", "pool": POOL, "budget": 6, "rounds": 3, "k": 4}
 
 
 def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
@@ -128,7 +128,7 @@ async def test_the_ceiling_of_a_request_ends_it(tmp_path: Path) -> None:
 
 async def test_the_ceiling_of_a_key_is_its_own(tmp_path: Path) -> None:
     async with service(tmp_path, key_day_tokens=2_500) as (client, server):
-        body = body_of(await client.post("/select", json=REQUEST | {"batch_size": 1}))
+        body = body_of(await client.post("/select", json=REQUEST | {"rounds": 6}))
         assert body["stop_reason"] == "cost_ceiling"
         asked = len(server.asked)
         assert asked == 4, "of 301 tokens each, where one may take up to 1,397"

@@ -123,7 +123,7 @@ async def test_a_ranked_pool_keeps_its_order(client: httpx.AsyncClient) -> None:
 async def test_calls_are_spent_on_each_text_whatever_it_is(
     client: httpx.AsyncClient, method: str, texts: list[str]
 ) -> None:
-    bodies = [await select(client, texts, budget=4, k=2, batch_size=2, method=method, reuse=False) for _ in range(2)]
+    bodies = [await select(client, texts, budget=4, k=2, rounds=2, method=method, reuse=False) for _ in range(2)]
     first, again = bodies
     assert first["usage"]["cross_encoder_calls"] == min(4, len(set(texts)))
     assert first["documents"] == again["documents"]

@@ -130,7 +130,7 @@ CASES = {
     "known_scores": Case(
         2, select(pool=lambda size: [{**document, "cross_encoder_score": 0.5} for document in texts(size)])
     ),
-    "batch_size": Case(3, select(batch_size=lambda size: size)),
+    "rounds": Case(3, select(rounds=lambda size: size)),
     "dimension": Case(
         4,
         select(
@@ -174,9 +174,7 @@ async def test_a_longer_deadline_is_cut(path: str, tmp_path: Path) -> None:
 async def test_at_it_and_over_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     limits = Limits.model_validate({name: case.value, **dict(case.others)})
-    settings = Settings(
-        data_directory=tmp_path, budget=0, k=1, depth=1, batch_size=1, deadline_seconds=3, limits=limits
-    )
+    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, rounds=1, deadline_seconds=3, limits=limits)
     if case.send is at_a_time:
         settings = settings.model_copy(update={"budget": 1})
     most = case.total or int(case.value)

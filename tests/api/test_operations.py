@@ -196,7 +196,7 @@ class TestMetrics:
             "pool": [{"text": f"{long} {n}"} for n in range(9)],
             "k": 2,
             "budget": 3,
-            "batch_size": 1,
+            "rounds": 3,
         }
         answer(await client.post("/select", json=request))
         answer(await client.post("/indexes/texts/documents", json=[*texts(2), {"id": "new", "text": "t"}, {}]))

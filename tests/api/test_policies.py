@@ -20,7 +20,7 @@ from boundarymorph.access.policies import Policies
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from boundarymorph.settings.sections import PolicySettings, RerankSettings
+from boundarymorph.settings.sections import PolicySettings
 from tests.api.service import answer, fake_service, on_socket, problem, ready, serving
 from tests.scoring.fakes import score_of
 
@@ -200,7 +200,7 @@ def by_hand(by: str, at_most: int, top_n: int, groups: bool) -> list[int]:
 async def test_chunks_in_and_documents_out(
     tmp_path: Path, budget: int | None, fields: dict[str, Any], expected: list[int]
 ) -> None:
-    settings = Settings(data_directory=tmp_path, rerank=RerankSettings(batch_size=4))
+    settings = Settings(data_directory=tmp_path)
     async with serving(settings) as client:
         asked = {"query": QUERY, "documents": CHUNKS, **fields} | ({} if budget is None else {"budget": budget})
         body = answer(await client.post("/v1/rerank", json=asked))

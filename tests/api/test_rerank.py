@@ -47,7 +47,7 @@ class Noting(SeededEncoder):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     """Lists of more than 20 documents are scored by a fifth."""
-    rerank = RerankSettings(full_documents=20, share=0.2, batch_size=4)
+    rerank = RerankSettings(full_documents=20, share=0.2)
     settings = Settings(data_directory=tmp_path_factory.mktemp("rerank"), rerank=rerank)
     async with serving(settings) as client:
         yield client

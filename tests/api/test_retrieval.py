@@ -229,7 +229,7 @@ class TestGateway:
         self, gateway: httpx.AsyncClient, tmp_path: Path, source: dict[str, Any], options: dict[str, Any]
     ) -> None:
         size = {} if "max_tokens" in options else {"k": 3}
-        request = {"query": "text 3", "budget": 8, "batch_size": 2, **size, **source, **options}
+        request = {"query": "text 3", "budget": 8, "rounds": 4, **size, **source, **options}
         async with serving(Settings(data_directory=tmp_path / "local")) as whole:
             await fill(whole)
             here, there = [answer(await client.post("/select", json=request)) for client in (whole, gateway)]

@@ -23,7 +23,7 @@ from tests.api.service import answer, problem, serving, texts
 from tests.scoring.fakes import SeededScorer
 
 SECRETS = {scope: keys.make(scope, [scope]) for scope in Scope}
-SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "batch_size": 3}
+SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
 ROUTES = [
     ("POST", "/select", Scope.SELECT),
     ("GET", "/indexes", Scope.SELECT),

@@ -30,7 +30,7 @@ def ids(body: dict[str, Any]) -> list[str]:
 
 
 def check(
-    body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, batch_size: int = 1, spend: str = "order"
+    body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, rounds: int = 1_000, spend: str = "order"
 ) -> None:
     """Everything that holds of any answer of the fake service, where `retrieval_rank` goes by the encoder's vectors."""
     chosen, usage = body["documents"], body["usage"]
@@ -45,7 +45,7 @@ def check(
     calls = 0 if fits else min(budget, count)
     assert usage["budget"] == budget
     assert usage["cross_encoder_calls"] == calls
-    assert usage["rounds"] == (1 if spend == "order" and calls == count else -(-calls // batch_size))
+    assert usage["rounds"] == (1 if spend == "order" and calls == count else min(rounds, calls))
     assert body["stop_reason"] == ("nothing_to_decide" if fits else "budget" if calls == budget else "pool_exhausted")
     assert (body["warnings"] != []) == (budget > calls == 0)
 
@@ -74,13 +74,13 @@ def check(
 
 
 @pytest.mark.parametrize("spend", ["order", "set"])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 1_000])
 @pytest.mark.parametrize(
     ("budget", "k"), [(0, 5), (7, 5), (7, 39), (60, 5), (7, 40), (0, 60), (7, 60), (40, 60), (39, 1)]
 )
-async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, batch_size: int, spend: str) -> None:
-    body = await select(client, index="texts", budget=budget, k=k, batch_size=batch_size, spend=spend)
-    check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, batch_size, spend)
+async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, rounds: int, spend: str) -> None:
+    body = await select(client, index="texts", budget=budget, k=k, rounds=rounds, spend=spend)
+    check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, rounds, spend)
     assert body["rounds"] is None
     assert all(document[field] is None for document in body["documents"] for field in ("text", "title", "metadata"))
 
@@ -89,9 +89,9 @@ async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, bat
 async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> None:
     given = texts(12)
     body = await select(
-        client, pool=given if bare else {"documents": given}, budget=5, k=4, vectors="encoder", batch_size=5
+        client, pool=given if bare else {"documents": given}, budget=5, k=4, vectors="encoder", rounds=1
     )
-    check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
+    check(body, {document["id"]: document["text"] for document in given}, 5, 4, rounds=1)
 
 
 async def test_the_ids_of_beir(client: httpx.AsyncClient) -> None:
@@ -105,7 +105,7 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
     vectors = np.array([vector_of(document["text"]) for document in given])
     one_each = [document | {"embedding": row.tolist()} for document, row in zip(given, vectors, strict=True)]
     some = [document if number % 3 else one_each[number] for number, document in enumerate(given)]
-    plain = await select(client, pool=given, budget=5, k=4, vectors="encoder", batch_size=5)
+    plain = await select(client, pool=given, budget=5, k=4, vectors="encoder", rounds=1)
     for pool in (
         one_each,
         some,
@@ -114,12 +114,12 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
         {"documents": given, "embeddings": block(1e4 * vectors, "float16")},
         {"documents": given, "embeddings": block(1e-15 * vectors)},
     ):
-        body = await select(client, pool=pool, budget=5, k=4, batch_size=5)
-        check(body, {document["id"]: document["text"] for document in given}, 5, 4, batch_size=5)
+        body = await select(client, pool=pool, budget=5, k=4, rounds=1)
+        check(body, {document["id"]: document["text"] for document in given}, 5, 4, rounds=1)
         assert ids(body) == ids(plain)
     query = vector_of(QUERY)
     for vector in ((2 * query).tolist(), block(query), block(query, "float16"), block(query, shape=[32])):
-        body = await select(client, pool=one_each, budget=5, k=4, batch_size=5, query_embedding=vector)
+        body = await select(client, pool=one_each, budget=5, k=4, rounds=1, query_embedding=vector)
         assert ids(body) == ids(plain)
 
 
@@ -159,7 +159,7 @@ async def test_budget_has_two_names(client: httpx.AsyncClient) -> None:
 
 
 async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, budget=6, k=3, depth=9, batch_size=4)
+    settings = Settings(data_directory=tmp_path, budget=6, k=3, depth=9, rounds=2)
     async with serving(settings) as client:
         answer(await client.put("/indexes/texts"))
         answer(await client.post("/indexes/texts/documents", json=texts(20)))
@@ -169,18 +169,11 @@ async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
         assert (body["k"], body["pool_size"], body["usage"]["budget"]) == (3, 20, 6)
 
 
-@pytest.mark.parametrize("given", [{}, {"batch_size": "auto"}])
-async def test_rounds_grow_unless_their_size_is_given(client: httpx.AsyncClient, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [{}, {"rounds": "auto"}])
+async def test_rounds_grow_unless_their_number_is_given(client: httpx.AsyncClient, given: dict[str, Any]) -> None:
     body = await select(client, index="texts", k=5, budget=20, explain=True, **given)
     assert [len(entry["calls"]) for entry in body["rounds"]] == [2, 2, 2, 3, 4, 4, 3]
     assert body["usage"]["rounds"] == 7
-
-
-async def test_growing_rounds_stay_within_the_limit(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, limits=Limits(batch_size=3))
-    async with serving(settings) as client:
-        body = await select(client, pool=texts(40), k=5, budget=20, explain=True)
-        assert [len(entry["calls"]) for entry in body["rounds"]] == [2, 2, 2, 3, 3, 3, 3, 2]
 
 
 async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None:
@@ -196,15 +189,13 @@ async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None
     assert (first["title"], first["text"], first["metadata"]) == ("Ünïcode 🚋", "", metadata)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-async def test_explain_tells_every_call(client: httpx.AsyncClient, batch_size: int) -> None:
-    body = await select(
-        client, index="texts", k=5, budget=8, batch_size=batch_size, method="boundarymorph", explain=True
-    )
-    rounds = body["rounds"]
-    assert [entry["round"] for entry in rounds] == list(range(1, body["usage"]["rounds"] + 1))
-    assert all(1 <= len(entry["calls"]) <= batch_size for entry in rounds)
-    calls = [call for entry in rounds for call in entry["calls"]]
+@pytest.mark.parametrize("rounds", [8, 4])
+async def test_explain_tells_every_call(client: httpx.AsyncClient, rounds: int) -> None:
+    body = await select(client, index="texts", k=5, budget=8, rounds=rounds, method="boundarymorph", explain=True)
+    told = body["rounds"]
+    assert [entry["round"] for entry in told] == list(range(1, body["usage"]["rounds"] + 1))
+    assert all(len(entry["calls"]) == 8 // rounds for entry in told)
+    calls = [call for entry in told for call in entry["calls"]]
     assert len({call["id"] for call in calls}) == len(calls) == body["usage"]["cross_encoder_calls"] == 8
     for call in calls:
         assert call["score"] == score_of(QUERY, f"text {call['id'][1:]}")
@@ -265,7 +256,7 @@ async def test_indistinguishable_documents(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_methods(client: httpx.AsyncClient, method: str) -> None:
-    body = await select(client, index="texts", k=5, budget=20, batch_size=1, method=method, explain=True)
+    body = await select(client, index="texts", k=5, budget=20, rounds=20, method=method, explain=True)
     check(body, {document["id"]: document["text"] for document in texts(40)}, 20, 5)
     assert body["method"] == method
     for entry in body["rounds"]:
@@ -422,15 +413,15 @@ async def test_at_each_limit(tmp_path: Path) -> None:
         k=4,
         max_tokens=9,
         known_scores=1,
-        batch_size=2,
+        rounds=2,
         dimension=32,
     )
-    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, batch_size=1, limits=limits)
+    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, rounds=1, limits=limits)
     async with serving(settings) as client:
         answer(await client.put("/indexes/texts"))
         answer(await client.post("/indexes/texts/documents", json=texts(9)))
         vector = vector_of("any").tolist()
-        most = {"query": "12345", "budget": 3, "k": 4, "batch_size": 2, "query_embedding": vector}
+        most = {"query": "12345", "budget": 3, "k": 4, "rounds": 2, "query_embedding": vector}
         pool = [{"text": "12345", "title": "123", "embedding": vector} for _ in range(6)]
         assert answer(await client.post("/select", json={**most, "pool": pool}))["pool_size"] == 6
         known = [{**pool[0], "cross_encoder_score": 0.5}, *pool[1:]]
@@ -452,7 +443,7 @@ async def test_json_is_read_whatever_its_type_is_called(client: httpx.AsyncClien
 
 
 class TestLessThanWanted:
-    REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 20, "batch_size": 2, "k": 5}
+    REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 20, "rounds": 10, "k": 5}
 
     async def test_the_set_as_it_is_at_the_deadline(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
@@ -506,7 +497,7 @@ class TestStreaming:
         return found
 
     async def test_an_event_a_round_and_the_selection_last(self, client: httpx.AsyncClient) -> None:
-        request = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5}
+        request = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
         *rounds, (last, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
         assert [name for name, _ in rounds] == ["round"] * 3
         assert [event["cross_encoder_calls"] for _, event in rounds] == [0, 2, 4]
@@ -518,7 +509,7 @@ class TestStreaming:
         assert body == plain
 
     async def test_events_explain_their_round(self, client: httpx.AsyncClient) -> None:
-        request = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5, "explain": True}
+        request = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5, "explain": True}
         *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
         calls = [event.pop("calls") for _, event in rounds]
         assert [[{**call, "query": None} for call in made] for made in calls] == [
@@ -530,7 +521,7 @@ class TestStreaming:
 
     async def test_events_tell_of_the_whole_pool(self, client: httpx.AsyncClient) -> None:
         """What is believed of it before the first round, then of what was scored so far its scores."""
-        request = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5, "explain": "pool"}
+        request = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5, "explain": "pool"}
         *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
         scores: dict[int, float] = {}
         for _, event in rounds:
@@ -632,7 +623,7 @@ class TestWords:
         answer(await client.put("/indexes/learned"))
         answer(await client.post("/indexes/learned/documents", json=documents))
         for source in ({"index": "learned"}, {"pool": documents, "vectors": "encoder"}):
-            request = {"query": "strings", "k": 40, "budget": 25, "batch_size": 5} | source
+            request = {"query": "strings", "k": 40, "budget": 25, "rounds": 5} | source
             learned = answer(await client.post("/select", json=request))
             right = sum(int(id) % 5 == 0 for id in ids(learned))
             assert right >= 38, right

@@ -107,7 +107,7 @@ async def test_both_or_neither_source(client: httpx.AsyncClient, source: dict[st
         ("depth", {"query": "q", "index": "texts", "depth": 0}),
         ("N", {"query": "q", "index": "texts", "N": 0}),
         ("depth", {"query": "q", "pool": TWO, "depth": 2}),
-        ("batch_size", {"query": "q", "index": "texts", "batch_size": 0}),
+        ("rounds", {"query": "q", "index": "texts", "rounds": 0}),
         ("explain", {"query": "q", "index": "texts", "explain": "perhaps"}),
         ("bugdet", {"query": "q", "index": "texts", "bugdet": 5}),
         ("pool.documents.1.texts", {"query": "q", "pool": [{"text": "a"}, {"text": "b", "texts": "c"}]}),
@@ -255,10 +255,10 @@ class TestLimits:
             k=4,
             max_tokens=99,
             known_scores=1,
-            batch_size=2,
+            rounds=2,
             dimension=3,
         )
-        settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, batch_size=1, limits=limits)
+        settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, rounds=1, limits=limits)
         async with serving(settings) as client:
             yield client
 
@@ -272,7 +272,7 @@ class TestLimits:
             ("k", {"k": DIGITS}),
             ("max_tokens", {"max_tokens": 100}),
             ("pool.documents", {"pool": [{"text": t, "cross_encoder_score": 0.5} for t in "ab"]}),
-            ("batch_size", {"batch_size": 3}),
+            ("rounds", {"rounds": 3}),
             ("query_embedding", {"query_embedding": [1, 0, 0, 0]}),
             ("query_embedding.shape", {"query_embedding": block([1, 0, 0, 0])}),
             ("pool", {"pool": texts(7)}),

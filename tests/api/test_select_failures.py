@@ -22,7 +22,7 @@ from tests.api.service import answer, problem, texts
 from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.scoring.fakes import SeededScorer
 
-REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "batch_size": 2, "k": 5}
+REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 
 
 def failing(error: BoundaryMorphError, first: int = 0) -> Any:
@@ -155,7 +155,7 @@ class TestBusy:
 
 async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SeededScorer, "score", failing(ScorerFailed("logits"), first=1))
-    request = {"query": "q", "pool": texts(9), "budget": 6, "batch_size": 2, "k": 5, "on_failure": "error"}
+    request = {"query": "q", "pool": texts(9), "budget": 6, "rounds": 3, "k": 5, "on_failure": "error"}
     response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
     assert response.text.count("event: round") == 2
     assert '"status":502' in response.text.rpartition("event: problem")[2]

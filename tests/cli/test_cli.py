@@ -116,7 +116,7 @@ def test_version(run: Run, argument: str) -> None:
         (["select", "index", "q", "-k", "0"], "k: "),
         (["select", "index", "q", "-B", "-1"], "budget"),
         (["select", "index", "q", "-N", "0"], "depth"),
-        (["select", "index", "q", "--batch-size", "0"], "batch_size: "),
+        (["select", "index", "q", "--rounds", "0"], "rounds: "),
         (["select", "index", "q", "--min-relevance", "1.1"], "min_relevance: "),
         (["select", "index", "q", "--distinct", '{"at_most": 0}'], "distinct.at_most: "),
         (["select", "index", "q", "-B", "2001"], "limit of 2,000 calls"),
@@ -187,7 +187,7 @@ class TestIndexes:
         row = run("index", "list").out.splitlines()[1].split()
         assert row[:4] == ["few", "4", "384", "flat"] and row[4].startswith("BAAI/bge-small-en")
 
-        selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--batch-size", "2")
+        selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--rounds", "1")
         assert (selected.code, selected.err) == (0, "")
         assert "string [b]instruments[/b] :key:" in selected.out
         assert "violin" in selected.out and "A violin has 4 strings." in selected.out

@@ -42,7 +42,7 @@ def same(one: Selection, other: Selection) -> bool:
 class TestSelect:
     async def test_is_what_the_service_answers(self, connect: Connect, url: str) -> None:
         options: dict[str, Any] = {
-            "pool": texts(30), "budget": 7, "k": 5, "batch_size": 2, "method": "boundarymorph", "reuse": False,
+            "pool": texts(30), "budget": 7, "k": 5, "rounds": 4, "method": "boundarymorph", "reuse": False,
             "return_documents": True, "explain": True, "priority": 3, "on_failure": "error",
         }  # fmt: skip
         selection = await connect(url).select(QUERY, **options)
@@ -150,7 +150,7 @@ class TestSelect:
 class TestStream:
     async def test_rounds_and_the_selection_last(self, connect: Connect, url: str) -> None:
         client = connect(url)
-        options: dict[str, Any] = {"index": "texts", "budget": 6, "batch_size": 2, "k": 5, "reuse": False}
+        options: dict[str, Any] = {"index": "texts", "budget": 6, "rounds": 3, "k": 5, "reuse": False}
         *rounds, last = [step async for step in client.stream(QUERY, **options)]
         assert [step.cross_encoder_calls for step in rounds if isinstance(step, Round)] == [0, 2, 4]
         assert isinstance(last, Selection)
@@ -192,7 +192,7 @@ class TestStream:
 
         monkeypatch.setattr(SeededScorer, "score", slow)
         pool = [f"text {number}" for number in range(2_000)]
-        async with aclosing(connect(url).stream(QUERY, pool=pool, budget=1_500, batch_size=1, k=3)) as stream:
+        async with aclosing(connect(url).stream(QUERY, pool=pool, budget=1_500, rounds=1_500, k=3)) as stream:
             async for step in stream:
                 if isinstance(step, Round) and step.rounds == 3:
                     break

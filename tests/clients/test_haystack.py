@@ -91,7 +91,7 @@ class TestRanker:
         store = InMemoryDocumentStore(index=f"found {flavour}")  # one of this process
         store.write_documents([Document(id=found.id, content=found.content, meta=found.meta) for found in FOUND])
         ranker = BoundaryMorphRanker(
-            base_url=url, top_k=4, budget=10, title_field="t", options={"batch_size": 2},
+            base_url=url, top_k=4, budget=10, title_field="t", options={"rounds": 5},
             api_key=Secret.from_env_var("KEY_OF_OURS"),
         )  # fmt: skip
         made = Pipeline()
@@ -114,7 +114,7 @@ class TestRanker:
         request = recorder.seen[-1]
         assert request.headers["authorization"] == "Bearer bm_secret"
         body = request.body
-        assert (body["query"], body["k"], body["budget"], body["batch_size"]) == (query, 4, 10, 2)
+        assert (body["query"], body["k"], body["budget"], body["rounds"]) == (query, 4, 10, 5)
         sent = body["pool"]["documents"]
         assert len(sent) == 30
         assert sent[7] == {"id": 7, "text": sent[7]["text"], "title": f"T{sent[7]['text'][5:]}", "score": -7}

@@ -43,7 +43,7 @@ def chain(rerank: BoundaryMorphRerank) -> ContextualCompressionRetriever:
 
 class TestRerank:
     async def test_in_a_chain(self, flavour: Flavour, url: str, recorder: Recorder) -> None:
-        rerank = BoundaryMorphRerank(base_url=url, k=4, budget=10, title_field="t", options={"batch_size": 2})
+        rerank = BoundaryMorphRerank(base_url=url, k=4, budget=10, title_field="t", options={"rounds": 5})
         chosen = await invoked(flavour, chain(rerank), QUERY)
         assert len(chosen) == 4
         relevances = [document.metadata["relevance_score"] for document in chosen]
@@ -57,7 +57,7 @@ class TestRerank:
             }
             assert "relevance_score" not in original.metadata
         body = recorder.seen[-1].body
-        assert (body["query"], body["k"], body["budget"], body["batch_size"]) == (QUERY, 4, 10, 2)
+        assert (body["query"], body["k"], body["budget"], body["rounds"]) == (QUERY, 4, 10, 5)
         assert body["pool"]["documents"][7] == {"id": 7, "text": "text 7", "title": "T7", "score": -7}
 
     async def test_documents_come_in_the_order_of_their_retriever(self, flavour: Flavour, url: str) -> None:

@@ -85,7 +85,7 @@ async def retrieved(flavour: Flavour, retriever: BaseRetriever) -> list[NodeWith
 class TestRerank:
     async def test_in_a_query_engine(self, flavour: Flavour, url: str, recorder: Recorder, events: list[Any]) -> None:
         debug = LlamaDebugHandler(print_trace_on_end=False)
-        rerank = BoundaryMorphRerank(base_url=url, top_n=4, budget=10, options={"batch_size": 2})
+        rerank = BoundaryMorphRerank(base_url=url, top_n=4, budget=10, options={"rounds": 5})
         engine = RetrieverQueryEngine.from_args(
             Found(), llm=MockLLM(), node_postprocessors=[rerank], callback_manager=CallbackManager([debug])
         )
@@ -109,7 +109,7 @@ class TestRerank:
         assert "relevance" not in str(response)
 
         body = recorder.seen[-1].body
-        assert (body["query"], body["k"], body["budget"], body["batch_size"]) == (QUERY, 4, 10, 2)
+        assert (body["query"], body["k"], body["budget"], body["rounds"]) == (QUERY, 4, 10, 5)
         assert body["pool"]["documents"][7] == {"id": 7, "text": "title: T7\n\ntext 7", "score": -7}
 
         (start,) = (event for event in events if event.class_name() == "ReRankStartEvent")
@@ -143,11 +143,11 @@ class TestRerank:
             assert len(await rerank.apostprocess_nodes(FOUND, query_str=QUERY)) == 2
 
     def test_is_written_down_without_its_key(self, url: str) -> None:
-        made = BoundaryMorphRerank(base_url=url, api_key="bm_secret", top_n=3, options={"batch_size": 9})
+        made = BoundaryMorphRerank(base_url=url, api_key="bm_secret", top_n=3, options={"rounds": 9})
         assert "bm_secret" not in made.to_json() + repr(made)
         assert made.to_dict()["class_name"] == "BoundaryMorphRerank"
         again = BoundaryMorphRerank.from_json(made.to_json())
-        assert (again.base_url, again.top_n, again.options, again.api_key) == (url, 3, {"batch_size": 9}, None)
+        assert (again.base_url, again.top_n, again.options, again.api_key) == (url, 3, {"rounds": 9}, None)
 
     async def test_goes_to_other_processes(self, url: str) -> None:
         """Also once it has connections, which cannot."""

@@ -27,7 +27,7 @@ DOCUMENTS = [
 ]
 IDS = {document["id"] for document in DOCUMENTS}
 NDJSON = {"content-type": "application/x-ndjson"}
-BUDGET, BATCH_SIZE, K = 15, 5, 10
+BUDGET, ROUNDS, K = 15, 3, 10
 
 _numbers = itertools.count(1)
 
@@ -101,7 +101,7 @@ def selection(query: str | None = None, **options: Any) -> dict[str, Any]:
         "query": query or new_query(),
         "index": "tales",
         "budget": BUDGET,
-        "batch_size": BATCH_SIZE,
+        "rounds": ROUNDS,
         "k": K,
     } | options
 

@@ -65,7 +65,7 @@ def test_kill_9(deployment: Deployment, table: Table) -> None:
     recovery = watch.seconds
     assert (spent(repeated), ids(repeated)) == ((0, BUDGET), ids(first))
     assert deployment.calls == calls
-    more = whole(ask(deployment.gateway.service, query, budget=BUDGET + 5))
+    more = whole(ask(deployment.gateway.service, query, budget=BUDGET + 5, rounds=1))
     assert spent(more) == (5, BUDGET)
     assert deployment.calls == calls + 1
     again = outcome(ask(deployment.gateway.service, query))
@@ -152,7 +152,7 @@ def test_clients_leave_their_streams(front: Service, rogue: Server, table: Table
     before = descriptors(front)
     rogue.behaviour = slow(0.02)
     for _ in range(100):
-        body = orjson.dumps(selection(batch_size=1))
+        body = orjson.dumps(selection(rounds=15))
         head = f"POST /select HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as connection:
             connection.sendall(head.encode() + body)

@@ -259,7 +259,7 @@ class TestHangUps:
         app = create_app(Settings(data_directory=tmp_path), build=fake_service)
         async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
             await ready(client)
-            body = json.dumps({"query": "q", "pool": texts(60), "budget": 59, "batch_size": 1}).encode()
+            body = json.dumps({"query": "q", "pool": texts(60), "budget": 59, "rounds": 59}).encode()
             chance = random.Random(5)
             await hang_up(url, body, chance)
             tasks = len(asyncio.all_tasks())

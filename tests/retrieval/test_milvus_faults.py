@@ -255,7 +255,7 @@ async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path, monkeypatch:
 
         selector = Selector(retriever, KillingScorer(kill))
         candidates = partial(IndexedCandidates, index="a", search=Search("query", 60))
-        task = SelectionTask("query", candidates, 20, 10, batch_size=5)
+        task = SelectionTask("query", candidates, 20, 10, rounds=4)
         result = await selector.select(task)
         assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.RETRIEVER_UNAVAILABLE)
         assert len(result.history) == 10

@@ -193,7 +193,7 @@ async def test_text_that_is_none(retriever: RemoteRetriever) -> None:
 
 
 async def test_limits_are_the_retriever_s(data: Path) -> None:
-    limits = Limits(body_bytes=2048, pool=10, batch_size=10, budget=10, query_characters=20, text_characters=30)
+    limits = Limits(body_bytes=2048, pool=10, budget=10, query_characters=20, text_characters=30)
     settings = Settings(data_directory=data, limits=limits, depth=10, k=10, budget=10)
     async with serving(settings) as retriever:
         with pytest.raises(LimitExceeded, match="depth"):

@@ -86,13 +86,13 @@ class SteadyScorer(SeededScorer):
         return await super().score(query, texts)
 
 
-def task(budget: int = 6, k: int = 4, batch_size: int = 1, return_documents: bool = False) -> SelectionTask:
+def task(budget: int = 6, k: int = 4, rounds: int = 1_000, return_documents: bool = False) -> SelectionTask:
     return SelectionTask(
         QUERY,
         partial(IndexedCandidates, index="index", search=Search(QUERY, 30)),
         budget,
         k,
-        batch_size=batch_size,
+        rounds=rounds,
         return_documents=return_documents,
     )
 

@@ -61,7 +61,7 @@ async def test_twenty_copies_are_one_call(
 ) -> None:
     scorer = SeededScorer()
     selector = selector_of(Copying(TWENTY, strange=where == "own vectors"), scorer, cache and cache())
-    wanted = replace(task(budget=12, k=21, batch_size=4), reuse=reuse)
+    wanted = replace(task(budget=12, k=21, rounds=3), reuse=reuse)
     if where in ("request", "everything"):
         documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
         wanted = replace(wanted, candidates=own_pool(documents), goal="scores" if where == "everything" else "set")
@@ -89,7 +89,7 @@ async def test_a_copy_of_a_reused_score_costs_nothing(selector_of: Callable[...,
     first = await selector.select(task(budget=1, k=1))
     (asked,) = (IDS[int(first.pool.ids[observation.document][1:])] for observation in first.history)
     retriever.texts.update({id: retriever.texts[asked] for id in IDS if int(id[1:]) % 3 == 0})
-    result = await selector.select(task(budget=1, k=30, batch_size=4))
+    result = await selector.select(task(budget=1, k=30, rounds=1))
     assert (result.reused, result.calls) == (1, 0)
     assert len(scored(result)) == len([id for id in IDS if retriever.texts[id] == retriever.texts[asked]]) >= 10
 
@@ -145,7 +145,7 @@ async def test_the_order_of_the_first_stage_is_thinned_out_too(
     options=st.fixed_dictionaries(
         {
             "k": st.integers(1, 30),
-            "batch_size": st.integers(1, 8),
+            "rounds": st.integers(1, 8) | st.just("auto"),
             "reuse": st.booleans(),
             "return_documents": st.booleans(),
             "goal": st.sampled_from(["set", "order"]),

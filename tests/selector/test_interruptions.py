@@ -23,6 +23,7 @@ from boundarymorph.inference.deadline import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retrieved
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.selector import Selector
 from tests.clocks import Clock
 from tests.patience import PATIENCE
@@ -44,12 +45,12 @@ class TestLessThanWanted:
     async def test_the_set_as_far_as_it_is_known(
         self, error: BoundaryMorphError, reason: str, first: int, selector_of: Callable[..., Selector]
     ) -> None:
-        result = await selector_of(FakeRetriever(), Trouble(error, first)).select(task(budget=20, batch_size=2))
+        result = await selector_of(FakeRetriever(), Trouble(error, first)).select(task(budget=20))
         assert result.status == ("partial" if first else "retrieval_only")
         assert result.stop_reason == reason
-        assert len(result.history) == 2 * first
+        assert len(result.history) == first
         assert any(error.public in warning for warning in result.warnings)
-        as_wanted = await selector_of(FakeRetriever(), SeededScorer()).select(task(budget=2 * first, batch_size=2))
+        as_wanted = await selector_of(FakeRetriever(), SeededScorer()).select(task(budget=first))
         np.testing.assert_array_equal(result.selection.documents, as_wanted.selection.documents)
         if not first:
             assert result.selection.documents.tolist() == [0, 1, 2, 3]
@@ -91,7 +92,7 @@ class TestLessThanWanted:
 
         asked = fetches
         selector = selector_of(Leaving(), SeededScorer())
-        wanted = task(budget=8, k=12, batch_size=2, return_documents=True)
+        wanted = task(budget=8, k=12, rounds=4, return_documents=True)
         result = await selector.select(wanted)
         assert result.status == ("partial" if asked else "retrieval_only")
         assert result.stop_reason == reason
@@ -145,7 +146,7 @@ class TestDeadline:
         clock = Clock()
         scorer = SlowScorer(clock)
         wanted = replace(
-            task(budget=20, k=9, batch_size=2), deadline=Deadline(clock.now + 3 + 3 * 2.5, clock), return_documents=True
+            task(budget=20, k=9, rounds=10), deadline=Deadline(clock.now + 3 + 3 * 2.5, clock), return_documents=True
         )
         result = await selector_of(FakeRetriever(clock), scorer, clock=clock).select(wanted)
         assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
@@ -158,12 +159,29 @@ class TestDeadline:
         clock = Clock()
         scorer = SteadyScorer(clock, seconds=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
-        await selector.select(replace(task(budget=20, batch_size=4), deadline=Deadline(1e6, clock)))  # it is measured
+        await selector.select(replace(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
         for left in (1.5, 4.5, 9.0):
             deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
-            result = await selector.select(replace(task(budget=20, k=9, batch_size=5), deadline=deadline))
+            result = await selector.select(replace(task(budget=20, k=9, rounds=4), deadline=deadline))
             assert (result.status, result.stop_reason) == ("partial", "deadline")
             assert result.calls >= left / 3
+
+    @pytest.mark.parametrize(("left", "trips"), [(60.0, 3), (6.0, 2), (3.0, 1)])
+    async def test_trips_that_are_dear_are_as_many_as_fit(self, left: float, trips: int) -> None:
+        """Of a scorer whose trips take 2 seconds, whatever is in them."""
+        clock, dear = Clock(), Trips("dear")
+        scorer = SlowScorer(clock)
+        selector = Selector(FakeRetriever(clock), scorer, trips=dear, clock=clock)
+        try:
+            for budget in (20, 29, 4, 7, 9):
+                await selector.select(task(budget=budget, rounds=2))  # it is measured
+            scorer.rounds.clear()
+            deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
+            result = await selector.select(replace(task(budget=28), rounds="auto", deadline=deadline))
+            assert [len(texts) for texts in scorer.rounds] == {3: [10, 9, 9], 2: [14, 14], 1: [28]}[trips]
+            assert (result.status, result.fare.trips) == ("complete", trips)
+        finally:
+            await selector.close()
 
     async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()
@@ -172,7 +190,7 @@ class TestDeadline:
         for k in (7, 30):
             scorer.rounds.clear()
             deadline = Deadline(clock.now + 60, clock)
-            result = await selector.select(replace(task(budget=31, k=k, batch_size=5), deadline=deadline))
+            result = await selector.select(replace(task(budget=31, k=k, rounds=7), deadline=deadline))
             assert [len(texts) for texts in scorer.rounds] == [30]
             assert (result.status, result.stop_reason, result.calls) == ("complete", "pool_exhausted", 30)
 
@@ -181,10 +199,10 @@ class TestDeadline:
         clock = Clock()
         scorer = SteadyScorer(clock, seconds=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
-        await selector.select(replace(task(budget=20, batch_size=4), deadline=Deadline(1e6, clock)))
+        await selector.select(replace(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))
         scorer.rounds.clear()
         deadline = Deadline(clock.now + 3 + 0.5 + 16, clock)
-        result = await selector.select(replace(task(budget=30, k=30, batch_size=5), deadline=deadline))
+        result = await selector.select(replace(task(budget=30, k=30, rounds=6), deadline=deadline))
         assert (result.status, result.stop_reason) == ("partial", "deadline")
         assert result.selection.scored.sum() == result.calls >= 13
         assert len(result.selection.documents) == 30

@@ -37,15 +37,15 @@ class TestKnownScores:
         self, selector_of: Callable[..., Selector]
     ) -> None:
         selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
-        await selector.select(task(budget=4, batch_size=2))
-        steps = [step async for step in selector.steps(task(budget=6, batch_size=2))]
+        await selector.select(task(budget=4, rounds=2))
+        steps = [step async for step in selector.steps(task(budget=6, rounds=1))]
         assert [(step.calls, step.reused, step.budget) for step in steps if isinstance(step, Progress)] == [(0, 4, 6)]
 
     async def test_calls_are_what_the_scorer_computed(self, selector_of: Callable[..., Selector]) -> None:
         """Not what the cache answered, what another request was having computed, or a text that comes twice."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
-        wanted = replace(task(budget=6, batch_size=3), reuse=False)
+        wanted = replace(task(budget=6, rounds=2), reuse=False)
 
         def computed() -> int:
             return sum(map(len, scorer.rounds))
@@ -64,7 +64,7 @@ class TestKnownScores:
 
         twins = [Document(id, f"text {number // 2}") for number, id in enumerate(IDS)]
         given = own_pool(twins)
-        result = await selector.select(replace(wanted, candidates=given, budget=30, k=2, batch_size=30))
+        result = await selector.select(replace(wanted, candidates=given, budget=30, k=2, rounds=1))
         assert (result.calls, result.cached, computed()) == (15, 0, 27)
 
     async def test_own_pools_are_matched_by_their_texts(self, selector_of: Callable[..., Selector]) -> None:
@@ -116,12 +116,12 @@ class TestKnownScores:
         """Else each round would wait for the cache, and one that hangs hold up all of them."""
         cache, scorer = CountingCache(), SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, cache)
-        result = await selector.select(replace(task(budget=6, batch_size=2), reuse=reuse))
+        result = await selector.select(replace(task(budget=6, rounds=3), reuse=reuse))
         assert (len(scorer.rounds), len(result.history)) == (3, 6)
         assert (cache.recalls, cache.reads) == looks
 
 
-PAPER = replace(task(budget=6, batch_size=1), method="boundarymorph", goal="set")
+PAPER = replace(task(budget=6, rounds=6), method="boundarymorph", goal="set")
 
 
 async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
@@ -132,9 +132,9 @@ async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
     ("wanted", "said"),
     [
         (PAPER, None),
-        (replace(PAPER, method="trend", batch_size=5), None),
-        (replace(PAPER, batch_size=4), "rounds of up to 4"),
-        (replace(PAPER, batch_size=64, growing=True), "rounds of up to 2"),
+        (replace(PAPER, method="trend", rounds=2), None),
+        (replace(PAPER, rounds=2), "rounds of up to 3"),
+        (replace(PAPER, rounds="auto"), "rounds of up to 2"),
         (replace(PAPER, k=30, goal="order"), "calls went to the order"),
         (replace(PAPER, candidates=own_pool([Document(id, id) for id in IDS], known={IDS[3]: 0.5})), "1 score came"),
     ],

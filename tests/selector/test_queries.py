@@ -36,7 +36,7 @@ def joint(budget: int = 20, k: int = 4, **more: object) -> SelectionTask:
         WeightedQuery(query, 1.0, partial(IndexedCandidates, index="index", search=Search(query, depth)))
         for query, depth in zip(QUERIES, (30, 30, 15), strict=True)
     ]
-    return replace(task(budget, k, batch_size=4), **{"queries": queries, **more})  # type: ignore[arg-type]
+    return replace(task(budget, k, rounds=5), **{"queries": queries, **more})  # type: ignore[arg-type]
 
 
 def chosen(result: SelectionResult) -> set[str]:

@@ -34,10 +34,10 @@ class Counting(FakeRetriever):
 
 async def test_what_came_with_the_pool_is_not_read_again(selector_of: Callable[..., Selector]) -> None:
     retriever, plain = Counting(brought=30), SeededScorer()
-    result = await selector_of(retriever, plain).select(task(budget=8, batch_size=2, return_documents=True))
+    result = await selector_of(retriever, plain).select(task(budget=8, rounds=4, return_documents=True))
     assert retriever.trips == 0
     few, scorer = Counting(brought=10), SeededScorer()
-    same = await selector_of(few, scorer).select(task(budget=8, batch_size=2, return_documents=True))
+    same = await selector_of(few, scorer).select(task(budget=8, rounds=4, return_documents=True))
     assert len(few.came) == 10 and not set(few.fetched) & few.came
     assert scorer.rounds == plain.rounds
     assert list(same.selection.documents) == list(result.selection.documents)
@@ -47,10 +47,10 @@ async def test_a_trip_brings_what_may_be_asked_for_next(
     selector_of: Callable[..., Selector], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, alone = Counting(), SeededScorer()
-    await selector_of(plain, alone).select(task(budget=12, batch_size=2))
+    await selector_of(plain, alone).select(task(budget=12, rounds=6))
     monkeypatch.setattr(run, "AHEAD", 10)
     retriever, scorer = Counting(), SeededScorer()
-    await selector_of(retriever, scorer).select(task(budget=12, batch_size=2))
+    await selector_of(retriever, scorer).select(task(budget=12, rounds=6))
     assert scorer.rounds == alone.rounds
     assert retriever.trips < plain.trips == 6
     assert len(retriever.fetched) == len(set(retriever.fetched)) > len(plain.fetched)
@@ -62,7 +62,7 @@ async def test_one_that_was_deleted_is_looked_for_once(
     monkeypatch.setattr(run, "AHEAD", 30)
     retriever, scorer = Counting(), SeededScorer()
     retriever.gone = {f"d{number}" for number in range(0, 30, 3)}
-    result = await selector_of(retriever, scorer).select(task(budget=12, batch_size=2, return_documents=True))
+    result = await selector_of(retriever, scorer).select(task(budget=12, rounds=6, return_documents=True))
     assert not retriever.gone & {text for texts in scorer.rounds for text in texts}
     assert not retriever.gone & {result.pool.ids[position] for position in result.selection.documents}
     assert sum(map(len, scorer.rounds)) == 12

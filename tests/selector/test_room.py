@@ -25,7 +25,7 @@ async def test_copies_that_are_not_scored_are_not_kept(
     selector_of: Callable[..., Selector], distinct: Grouping | None
 ) -> None:
     taken: list[int] = []
-    wanted = replace(task(budget=11, k=21, batch_size=4), room=Room(texts=taken.append), distinct=distinct)
+    wanted = replace(task(budget=11, k=21, rounds=3), room=Room(texts=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
     assert result.calls == 11
     assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
@@ -36,7 +36,7 @@ async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Ca
     hand = Shares(5_500, 1.0, what="bytes")
     with hand.holding("") as take:
         take(0)
-        wanted = replace(task(budget=11, k=4, batch_size=2), room=Room(texts=lambda size: hand.take("", size)))
+        wanted = replace(task(budget=11, k=4, rounds=6), room=Room(texts=lambda size: hand.take("", size)))
         result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
     assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.OVERLOADED)
     assert 0 < result.calls <= 5
@@ -45,14 +45,14 @@ async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Ca
 async def test_texts_that_would_never_fit_are_refused(selector_of: Callable[..., Selector]) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     with Shares(5_500, 1.0, what="bytes").holding("") as take:
-        wanted = replace(task(budget=11, k=4, batch_size=2), room=Room(texts=take))
+        wanted = replace(task(budget=11, k=4, rounds=6), room=Room(texts=take))
         with pytest.raises(LimitExceeded, match="5,500 bytes"):
             await selector.select(wanted)
 
 
 @pytest.mark.parametrize("where", ["index", "request"])
 async def test_texts_in_an_answer(selector_of: Callable[..., Selector], where: str) -> None:
-    wanted = task(budget=4, k=4, batch_size=4)
+    wanted = task(budget=4, k=4, rounds=1)
     if where == "request":
         documents = [Document(id, text) for id, text in zip(IDS, LONG, strict=True)]
         wanted = replace(wanted, candidates=own_pool(documents))

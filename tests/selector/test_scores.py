@@ -79,7 +79,7 @@ SCALE = replace(FULL, form="scale")
 
 
 async def test_the_answer_has_probabilities_and_scores(selector_of: Callable[..., Selector]) -> None:
-    wanted = task(budget=8, k=12, batch_size=4)
+    wanted = task(budget=8, k=12, rounds=2)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=FULL))
     assert result.calibration == "ours"
     calibrated = FULL.on(result.pool)
@@ -93,7 +93,7 @@ async def test_the_answer_has_probabilities_and_scores(selector_of: Callable[...
 
 
 async def test_everything_scored_the_set_is_the_most_probable(selector_of: Callable[..., Selector]) -> None:
-    wanted = replace(task(budget=30, k=5, batch_size=30), calibration=FULL)
+    wanted = replace(task(budget=30, k=5, rounds=1), calibration=FULL)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     every = np.arange(30)
     raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
@@ -103,7 +103,7 @@ async def test_everything_scored_the_set_is_the_most_probable(selector_of: Calla
 
 
 async def test_a_scale_changes_nothing_but_what_scores_are_read_as(selector_of: Callable[..., Selector]) -> None:
-    wanted = task(budget=8, k=12, batch_size=4)
+    wanted = task(budget=8, k=12, rounds=2)
     bare, read = [
         await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=calibration))
         for calibration in (None, SCALE)
@@ -131,7 +131,7 @@ async def test_a_scale_changes_nothing_but_what_scores_are_read_as(selector_of: 
 async def test_the_threshold_is_on_the_probability(
     selector_of: Callable[..., Selector], calibration: Calibration
 ) -> None:
-    wanted = replace(task(budget=30, k=30, batch_size=30), min_relevance=0.3, calibration=calibration)
+    wanted = replace(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=calibration)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
     probability = calibration.on(result.pool).probability(raw, np.arange(30))
@@ -141,7 +141,7 @@ async def test_the_threshold_is_on_the_probability(
 
 async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> None:
     cache = MemoryScoreCache(2**20)
-    selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, batch_size=3)
+    selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
     first = await selector.select(replace(wanted, calibration=FULL))
     again = await selector.select(replace(wanted, calibration=FULL))
     bare = await selector.select(wanted)
@@ -155,7 +155,7 @@ async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> N
 
 async def test_another_scorer_makes_it_stale(selector_of: Callable[..., Selector]) -> None:
     stale = replace(FULL, scorer="another")
-    wanted = task(budget=6, k=10, batch_size=3)
+    wanted = task(budget=6, k=10, rounds=2)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=stale))
     bare = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     assert result.calibration is None
@@ -174,7 +174,7 @@ async def test_another_encoder_makes_it_stale(selector_of: Callable[..., Selecto
 
 
 async def test_rankings_of_all_by_scores(selector_of: Callable[..., Selector]) -> None:
-    wanted = replace(task(budget=30, k=30), goal="scores", batch_size=30, calibration=SCALE)
+    wanted = replace(task(budget=30, k=30), goal="scores", rounds=1, calibration=SCALE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
     assert result.selection.documents.tolist() == np.argsort(-raw).tolist()

@@ -31,8 +31,8 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble,
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
     retriever, scorer = FakeRetriever(), SeededScorer()
-    result = await selector_of(retriever, scorer).select(task(batch_size=4))
-    assert [len(texts) for texts in scorer.rounds] == [4, 2]
+    result = await selector_of(retriever, scorer).select(task(rounds=2))
+    assert [len(texts) for texts in scorer.rounds] == [3, 3]
     assert result.rounds == 2
     asked = [text for texts in scorer.rounds for text in texts]
     assert [result.pool.ids[observation.document] for observation in result.history] == asked == retriever.fetched
@@ -54,7 +54,7 @@ async def test_texts_are_fetched_once_and_only_when_needed(selector_of: Callable
 async def test_stages_by_the_clock(selector_of: Callable[..., Selector]) -> None:
     clock = Clock()
     selector = selector_of(FakeRetriever(clock), SlowScorer(clock), clock=clock)
-    result = await selector.select(task(budget=6, batch_size=2))
+    result = await selector.select(task(budget=6, rounds=3))
     assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 1.5, "score": 6, "total": 10.5}
     result = await selector.select(task(budget=0, return_documents=True))
     assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 0.5, "total": 3.5}
@@ -64,11 +64,11 @@ class TestDeletedMeanwhile:
     async def test_deleted_documents_are_replaced_by_others(self, selector_of: Callable[..., Selector]) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         selector = selector_of(retriever, scorer)
-        plain = await selector.select(task(budget=8, batch_size=2))
+        plain = await selector.select(task(budget=8, rounds=4))
         gone = {plain.pool.ids[observation.document] for observation in plain.history[:3]}
         retriever.gone |= gone
         scorer.rounds.clear()
-        result = await selector.select(task(budget=8, batch_size=2, return_documents=True))
+        result = await selector.select(task(budget=8, rounds=4, return_documents=True))
         assert not gone & {text for texts in scorer.rounds for text in texts}
         assert all(texts for texts in scorer.rounds)
         selected = [result.pool.ids[position] for position in result.selection.documents]
@@ -91,7 +91,7 @@ class TestDeletedMeanwhile:
         retriever = FakeRetriever()
         retriever.gone |= {f"d{number}" for number in range(0, 30, 2)}
         selector = selector_of(retriever, Constant())
-        result = await selector.select(replace(task(budget=10, k=15, batch_size=5), method=method))
+        result = await selector.select(replace(task(budget=10, k=15, rounds=2), method=method))
         assert [observation.score for observation in result.history] == [0.9] * 10
         assert (result.status, result.calls) == ("complete", 10)
         guessed = result.selection.relevance[~result.selection.scored]
@@ -131,7 +131,7 @@ class TestDeletedMeanwhile:
         retriever = FakeRetriever()
         selector = selector_of(retriever, Trouble(ScorerUnavailable("gone"), 0))
         retriever.gone |= {"d0", "d1"}
-        result = await selector.select(task(budget=30, k=29, batch_size=30))
+        result = await selector.select(task(budget=30, k=29, rounds=1))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
@@ -140,7 +140,7 @@ class TestDeletedMeanwhile:
     ) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
-        result = await selector_of(retriever, scorer).select(task(budget=1, k=1, batch_size=7, return_documents=True))
+        result = await selector_of(retriever, scorer).select(task(budget=1, k=1, rounds=1, return_documents=True))
         assert (result.status, result.stop_reason, result.outlook.loss) == ("complete", "nothing_to_decide", 0)
         assert scorer.rounds == []
         assert len(result.history) == len(result.selection.documents) == 0
@@ -184,13 +184,13 @@ async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[...,
 
 async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selector]) -> None:
     selector = selector_of(FakeRetriever(), SeededScorer())
-    *rounds, result = [step async for step in selector.steps(task(budget=6, batch_size=2))]
+    *rounds, result = [step async for step in selector.steps(task(budget=6, rounds=3))]
     assert isinstance(result, SelectionResult)
     told = [step for step in rounds if isinstance(step, Progress)]
     assert [(step.rounds, step.calls, step.budget) for step in told] == [(0, 0, 6), (1, 2, 6), (2, 4, 6)]
     assert {step.reused for step in told} == {0}
     assert all(len(step.selected) == 4 and 0 <= step.outlook.loss <= 1 for step in told)
-    plain = await selector.select(task(budget=6, batch_size=2))
+    plain = await selector.select(task(budget=6, rounds=3))
     np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
     assert result.outlook.loss == plain.outlook.loss
 

@@ -27,7 +27,7 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Accepted, Goal, Interruption, Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.task import Accepted, Goal, Interruption, Progress, Rounds, SelectionResult, SelectionTask
 from tests.clocks import VirtualLoop
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
@@ -157,7 +157,7 @@ class SelectorMachine(RuleBasedStateMachine):
         own=st.booleans(),
         budget=st.integers(0, 14),
         k=st.integers(1, 9),
-        batch_size=st.integers(1, 5),
+        rounds=st.integers(1, 14) | st.just("auto"),
         method=st.sampled_from(sorted(METHODS)),
         seconds=st.none() | st.floats(0.05, 5),
         return_documents=st.booleans(),
@@ -172,7 +172,7 @@ class SelectorMachine(RuleBasedStateMachine):
         own: bool,
         budget: int,
         k: int,
-        batch_size: int,
+        rounds: Rounds,
         method: str,
         seconds: float | None,
         return_documents: bool,
@@ -193,7 +193,7 @@ class SelectorMachine(RuleBasedStateMachine):
             candidates=candidates,
             budget=budget,
             k=k,
-            batch_size=batch_size,
+            rounds=rounds,
             method=method,
             return_documents=return_documents,
             deadline=NEVER if seconds is None else Deadline(self.loop.now + seconds, self.loop.time),
@@ -220,11 +220,11 @@ class SelectorMachine(RuleBasedStateMachine):
             assert accepts == "complete" or not steps or refused, repr(error)
             assert isinstance(error, DeadlineExceeded | RETRIEVER_ERRORS if not steps else tuple(TROUBLE))
             return
-        *rounds, result = steps
+        *before, result = steps
         assert isinstance(result, SelectionResult)
         self._check(task, result, texts, len(brought))
         assert result.calls == self.scorer.scored - scored
-        for step in rounds:
+        for step in before:
             assert isinstance(step, Progress)
             assert step.calls + step.cached <= max(0, budget - step.reused)
             assert len(step.selected) == len(set(step.selected)) <= k

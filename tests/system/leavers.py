@@ -95,13 +95,13 @@ def request(method: str, path: str, body: bytes = b"", *, accept: str = JSON, co
 def kinds() -> dict[str, bytes]:
     """One request of each kind, with a query of its own."""
     query, texts = new_query(), [f"text {number} of {new_query()}" for number in range(60)]
-    pool = {"query": query, "pool": texts, "budget": 10, "k": 5, "batch_size": 1}
+    pool = {"query": query, "pool": texts, "budget": 10, "k": 5, "rounds": 10}
     large = {"query": query, "pool": ["long " * 20_000 for _ in range(40)], "budget": 0, "return_documents": True}
     lines = b"".join(orjson.dumps({"id": f"new-{n}", "text": f"{n} {query}"}) + b"\n" for n in range(300))
     tool = rpc.request("select_documents", query=query, index="tales", k=5)
     dumps = orjson.dumps
     return {
-        "stream": request("POST", "/select", dumps(selection(query, batch_size=1)), accept=STREAM),
+        "stream": request("POST", "/select", dumps(selection(query, rounds=10)), accept=STREAM),
         "stream of a pool": request("POST", "/select", dumps(pool), accept=STREAM),
         "selection": request("POST", "/select", dumps(selection(query))),
         "large answer": request("POST", "/select", dumps(large)),

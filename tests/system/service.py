@@ -39,6 +39,7 @@ def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
     """What of an answer of POST /select is the same when it is asked again, whether or not its scores are cached."""
     usage = dict(answer["usage"])
     usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
+    del usage["trips"]  # of which a round from the cache makes none
     return {name: value for name, value in answer.items() if name not in {"id", "timings_ms"}} | {"usage": usage}
 
 

@@ -15,7 +15,7 @@ POOL: list[dict[str, Any]] = [
     {"id": f"d{number}", "text": f"{TOPICS[number % 4]}, says page {number}", "embedding": [1.0, number / 60]}
     for number in range(60)
 ]
-SELECT = {"query": "string instruments", "query_embedding": [1.0, 0.2], "pool": POOL, "k": 12, "batch_size": 5}
+SELECT = {"query": "string instruments", "query_embedding": [1.0, 0.2], "pool": POOL, "k": 12, "rounds": 4}
 
 
 @pytest.fixture

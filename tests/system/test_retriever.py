@@ -31,7 +31,7 @@ DOCUMENTS = [
 ]
 LINES = b"\n".join(map(orjson.dumps, DOCUMENTS))
 NDJSON = {"content-type": "application/x-ndjson"}
-SELECT = {"query": "tales of music", "index": "tales", "budget": 15, "batch_size": 5, "k": 10, "reuse": False}
+SELECT = {"query": "tales of music", "index": "tales", "budget": 15, "rounds": 3, "k": 10, "reuse": False}
 SELECT |= {"return_documents": True}
 
 

@@ -24,7 +24,7 @@ QUERY = "string instruments"
 PASSAGE = "A violin has four strings, tuned in fifths, and is played with a bow; there are {} of them. "
 TEXTS = [PASSAGE.format(number) * (1 + number % 5) for number in range(40)]
 POOL = [{"id": str(number), "text": text, "embedding": [1.0, number / 40]} for number, text in enumerate(TEXTS)]
-SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget": 20, "batch_size": 5, "k": 5}
+SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget": 20, "rounds": 4, "k": 5}
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_draining_is_unready_but_open(tmp_path: Path) -> None:
 def test_who_hangs_up_leaves_the_queue(gateway: Service, alone: Service) -> None:
     """A caller of the gateway, and through it the queue of the scorer."""
     pool = [document | {"text": text * 9} for document, text in zip(POOL, TEXTS, strict=True)]
-    body = orjson.dumps(SELECT | {"pool": pool, "batch_size": 40, "budget": 40})
+    body = orjson.dumps(SELECT | {"pool": pool, "rounds": 1, "budget": 40})
     cancelled = 'boundarymorph_scorer_dropped_pairs_total{backend="onnx-cpu",model='
     before = alone.metric(cancelled)
     head = f"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()

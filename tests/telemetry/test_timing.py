@@ -13,7 +13,7 @@ from boundarymorph.settings import Settings
 from boundarymorph.telemetry import timing
 from tests.api.service import answer, client_of, fake_retrieval, problem, ready, serving, texts
 
-REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "batch_size": 1}
+REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "rounds": 3}
 STAGES = ["receive", "parse", "wait", "retrieve", "fetch", "select", "score", "total"]
 
 

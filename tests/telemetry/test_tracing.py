@@ -20,7 +20,7 @@ REQUEST = {
     "vectors": "encoder",
     "k": 2,
     "budget": 4,
-    "batch_size": 2,
+    "rounds": 2,
     "reuse": False,
 }
 NO_EXTRA = """

@@ -28,7 +28,7 @@ REQUEST = {
     "vectors": "encoder",
     "k": 2,
     "budget": 2,
-    "batch_size": 2,
+    "rounds": 1,
     "reuse": False,
 }
 SELECTED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/select",status="200"}'
@@ -130,7 +130,7 @@ def test_what_two_workers_count_adds_up_and_one_may_die(gateway: Service) -> Non
 
 def sigterm_lets_all_finish(gateway: Service) -> None:
     """All that run when it comes; what has not been taken in by then is refused or not connected."""
-    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(200)], "budget": 150, "batch_size": 2}
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 60} for n in range(200)], "budget": 150, "rounds": 75}
 
     def status(number: int) -> int | None:
         try:
@@ -156,7 +156,7 @@ def sigterm_lets_all_finish(gateway: Service) -> None:
 
 def test_what_waits_in_any_worker_is_seen_and_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text('drain_seconds = 300\nlog_format = "json"\nthreads = 1')
-    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 99} for n in range(16)], "budget": 16, "batch_size": 16}
+    slow = REQUEST | {"pool": [{"text": f"the number {n} " * 99} for n in range(16)], "budget": 16, "rounds": 1}
 
     def waiting() -> float:
         exposed = scraped(running)

@@ -89,8 +89,8 @@ def findings(page: Page) -> list[tuple[str, list[str]]]:
 @pytest.mark.servers
 def test_a_selection(opened: Open, demonstrated: Service) -> None:
     with opened() as page:
-        ask(page, budget=20, k=12, batch_size=5)
-        answer = selected(demonstrated, budget=20, k=12, batch_size=5)
+        ask(page, budget=20, k=12, rounds=4)
+        answer = selected(demonstrated, budget=20, k=12, rounds=4)
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(answer)
         scored = sum(document["source"] == "cross_encoder" for document in answer["documents"])
         assert f"{scored} scored, {12 - scored} inferred" in page.inner_text("#outcome")
@@ -110,7 +110,7 @@ def test_a_selection(opened: Open, demonstrated: Service) -> None:
 
 def test_replay(opened: Open) -> None:
     with opened() as page:
-        ask(page, budget=20, k=12, batch_size=5)
+        ask(page, budget=20, k=12, rounds=4)
         last = page.inner_text("#ranking-text")
         slider = page.locator("#round")
         expect(page.locator("#moment")).to_contain_text("Round 4 of 4: 20 of 20 calls")
@@ -430,7 +430,7 @@ def test_a_selection_that_takes_its_time(opened: Open) -> None:
         });
     """
     with opened(script=watch) as page:
-        ask(page, budget=20, k=12, batch_size=5)
+        ask(page, budget=20, k=12, rounds=4)
         seen = " ".join(page.evaluate("seen"))
         for calls in (0, 5, 10, 15):
             assert f"after {calls} calls. 12 are in the set" in seen
@@ -563,7 +563,7 @@ def test_the_first_sight_on_a_phone(opened: Open) -> None:
 def test_the_address_holds_the_state(opened: Open) -> None:
     with opened("/playground?k=12&budget=20") as page:
         ask(page)
-        ask(page, "round a number", batch_size=5, filter='{"kind": "function"}')
+        ask(page, "round a number", rounds=5, filter='{"kind": "function"}')
         first = page.locator(f"#set {TITLE}").all_inner_texts()
         page.reload()
         compared(page)
@@ -572,7 +572,7 @@ def test_the_address_holds_the_state(opened: Open) -> None:
         page.go_back()
         expect(page.locator("#query")).to_have_value(QUERY)
         compared(page)
-        assert page.input_value("[name=filter]") == page.input_value("[name=batch_size]") == ""
+        assert page.input_value("[name=filter]") == page.input_value("[name=rounds]") == ""
 
 
 def test_a_stale_answer(opened: Open) -> None:
@@ -680,12 +680,12 @@ def test_a_field_that_is_not_shown_is_not_in_the_way(opened: Open) -> None:
 
 def test_an_option_that_is_not_valid_is_shown(opened: Open) -> None:
     with opened() as page:
-        ask(page, batch_size=5)
-        page.fill("[name=batch_size]", "999")
+        ask(page, rounds=5)
+        page.fill("[name=rounds]", "9999")
         page.evaluate("document.querySelector('.more').open = false")
         page.click("#go")
-        expect(page.locator("[name=batch_size]")).to_be_visible()
-        page.fill("[name=batch_size]", "5")
+        expect(page.locator("[name=rounds]")).to_be_visible()
+        page.fill("[name=rounds]", "5")
         page.fill("[name=filter]", "kind")
         page.click("#go")
         expect(page.locator("#problem")).to_contain_text("The filter is not JSON")

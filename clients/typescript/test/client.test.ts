@@ -28,7 +28,7 @@ suite("select", () => {
   test("is what the service answers", async () => {
     const pool = Array.from({ length: 30 }, (_, n) => ({ id: `d${n}`, text: `text ${n}` }));
     const options: bm.SelectOptions = {
-      pool, budget: 7, k: 5, batch_size: 2, method: "boundarymorph", reuse: false, return_documents: true,
+      pool, budget: 7, k: 5, rounds: 4, method: "boundarymorph", reuse: false, return_documents: true,
       explain: true, priority: 3, on_failure: "error",
     };
     const selection = await client.select(QUERY, options);
@@ -102,7 +102,7 @@ suite("select", () => {
 
 suite("stream", () => {
   test("rounds, and the selection last", async () => {
-    const options = { index: "texts", budget: 6, batch_size: 2, k: 5, reuse: false };
+    const options = { index: "texts", budget: 6, rounds: 3, k: 5, reuse: false };
     const steps = await collected(client.stream(QUERY, options));
     const last = steps.pop();
     assert(last !== undefined && "documents" in last);
@@ -154,7 +154,7 @@ suite("stream", () => {
     test(`${how} ends the work of the service`, async () => {
       const controller = new AbortController();
       const pool = Array.from({ length: 2_000 }, (_, n) => `text ${how} ${n}`);
-      const options = { pool, budget: 1_500, batch_size: 1, k: 3 };
+      const options = { pool, budget: 1_500, rounds: 1_500, k: 3 };
       let rounds = 0;
       const reading = (async () => {
         for await (const step of client.stream(QUERY, options, { signal: controller.signal })) {

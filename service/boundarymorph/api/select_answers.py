@@ -51,7 +51,12 @@ class Usage(BaseModel):
     cached_scores: int = Field(
         description="chosen in a round, but answered by the cache or computed for another request at the same time"
     )
-    rounds: int = Field(description="trips to the scorer")
+    rounds: int = Field(description="in which the scores came")
+    trips: int = Field(description="calls of the scorer; a round without any had all its scores cached")
+    billed_units: int | None = Field(
+        None, description="started hundreds of documents of each trip, if the scorer bills by them"
+    )
+    cost: float | None = Field(None, description="by the service's prices of the scorer, in their currency")
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
     expected_gain: ExpectedGain = Field(default_factory=dict)

@@ -49,7 +49,7 @@ def _number_or_auto(least: int, what: str) -> BeforeValidator:
 
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
 CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[False] | None
-BatchSize = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "documents")]
+Rounds = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "rounds")]
 
 
 class PoolDocument(Message):
@@ -219,7 +219,7 @@ class SelectRequest(Message):
     method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
         None,
         description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
-        "which makes the paper's calls one by one only with batch_size 1 and reuse false",
+        "which makes the paper's calls one by one only with as many rounds as calls and reuse false",
     )
     depth: int | None = Field(
         None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
@@ -238,11 +238,13 @@ class SelectRequest(Message):
         description="if every document fits, so that no call can change the set: 'order' spends the calls on the order "
         "of the answer, 'set', the paper's rule, makes none",
     )
-    batch_size: BatchSize | None = Field(
+    rounds: Rounds | None = Field(
         None,
-        description="documents scored per round, fewer when the deadline is near; with 1 each call is chosen knowing "
-        "all earlier scores. 'auto', the default: growing rounds, 5 for 10 calls and 11 for 50. If the budget covers "
-        "the pool, nothing is chosen, and a round has as many as can be scored in time",
+        description="trips to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to "
+        "3, the first takes the head of the list and the best by words, and the others are chosen; with as many as "
+        "calls, each call is chosen knowing all earlier scores. 'auto', the default, goes by what a trip costs: many "
+        "growing rounds for a scorer in the same process on a CPU, 5 for 10 calls and 11 for 50, and 2 or 3 for "
+        "others. If the budget covers the pool, nothing is chosen, and there is one",
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     ranked: bool = Field(

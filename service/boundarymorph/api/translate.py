@@ -53,7 +53,6 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     arrival: of the request, on `time.monotonic()`.
     """
     limits = settings.limits
-    batch_size = settings.batch_size if request.batch_size is None else request.batch_size
     seconds = settings.seconds_of(request.deadline_ms)
     queries = request.queries or [AskedQuery(query=request.query or "")]
     bound("queries", len(queries), limits.queries, "queries")
@@ -70,8 +69,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         settle=settings.auto_settle if request.budget == "auto" else None,
         method=request.method or settings.method,
         to_people=_to_people(request, settings),
-        batch_size=limits.batch_size if batch_size == "auto" else batch_size,
-        growing=batch_size == "auto",
+        rounds=settings.rounds if request.rounds is None else request.rounds,
         goal=request.spend,
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),
@@ -92,7 +90,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     bound("k", task.k or 0, limits.k, "documents")
     bound("k", task.k or 0 if task.diversity else 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
     bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
-    bound("batch_size", task.batch_size, limits.batch_size, "documents")
+    bound("rounds", 1 if task.rounds == "auto" else task.rounds, limits.rounds, "rounds")
     return task
 
 
@@ -274,6 +272,9 @@ def response_of(
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
+            trips=result.fare.trips,
+            billed_units=result.fare.units,
+            cost=result.cost,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
             expected_gain=_gains(result.outlook),

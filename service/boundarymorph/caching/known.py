@@ -15,6 +15,7 @@ from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.telemetry import metrics
 
 _Key = tuple[str, str, bytes]
@@ -32,12 +33,16 @@ class KnownScores:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
+        trips: Trips | None = None,
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """writes: most pending background writes. The caller closes the scorer and the cache."""
+        """trips: to the scorer, by default cheap ones. writes: most pending background writes. The caller closes the
+        scorer and the cache."""
         self.scorer = scorer
         self.cache = cache
+        self.trips = trips or Trips()
+        self.clock = clock
         self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
 
     def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
@@ -70,8 +75,9 @@ class TaskScores:
 
     reused: by position, scores from earlier requests, known before the first round; they replace calls.
     calls: requested scores that the cross-encoder computed for this task; cached: those that came from the cache or
-    from another task computing them. truncated: of all three, pairs that were truncated to fit. bill: what a scorer
-    that costs money charged to this task, None if it costs none. failure: see `Scores`; that of the last call.
+    from another task computing them. truncated: of all three, pairs that were truncated to fit. bill: what a language
+    model charged to this task, None for other scorers. fare: what the trips to the scorer cost. failure: see `Scores`;
+    that of the last call.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class TaskScores:
         self._query = query
         self._tenant, self._instruction = tenant, instruction
         self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
+        self.fare = known.trips.fare(query, [])
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
@@ -91,6 +98,11 @@ class TaskScores:
     def model(self) -> str | None:
         """The name of the scorer; None while it is unknown."""
         return self._known.model
+
+    @property
+    def trips(self) -> Trips:
+        """To the scorer."""
+        return self._known.trips
 
     @property
     def _identity(self) -> str | None:
@@ -173,11 +185,17 @@ class TaskScores:
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
+        begin = self._known.clock()
         if self.bill is not None and isinstance(scorer, PricedScorer):
             scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
         else:
             scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         self.failure = scores.failure
+        if texts:
+            fare = self.trips.fare(self._query, texts)
+            self.fare = self.fare.plus(fare)
+            self.trips.clock.took(len(texts), self._known.clock() - begin)
+            metrics.observe_trip(fare.units, fare.cost)
         return scores
 
     def _count(self, scored: int, cached: int, truncated: int) -> None:

@@ -27,7 +27,7 @@ class SelectOptions:
     distinct: Annotated[str | None, typer.Option(help='Few of one text or field: "text", "page", or JSON.')] = None
     diversity: Annotated[float, typer.Option(help="0 to 1: how much documents should differ.")] = 0.0
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None
-    batch_size: Annotated[str | None, typer.Option(help='Documents per round, or "auto".', show_default="auto")] = None
+    rounds: Annotated[str | None, typer.Option(help='Trips to the scorer, or "auto".', show_default="auto")] = None
     calibration: Annotated[str | None, typer.Option(help="Its name.", show_default="the index's own")] = None
     relevance: Annotated[str | None, typer.Option(help="To people, or by the scorer alone.", show_default="people")] = (
         None
@@ -59,7 +59,7 @@ class SelectOptions:
             "distinct": json_object("--distinct", distinct) if distinct and distinct.startswith("{") else distinct,
             "diversity": self.diversity,
             "depth": self.depth,
-            "batch_size": _number(self.batch_size),
+            "rounds": _number(self.rounds),
             "method": self.method,
             "relevance": self.relevance,
             "spend": self.spend,

@@ -9,6 +9,7 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger, OpenLedger
 from boundarymorph.scoring.scorer import CrossEncoder, Scorer
+from boundarymorph.scoring.trips import Price, Trips
 from boundarymorph.settings import ScorerSettings, Settings
 
 
@@ -41,6 +42,20 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
     from boundarymorph.scoring.remote.urls import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
+
+
+def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
+    """Return what trips to a scorer cost. scorer: made by these settings."""
+    prices = settings.price
+    price = Price(prices.request, prices.hundred_documents, prices.thousand_tokens)
+    if settings.url:
+        from boundarymorph.scoring.remote.dialects import Cohere
+        from boundarymorph.scoring.remote.urls import parse
+
+        billed = price.unit or any(isinstance(parse(url).dialect, Cohere) for url in settings.url)
+        return Trips("billed" if billed else "dear", price)
+    on_cpu = not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu")
+    return Trips("cheap" if on_cpu else "dear", price)
 
 
 def _cross_encoder(settings: Settings) -> CrossEncoder:

@@ -88,7 +88,14 @@ class Session(ABC):
         """
         if n < 1:
             raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
-        choices = self._choices(n) if self.stop_reason is None else []
+        return self._name(self._choices(n) if self.stop_reason is None else [])
+
+    @abstractmethod
+    def ask_round(self, rounds: int | None = None, most: int | None = None) -> NDArray[np.intp]:
+        """As `ask`, for the next of `rounds` in all, or the next of rounds that grow; at most `most` documents."""
+
+    def _name(self, choices: Sequence[Choice]) -> NDArray[np.intp]:
+        """Make these the documents that are asked for."""
         self._asked = {choice.document: choice for choice in choices}
         return self.asked
 
@@ -235,6 +242,10 @@ class ExhaustiveSession(Session):
         return ranked(np.setdiff1d(self._left, self._unscored), self.belief)
 
     selection = ranking
+
+    def ask_round(self, rounds: int | None = None, most: int | None = None) -> NDArray[np.intp]:
+        """All that is left, in one round."""
+        return self.ask(len(self.pool) if most is None else most)
 
     def _choices(self, n: int) -> list[Choice]:
         return [Choice(document, None, None) for document in self.open[:n].tolist()]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection.acquisition import Acquisition, Choice
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import Capacity
+from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed, Posterior
 
 CONTESTED = 32  # documents considered for each one of a round
@@ -100,6 +101,8 @@ def choose_round(
 
 
 FIRST = 2  # the documents at ranks 0 and k, which no score decides
+HEADS = 3  # rounds, up to which the first one takes the head of the list (docs/evaluation.md)
+LISTED = 2 / 3  # of the head, from the list; the others are the best by words
 
 
 def growing(known: int, left: int, budget: int) -> int:
@@ -111,3 +114,19 @@ def growing(known: int, left: int, budget: int) -> int:
     """
     size = min(max(1 + -(-known // 4), FIRST), 2 + isqrt(budget // 2))
     return size if left >= 2 * size else left if left <= size else -(-left // 2)
+
+
+def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
+    """n of these ascending positions: the first ones and, where BM25 is known, the best by it of the others."""
+    words = pool.features.get("bm25")
+    if words is None or n == 1:
+        return documents[:n]
+    first, others = np.split(documents, [round(LISTED * n)])
+    matching = others[words[others] > 0.0]
+    best = matching[np.argsort(-words[matching], kind="stable")][: n - len(first)]
+    return np.concatenate([first, best, np.setdiff1d(others, best)])[:n]
+
+
+def equal(rounds: int, done: int, left: int) -> int:
+    """The size of the next of so many rounds, `done` of which are over, with `left` calls remaining."""
+    return -(-left // max(1, rounds - done))

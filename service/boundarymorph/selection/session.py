@@ -32,7 +32,7 @@ from boundarymorph.selection.outlook import (
 )
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
-from boundarymorph.selection.rounds import Contest, choose_round
+from boundarymorph.selection.rounds import HEADS, Contest, choose_round, equal, growing, head
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
 FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
@@ -138,6 +138,22 @@ class SelectionSession(Session):
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """
         return self.known >= FEWEST_TO_SETTLE and len(self._different) > 1
+
+    def ask_round(self, rounds: int | None = None, most: int | None = None) -> NDArray[np.intp]:
+        """As `ask`. If the budget pays for all, one round has them all. Of few rounds of several documents, the first
+        is the `head` of the list, unless as many scores are known: choosing is no better while nothing is known."""
+        left = self.budget - self.spent
+        if self.stop_reason is not None or self.budget_covers_pool:
+            return self.ask(max(1, left if most is None else min(left, most)))
+        size = (
+            growing(self.known, left, self.budget)
+            if rounds is None
+            else equal(rounds, self.rounds, min(left, len(self.open)))
+        )
+        most = size if most is None else min(size, most)
+        if rounds is None or rounds > HEADS or rounds >= self.budget or self.known >= size:
+            return self.ask(most)
+        return self._name([Choice(document, None, None) for document in head(self.pool, self.open, most).tolist()])
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from boundarymorph.inference.executors import Run
 from boundarymorph.remote.together import together
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.scoring.bill import Bill
+from boundarymorph.scoring.trips import Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import (
@@ -129,6 +131,7 @@ class QueriesRun:
             warnings=list(dict.fromkeys(said for part in parts for said in part.warnings)),
             vectors=parts[0].vectors,
             bill=self._bill([part.bill for part in parts]),
+            fare=reduce(Fare.plus, [part.fare for part in parts]),
             calibration=parts[0].calibration,
             to_people=parts[0].to_people,
             scores=self._scores_of(selection, answered, parts),

@@ -29,7 +29,6 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.pool import footprint, plane
-from boundarymorph.selection.rounds import growing
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
@@ -112,6 +111,7 @@ class SelectionRun:
         self.calibrated = CalibratedScores()
         self.interruption: Interruption | None = None
         self.ungraded = 0
+        self._rounds: int | None = None  # in all; None for rounds that grow
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -223,6 +223,11 @@ class SelectionRun:
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
+        task, trips = self._task, self.scores.trips
+        settles = task.settle is not None
+        self._rounds = (
+            trips.rounds(task.budget, self._seconds, settles=settles) if task.rounds == "auto" else task.rounds
+        )
         return session, self._ask(session)
 
     def _session(
@@ -250,12 +255,8 @@ class SelectionRun:
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
-        most = self._task.batch_size
-        if session.budget_covers_pool:
-            most = len(self.pool)
-        elif self._task.growing and isinstance(session, SelectionSession):
-            most = min(most, growing(session.known, session.budget - session.spent, session.budget))
-        return session.ask(self._shared.pace.at_most(most, self._seconds))
+        most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
+        return session.ask_round(self._rounds, most)
 
     @property
     def _seconds(self) -> float:
@@ -332,7 +333,7 @@ class SelectionRun:
         if not positions.size:
             return positions, np.empty(0)
         texts = texts_of(self.documents.at(positions))
-        positions = positions[: pace.fitting(texts, self._seconds)]
+        positions = positions[: max(pace.fitting(texts, self._seconds), self.scores.trips.fitting(self._seconds))]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
         begin, calls = deadline.clock(), self.scores.calls
@@ -389,6 +390,7 @@ class SelectionRun:
             believed=await self._ranking(),
             places=await self._in_thread(plane, self.pool) if task.explain_pool else None,
             bill=scores.bill,
+            fare=scores.fare,
             calibration=self.calibrated.name,
             to_people=self.calibrated.to_people,
             scores=self.calibrated.original(self.documents.texts),

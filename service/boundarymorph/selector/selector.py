@@ -10,6 +10,7 @@ from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
@@ -29,15 +30,16 @@ class Selector:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
+        trips: Trips | None = None,
         encoder: Callable[[], str | None] = lambda: None,
         threads: int = 2,
         share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; encoder: the encoder's name, None where it is not known; share: of the threads that one
-        caller gets, as in `Shares`."""
+        """cache: of scores; trips: to the scorer, by default cheap ones; encoder: the encoder's name, None where it is
+        not known; share: of the threads that one caller gets, as in `Shares`."""
         self.retriever = retriever
-        self._known = KnownScores(scorer, cache, clock=clock)
+        self._known = KnownScores(scorer, cache, trips=trips, clock=clock)
         self.encoder = encoder
         self._clock = clock
         self._shared = Shared(BoundedExecutor("selector", threads=threads, share=share))

@@ -34,6 +34,7 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring.bill import Bill
+from boundarymorph.scoring.trips import Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason
 from boundarymorph.selection.methods import DEFAULT, PAPER
 from boundarymorph.selection.pool import Places
@@ -47,6 +48,7 @@ SHOWN = 20  # documents in a span
 CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
+Rounds = int | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,10 @@ class SelectionTask:
     min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so
     many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
-    batch_size: the most calls per round; growing: whether rounds begin small and grow (`selection.rounds`). settle:
-    stop when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`.
-    to_people: whether relevance is what people are expected to find, instead of the score (`selection.trend`).
-    deadline: when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
+    rounds: in which calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop
+    when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people:
+    whether relevance is what people are expected to find, instead of the score (`selection.trend`). deadline:
+    when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
     lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
     the name of the key that pays if scores cost money. tenant: whose known scores are used. return_documents:
@@ -90,8 +92,7 @@ class SelectionTask:
     negligible: float = 0.0
     diversity: float = 0.0
     goal: Goal = "order"
-    batch_size: int = 1
-    growing: bool = False
+    rounds: Rounds = "auto"
     settle: float | None = None
     method: str = DEFAULT
     to_people: bool = False
@@ -197,11 +198,11 @@ class SelectionResult:
     cross-encoder computed for this task; cached: how many came from a cache, or from another task that was computing
     the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
     expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated: scored
-    pairs that were cut to fit the cross-encoder; bill: what a scorer that costs money charged, None for others;
-    seconds: by stage, and their total; vectors: the source of the pool's vectors; believed: as in `Progress`;
-    places: the candidates' positions on a map, if the task asks for it. calibration: the name of that in use;
-    to_people: whether relevance is what people are expected to find; scores: the scorer's own, by position, where
-    relevance is something else. answered: of a task with several queries.
+    pairs that were cut to fit the cross-encoder; fare: what the trips to the scorer cost; bill: what a language model
+    charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's vectors;
+    believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it. calibration: the
+    name of that in use; to_people: whether relevance is what people are expected to find; scores: the scorer's own, by
+    position, where relevance is something else. answered: of a task with several queries.
     """
 
     pool: Pool
@@ -216,6 +217,7 @@ class SelectionResult:
     reused: int
     documents: Mapping[str, Document]
     truncated: int
+    fare: Fare
     seconds: Mapping[str, float]
     warnings: Sequence[str]
     vectors: VectorSource
@@ -226,6 +228,11 @@ class SelectionResult:
     to_people: bool = False
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the scorer's prices; None if it has none."""
+        return self.fare.cost if self.bill is None else self.bill.spent.cost
 
 
 def unfamiliar(query: str, *models: str | None) -> list[str]:
@@ -249,7 +256,7 @@ def departure(session: SelectionSession, reused: int, *, limited: bool) -> list[
     largest = max(Counter(observation.round for observation in session.history).values(), default=0)
     found = []
     if largest > 1:
-        found.append(f'calls went out in rounds of up to {largest} ("batch_size": 1 makes them one by one)')
+        found.append(f'calls went out in rounds of up to {largest} (with as many "rounds" as calls they go one by one)')
     if reused:
         known = counted(reused, "score was", "scores were")
         found.append(f'{known} known from earlier requests ("reuse": false starts from none)')

@@ -20,7 +20,7 @@ from boundarymorph.retrieval.build import build_encoder, build_indexes, build_re
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger
-from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid
+from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
@@ -249,6 +249,7 @@ def _selector(
         ObservedRetriever(retriever),
         scorer,
         caches.scores,
+        trips=trips_to(settings.scorer, scorer),
         encoder=encoder,
         threads=settings.selector_threads,
         share=settings.limits.key_share,

@@ -28,7 +28,7 @@ class Limits(BaseModel, extra="forbid"):
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
     known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
     judgments: int = Field(1_000, ge=1, description="judgements in one request")
-    batch_size: int = Field(256, ge=1, description="documents per round")
+    rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
         None,
@@ -180,6 +180,18 @@ class JudgeSettings(BaseModel, extra="forbid", frozen=True):
         return self
 
 
+class PriceSettings(BaseModel, extra="forbid", frozen=True):
+    """What a scorer at a url takes in money, in any currency; a language model has the prices of the judge."""
+
+    request: float = Field(0.0, ge=0, allow_inf_nan=False, description="price of a request")
+    hundred_documents: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="price of each started hundred documents of a request"
+    )
+    thousand_tokens: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="price of a thousand tokens, which are estimated from characters"
+    )
+
+
 class ScorerSettings(ModelSettings):
     """The cross-encoder: on other servers if there is a url, else a model in this process."""
 
@@ -194,6 +206,7 @@ class ScorerSettings(ModelSettings):
     self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")
     queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; beyond that, calls are rejected")
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
+    price: PriceSettings = Field(default_factory=PriceSettings)
 
 
 class EncoderSettings(ModelSettings):
@@ -216,7 +229,6 @@ class RerankSettings(BaseModel, extra="forbid"):
 
     full_documents: int = Field(1_000, ge=0, description="documents in a request up to which all are scored")
     share: float = Field(0.2, gt=0, le=1, description="fraction scored of a request with more documents than that")
-    batch_size: int = Field(8, ge=1, description="documents per round, if not all are scored at once")
 
 
 class PolicySettings(BaseModel, extra="forbid"):
@@ -227,6 +239,7 @@ class PolicySettings(BaseModel, extra="forbid"):
     share: float | None = Field(
         None, gt=0, le=1, description="instead of a budget: fraction scored of the documents in a request"
     )
+    rounds: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     deadline_ms: float | None = Field(None, gt=0)
     relevance: Literal["people", "scorer"] | None = None
     calibration: str | Literal[False] | None = None

@@ -39,7 +39,7 @@ DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
     "budget": "budget",
     "k": "k",
     "depth": "pool",
-    "batch_size": "batch_size",
+    "rounds": "rounds",
     "deadline_seconds": "deadline_seconds",
 }
 MASKED = str(SecretStr("any"))  # as pydantic writes each secret
@@ -76,8 +76,8 @@ class Settings(BaseSettings):
     budget: int = Field(50, ge=0, description="B if a request names none")
     k: int = Field(50, ge=1, description="k if a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
-    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description='documents per round if a request names none; "auto": rounds that grow'
+    rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description='trips to the scorer if a request names none; "auto": by what a trip costs'
     )
     deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
     body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")

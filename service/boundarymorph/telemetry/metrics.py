@@ -188,6 +188,11 @@ class BatchFamily:
         )
 
 
+scorer_trips = Counter("boundarymorph_scorer_trips_total", "Calls of the scorer for selections.")
+scorer_units = Counter(
+    "boundarymorph_scorer_billed_units_total", "Started hundreds of documents, of a scorer that bills by them."
+)
+scorer_cost = Counter("boundarymorph_scorer_cost_total", "Cost of a scorer, in the currency of its prices.")
 judge_answers = Counter(
     "boundarymorph_judge_answers_total", "Answers of a language model that grades, by outcome.", ["outcome"]
 )
@@ -260,6 +265,13 @@ def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) ->
 def observe_attempt(role: str, endpoint: str, outcome: str, seconds: float) -> None:
     """Record one attempt at a remote scorer or encoder."""
     attempt_seconds[role].labels(endpoint, outcome).observe(seconds)
+
+
+def observe_trip(units: int | None, cost: float | None) -> None:
+    """Record a call of the scorer. units, cost: what it took, None if it has no price of that kind."""
+    scorer_trips.inc()
+    scorer_units.inc(units or 0)
+    scorer_cost.inc(cost or 0.0)
 
 
 def observe_judge(read: int, written: int, cost: float) -> None:

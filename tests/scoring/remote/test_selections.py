@@ -20,7 +20,8 @@ CANDIDATES = own_pool([Document(f"d{number}", f"text {number}") for number in ra
 
 async def selected(selector: Selector, *, budget: int = 1, reuse: bool = True) -> SelectionResult:
     deadline = Deadline(time.monotonic() + 60)
-    return await selector.select(SelectionTask("query", CANDIDATES, budget, 3, deadline=deadline, reuse=reuse))
+    task = SelectionTask("query", CANDIDATES, budget, 3, rounds=1_000, deadline=deadline, reuse=reuse)
+    return await selector.select(task)
 
 
 async def test_callers_in_a_hurry_take_nothing_from_the_others() -> None:

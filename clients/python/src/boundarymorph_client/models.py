@@ -84,8 +84,8 @@ class SelectOptions(TypedDict, total=False):
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
         weight against relevance.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
-    method: `trend` or `boundarymorph`. depth: candidates taken from the index. batch_size: documents scored a
-        round, or "auto": rounds that grow.
+    method: `trend` or `boundarymorph`. depth: candidates taken from the index. rounds: trips to the scorer at
+        most, or "auto": by what one costs.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
@@ -117,7 +117,7 @@ class SelectOptions(TypedDict, total=False):
     exclude_ids: Sequence[str | int]
     filter: Mapping[str, Any]
     hybrid: bool
-    batch_size: int | Literal["auto"]
+    rounds: int | Literal["auto"]
     spend: Literal["order", "set"]
     return_documents: bool
     explain: bool | Literal["pool"]
@@ -159,13 +159,17 @@ class LanguageModelUsage(Answer):
 
 
 class Usage(Answer):
-    """What was spent. `language_model` where one is the scorer. expected_gain: by the number of further calls, what
+    """What was spent. trips: calls of the scorer; billed_units, cost: of these, where they are known. `language_model`
+    where one is the scorer. expected_gain: by the number of further calls, what
     they are expected to bring, as a share of the best set's relevance."""
 
     budget: int
     cross_encoder_calls: int
     cached_scores: int
     rounds: int
+    trips: int
+    billed_units: int | None = None
+    cost: float | None = None
     reused_scores: int
     truncated_documents: int
     expected_gain: dict[str, float] = Field(default_factory=dict)

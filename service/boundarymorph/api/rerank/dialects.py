@@ -16,18 +16,17 @@ from pydantic_core import to_json
 
 from boundarymorph import errors
 from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText, Relevance
-from boundarymorph.api.select_schemas import Budget, CalibrationName
+from boundarymorph.api.select_schemas import Budget, CalibrationName, Rounds
 from boundarymorph.errors import InvalidInput
+from boundarymorph.scoring.trips import CHARACTERS_PER_TOKEN, UNIT
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata")  # fields that leave an answer as it is
 NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
-CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
 TEXT = "text"  # the field to read by default if a document is an object
 VOYAGE_MODEL = re.compile(r"rerank-(lite-)?\d")  # Cohere's names have a word or a v there
-DOCUMENTS_A_UNIT = 100  # per search unit of Cohere
 
 
 def _as_text(value: object) -> object:
@@ -61,6 +60,11 @@ class RerankRequest(BaseModel):
         None,
         description='B: cross-encoder calls at most, or "auto"; by default one per document for lists up to '
         "rerank.full_documents, and rerank.share of longer lists",
+    )
+    rounds: Rounds | None = Field(
+        None,
+        description="with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best "
+        "by words, are scored, and the scores of all others are expected ones",
     )
     k: LaxInt | None = Field(
         None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
@@ -155,6 +159,11 @@ class Diagnostics(BaseModel):
     cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
     cached_scores: int = Field(description="from the cache, or computed for another request at the same time")
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
+    trips: int = Field(description="calls of the scorer")
+    billed_units: int | None = Field(
+        None, description="started hundreds of documents of each trip, if the scorer bills by them"
+    )
+    cost: float | None = Field(None, description="by the service's prices of the scorer, in their currency")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
     calibration: str | None = Field(None, description="by which scores are probabilities")
@@ -239,7 +248,7 @@ class DocumentsRequest(RerankRequest):
             data=results if self._voyage else None,
             meta=Meta(
                 api_version=ApiVersion(version=self.api_version),
-                billed_units=BilledUnits(search_units=math.ceil(len(self.documents) / DOCUMENTS_A_UNIT)),
+                billed_units=BilledUnits(search_units=math.ceil(len(self.documents) / UNIT)),
                 tokens=Tokens(input_tokens=ranking.tokens, output_tokens=0),
                 warnings=ranking.diagnostics.warnings or None,
             ),

@@ -26,7 +26,6 @@ from boundarymorph.access.access import Access
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
 from boundarymorph.api.rerank.dialects import (
-    CHARACTERS_PER_TOKEN,
     CohereV2Request,
     Diagnostics,
     DocumentsRequest,
@@ -59,6 +58,7 @@ from boundarymorph.api.translate import grouping_of, task_of
 from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.document import Document
+from boundarymorph.scoring.trips import CHARACTERS_PER_TOKEN
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.settings import Settings
@@ -291,6 +291,7 @@ def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: flo
         ranked=True,  # documents mostly come in retrieval order
         budget=asked.budget,
         k=asked.k,
+        rounds=asked.rounds,
         deadline_ms=asked.deadline_ms,
         on_failure=asked.on_failure,
         instruction=asked.instruction,
@@ -307,8 +308,6 @@ def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: flo
         budget=budget,
         k=min(asked.k or count, count),
         goal="scores" if exhaustive else "ranking",
-        batch_size=count if exhaustive else settings.rerank.batch_size,
-        growing=False,
         distinct=grouping_of(asked.distinct, wanted.top_n or count, settings),
     )
 
@@ -351,6 +350,9 @@ def _ranking(
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,
+            trips=result.fare.trips,
+            billed_units=result.fare.units,
+            cost=result.cost,
             inferred=sorted(inferred),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,

@@ -22,7 +22,6 @@ from boundarymorph.selection import (
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, PEOPLE, TO_PEOPLE
 from boundarymorph.selection.posterior import percentile
-from boundarymorph.selection.rounds import growing
 
 BETAS = (0.0, 0.5, 1.0, 2.0)
 OURS = "a configuration of this product; see selection/methods.py"
@@ -36,10 +35,7 @@ ROUND = 5  # as the service has it where a request does not say
 def drive(session: SelectionSession, problem: SelectionProblem, batch: int | None = 1) -> None:
     """Play a session to its end, in rounds of `batch` or in growing ones."""
 
-    def size() -> int:
-        return batch or max(1, growing(session.spent, session.budget - session.spent, session.budget))
-
-    while (asked := session.ask(size())).size:
+    while (asked := session.ask(batch) if batch else session.ask_round()).size:
         session.tell(asked, problem.score(asked))
 
 

@@ -1,7 +1,7 @@
 // The state of the form in the address of the page, so that it can be shared, reloaded, and left by "back".
 // Documents that were pasted and keys never get there.
 
-const FIELDS = ["query", "index", "budget", "k", "method", "batch_size", "depth", "deadline_ms", "filter", "distinct", "calibration", "also"];
+const FIELDS = ["query", "index", "budget", "k", "method", "rounds", "depth", "deadline_ms", "filter", "distinct", "calibration", "also"];
 const SWITCHES = ["hybrid", "auto"];
 
 // Writes what the form holds; "replace" while a slider moves, so that "back" does not stop at every step.

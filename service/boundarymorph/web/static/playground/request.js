@@ -56,7 +56,7 @@ export class RequestForm {
     request.budget = Number(fields.budget.value);
     request.k = Number(fields.k.value);
     if (fields.method.value) request.method = fields.method.value;
-    for (const name of ["batch_size", "deadline_ms", ...(this.usesIndex ? ["depth"] : [])]) {
+    for (const name of ["rounds", "deadline_ms", ...(this.usesIndex ? ["depth"] : [])]) {
       if (fields[name].value) request[name] = Number(fields[name].value);
     }
     if (fields.auto.checked) request.budget = "auto";

@@ -1,0 +1,121 @@
+"""What a trip to a scorer costs, in time and in money, and in how many trips a budget is spent."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+LATEST, ENOUGH = 32, 8  # trips that are remembered, and that are needed to tell their parts
+CHEAP = 0.5  # documents that a trip may cost, besides its own, where rounds may be many
+FEW, FEWER, MORE = 24, 2, 3  # calls up to which two rounds are enough, and the rounds of fewer and of more calls
+IN_TIME = 0.8  # of the time until a deadline, which trips are planned to take
+UNIT = 100  # documents that are billed as one
+LONGEST, SHORTEST = 86_400.0, 1e-6  # seconds of a trip, and of a document in it, that are counted with
+CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
+
+# cheap: the scorer runs here on a CPU, where a trip costs next to nothing besides its documents. dear: on a GPU or
+# another machine. billed: it takes money for each started UNIT of documents.
+Kind = Literal["cheap", "dear", "billed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a scorer takes in money: for a request, each started UNIT of its documents, and a thousand tokens."""
+
+    request: float = 0.0
+    unit: float = 0.0
+    tokens: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.request or self.unit or self.tokens)
+
+
+class Fare(NamedTuple):
+    """What the trips of a selection cost. units: started UNITs of documents of each, None if none are billed; cost: in
+    the currency of the prices, None if there are none."""
+
+    trips: int
+    units: int | None
+    cost: float | None
+
+    def plus(self, other: Fare) -> Fare:
+        units = None if self.units is None or other.units is None else self.units + other.units
+        cost = None if self.cost is None or other.cost is None else self.cost + other.cost
+        return Fare(self.trips + other.trips, units, cost)
+
+
+class Clock:
+    """Learns the time of a trip, as a fixed part and one for each document, from the latest ones.
+
+    Both are medians, so that a few slow trips change little: that of the slopes between any two trips (Theil 1950, Sen
+    1968), and that of what is left.
+    """
+
+    def __init__(self) -> None:
+        self._trips: deque[tuple[int, float]] = deque(maxlen=LATEST)
+
+    def took(self, documents: int, seconds: float) -> None:
+        """Learn from a trip."""
+        self._trips.append((documents, seconds))
+
+    def parts(self) -> tuple[float, float] | None:
+        """Return the seconds of a trip and of each document; None while the trips are too few or too much alike."""
+        if len(self._trips) < ENOUGH:
+            return None
+        documents, seconds = np.array(self._trips).T
+        one, other = np.triu_indices(len(documents), 1)
+        between = documents[other] - documents[one]
+        apart = between != 0
+        if np.count_nonzero(apart) < ENOUGH:
+            return None
+        each = max(0.0, float(np.median((seconds[other] - seconds[one])[apart] / between[apart])))
+        return max(0.0, float(np.median(seconds - each * documents))), each
+
+
+@dataclass(slots=True)
+class Trips:
+    """The trips to one scorer: their kind, price and time."""
+
+    kind: Kind = "cheap"
+    price: Price = field(default_factory=Price)
+    clock: Clock = field(default_factory=Clock)
+
+    def rounds(self, budget: int, seconds: float = math.inf, *, settles: bool = False) -> int | None:
+        """Return in how many rounds to spend a budget, or None for many that grow (`selection.rounds.growing`).
+
+        seconds: until the deadline, in which all must fit. settles: whether the selection stops by itself, which takes
+        many looks. What is known of the time counts only where trips are dear, so that elsewhere the same request has
+        the same rounds.
+        """
+        if self.kind == "cheap" or (settles and self.kind == "dear"):
+            return None
+        parts = self.clock.parts()
+        if self.kind == "dear" and parts is not None and parts[0] <= CHEAP * parts[1]:
+            return None
+        rounds = FEWER if self.kind == "billed" or budget <= FEW else MORE
+        if parts is None or parts[0] == 0.0 or math.isinf(seconds):
+            return rounds
+        fixed, each = parts
+        return max(1, min(rounds, int((IN_TIME * seconds - each * budget) / fixed)))
+
+    def fitting(self, seconds: float) -> int:
+        """Return how many documents one trip brings within so many seconds; 0 where trips are cheap or their time is
+        not known."""
+        parts = None if self.kind == "cheap" else self.clock.parts()
+        if parts is None:
+            return 0
+        left = min(IN_TIME * seconds, LONGEST) - parts[0]
+        return int(max(0.0, left) / max(parts[1], SHORTEST))
+
+    def fare(self, query: str, texts: Sequence[str]) -> Fare:
+        """Return what a trip with these texts costs; without any there is none. Tokens are estimated from
+        characters."""
+        trips, units, price = int(bool(texts)), -(-len(texts) // UNIT), self.price
+        tokens = sum(len(query) + len(text) for text in texts) / CHARACTERS_PER_TOKEN
+        cost = price.request * trips + price.unit * units + price.tokens * tokens / 1_000
+        return Fare(trips, units if self.kind == "billed" else None, cost if price else None)

@@ -1,0 +1,129 @@
+"""Trips to a scorer: how many a request makes, what they cost, and what is said of them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from boundarymorph.scoring.build import build_scorer, trips_to
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import Settings
+from tests.api.service import answer, fake_service, serving, texts
+from tests.scoring.remote.servers import Cohere, Ours, Server, Tei, Wire, running, slow
+
+POOL = texts(150)
+
+
+@asynccontextmanager
+async def gateway(
+    wire: Wire, folder: Path, price: dict[str, float] | None = None, **options: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
+    """The service with a scorer of this kind, 20 ms away."""
+    async with running(wire) as [server]:
+        server.behaviour = slow(0.02)
+        url = f"{wire.scheme}://127.0.0.1:{server.port}" + ("?model=stand-in" if isinstance(wire, Cohere) else "")
+        scorer_settings = {"url": url, "price": price or {}}
+        settings = Settings.model_validate({"data_directory": folder, "scorer": scorer_settings, **options})
+
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+            parts, scorer = fake_service(settings), build_scorer(settings)
+            selector = Selector(parts.retriever, scorer, trips=trips_to(settings.scorer, scorer))
+            return replace(parts, scorer=scorer, selector=selector)
+
+        async with serving(settings, build) as client:
+            server.asked.clear()
+            yield client, server
+
+
+@pytest.mark.parametrize(("budget", "trips"), [(20, 2), (50, 3), (100, 3)])
+@pytest.mark.parametrize("wire", [Ours(), Tei(most=128)])
+async def test_a_scorer_elsewhere_is_asked_two_or_three_times(
+    tmp_path: Path, wire: Wire, budget: int, trips: int
+) -> None:
+    async with gateway(wire, tmp_path) as (client, server):
+        usage = answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": budget}))["usage"]
+        assert (usage["trips"], usage["rounds"], usage["cross_encoder_calls"]) == (trips, trips, budget)
+        assert (usage["billed_units"], usage["cost"]) == (None, None)
+        assert len(server.batches) == trips
+        assert sum(server.batches) == budget
+
+
+@pytest.mark.parametrize(("budget", "units"), [(50, 2), (100, 2), (130, 2)])
+async def test_one_that_bills_hundreds_is_asked_twice(tmp_path: Path, budget: int, units: int) -> None:
+    async with gateway(Cohere(), tmp_path, {"hundred_documents": 2.0, "request": 0.25}) as (client, server):
+        usage = answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": budget}))["usage"]
+        assert (usage["trips"], usage["billed_units"], usage["cost"]) == (2, units, 2 * units + 0.5)
+        assert len(server.batches) == 2
+        one = {"query": "q", "pool": POOL, "budget": 101, "rounds": 1, "reuse": False}
+        assert answer(await client.post("/select", json=one))["usage"]["billed_units"] == 2
+        metrics = (await client.get("/metrics")).text
+        for name in ("trips", "billed_units", "cost"):
+            assert f"boundarymorph_scorer_{name}_total " in metrics
+
+
+async def test_what_is_known_makes_no_trip(tmp_path: Path) -> None:
+    async with gateway(Cohere(), tmp_path, {"request": 1.0}) as (client, server):
+        known = [document | {"cross_encoder_score": 0.5} for document in POOL[:9]]
+        request = {"query": "q", "pool": [*known, *POOL[9:]], "budget": 0, "k": 9}
+        usage = answer(await client.post("/select", json=request))["usage"]
+        assert (usage["trips"], usage["rounds"], usage["billed_units"], usage["cost"]) == (0, 0, 0, 0.0)
+        assert server.batches == []
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7])
+async def test_the_same_rounds_give_the_same_answer(tmp_path: Path, rounds: int) -> None:
+    async with gateway(Ours(), tmp_path) as (client, server):
+        request = {"query": "q", "pool": POOL, "budget": 40, "k": 10, "rounds": rounds, "reuse": False}
+        one, other = [answer(await client.post("/select", json=request)) for _ in range(2)]
+        assert one["documents"] == other["documents"]
+        assert one["expected_loss"] == other["expected_loss"]
+        assert one["usage"] == other["usage"]
+        assert len(server.batches) == 2 * rounds
+
+
+async def test_a_stream_has_a_first_set_after_the_first_trip(tmp_path: Path) -> None:
+    async with gateway(Ours(), tmp_path) as (client, _):
+        request = {"query": "q", "pool": POOL, "budget": 50, "k": 10}
+        told = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
+        data = [line.removeprefix("data: ") for line in told.text.splitlines() if line.startswith("data: ")]
+        *rounds, _ = map(orjson.loads, data)
+        assert [event["cross_encoder_calls"] for event in rounds] == [0, 17, 34]
+
+
+class TestRerankRoutes:
+    """A list whose first documents are scored in one request upstream, and the others inferred."""
+
+    TEXTS = tuple(document["text"] for document in POOL[:60])
+
+    def check(self, body: dict[str, Any], server: Server, key: str = "boundarymorph") -> None:
+        assert server.batches == [25]
+        assert server.asked[0]["texts"] == list(self.TEXTS[:25])
+        assert sorted(result["index"] for result in body["results"]) == list(range(60))
+        scores = [result["relevance_score"] for result in body["results"]]
+        assert scores == sorted(scores, reverse=True)
+        assert body[key]["inferred"] == list(range(25, 60))
+        assert (body[key]["trips"], body[key]["cross_encoder_calls"]) == (1, 25)
+
+    async def test_by_the_fields_of_the_request(self, tmp_path: Path) -> None:
+        async with gateway(Ours(), tmp_path) as (client, server):
+            asked = {"model": "any", "query": "q", "documents": self.TEXTS, "budget": 25, "rounds": 1}
+            self.check((await client.post("/v2/rerank", json=asked)).raise_for_status().json(), server)
+
+    async def test_by_a_policy_in_the_url(self, tmp_path: Path) -> None:
+        policies = {"first": {"budget": 25, "rounds": 1}}
+        async with gateway(Ours(), tmp_path, policies=policies) as (client, server):
+            asked = {"model": "any", "query": "q", "documents": self.TEXTS, "top_n": 60}
+            body = (await client.post("/p/first/v2/rerank", json=asked)).raise_for_status().json()
+            self.check(body, server)
+
+    async def test_without_a_number_a_list_takes_few_trips(self, tmp_path: Path) -> None:
+        async with gateway(Ours(), tmp_path) as (client, server):
+            asked = {"query": "q", "documents": self.TEXTS, "budget": 25}
+            body = (await client.post("/v2/rerank", json=asked)).raise_for_status().json()
+            assert len(server.batches) == body["boundarymorph"]["trips"] == 3

@@ -1,0 +1,117 @@
+"""What trips to a scorer cost, and in how many rounds a budget is spent."""
+
+import math
+
+import numpy as np
+import pytest
+
+from boundarymorph.scoring.build import trips_to
+from boundarymorph.scoring.trips import ENOUGH, LATEST, Clock, Fare, Kind, Price, Trips
+from boundarymorph.settings import ScorerSettings
+from tests.scoring.fakes import SeededScorer
+
+
+def timed(fixed: float, each: float, sizes: list[int]) -> Clock:
+    clock = Clock()
+    for size in sizes:
+        clock.took(size, fixed + each * size)
+    return clock
+
+
+class TestClock:
+    def test_it_tells_the_parts_of_a_trip(self) -> None:
+        assert timed(0.02, 0.001, [1, 2, 5, 9, 20, 3, 4, 8]).parts() == pytest.approx((0.02, 0.001))
+
+    @pytest.mark.parametrize("sizes", [[], [1, 2, 3], [7] * LATEST, [1] * LATEST])
+    def test_it_does_not_guess(self, sizes: list[int]) -> None:
+        assert timed(0.02, 0.001, sizes).parts() is None
+
+    def test_a_few_slow_trips_change_little(self) -> None:
+        clock = timed(0.02, 0.001, [1, 2, 5, 9, 20, 3, 4, 8, 6, 7])
+        clock.took(5, 60.0)
+        clock.took(9, 60.0)
+        assert clock.parts() == pytest.approx((0.02, 0.001), rel=0.2)
+
+    def test_it_forgets(self) -> None:
+        clock = timed(5.0, 1.0, [1, 2] * LATEST)
+        for size in [1, 2] * (LATEST // 2):
+            clock.took(size, 0.02 + 0.001 * size)
+        assert clock.parts() == pytest.approx((0.02, 0.001))
+
+    def test_neither_part_is_negative(self) -> None:
+        clock = Clock()
+        for size in range(1, ENOUGH + 1):
+            clock.took(size, 1.0 / size)
+        fixed, each = clock.parts() or (np.nan, np.nan)
+        assert (each, fixed >= 0) == (0.0, True)
+
+
+class TestRounds:
+    @pytest.mark.parametrize(("budget", "rounds"), [(20, 2), (24, 2), (25, 3), (50, 3), (100, 3)])
+    def test_few_where_a_trip_is_dear(self, budget: int, rounds: int) -> None:
+        assert Trips("dear").rounds(budget) == rounds
+
+    @pytest.mark.parametrize("budget", [10, 50, 100])
+    def test_two_where_each_is_billed(self, budget: int) -> None:
+        assert Trips("billed").rounds(budget) == 2
+
+    @pytest.mark.parametrize("seconds", [0.1, math.inf])
+    def test_the_clock_says_nothing_where_trips_are_cheap(self, seconds: float) -> None:
+        """So the same request has the same answer, whatever came before it."""
+        assert Trips("cheap", clock=timed(9.0, 0.0, [1, 2] * LATEST)).rounds(50, seconds) is None
+
+    def test_many_where_a_trip_turns_out_to_cost_little(self) -> None:
+        assert Trips("dear", clock=timed(0.0005, 0.001, [1, 2] * LATEST)).rounds(50) is None
+        assert Trips("dear", clock=timed(0.0006, 0.001, [1, 2] * LATEST)).rounds(50) == 3
+        assert Trips("billed", clock=timed(0.0005, 0.001, [1, 2] * LATEST)).rounds(50) == 2
+
+    @pytest.mark.parametrize(("seconds", "rounds"), [(math.inf, 3), (2.2, 3), (1.7, 2), (1.4, 1), (0.1, 1)])
+    def test_all_fit_before_the_deadline(self, seconds: float, rounds: int) -> None:
+        """Of trips that take .4 s and .01 s a document."""
+        assert Trips("dear", clock=timed(0.4, 0.01, [1, 2] * LATEST)).rounds(50, seconds) == rounds
+
+    @pytest.mark.parametrize(("seconds", "documents"), [(1.0, 39), (0.5, 0), (0.1, 0)])
+    def test_what_fits_into_one(self, seconds: float, documents: int) -> None:
+        """Of trips that take .4 s and .01 s a document."""
+        clock = timed(0.4, 0.01, [1, 2] * LATEST)
+        assert Trips("dear", clock=clock).fitting(seconds) == pytest.approx(documents, abs=1)
+        assert Trips("cheap", clock=clock).fitting(seconds) == Trips("dear").fitting(seconds) == 0
+        assert Trips("dear", clock=clock).fitting(math.inf) > 1_000
+
+    @pytest.mark.parametrize(("kind", "rounds"), [("cheap", None), ("dear", None), ("billed", 2)])
+    def test_what_stops_by_itself_looks_often_unless_a_look_is_billed(self, kind: Kind, rounds: int | None) -> None:
+        assert Trips(kind).rounds(200, settles=True) == rounds
+
+
+class TestFare:
+    @pytest.mark.parametrize(("count", "units"), [(1, 1), (100, 1), (101, 2), (0, 0)])
+    def test_started_hundreds(self, count: int, units: int) -> None:
+        trips = Trips("billed", Price(request=0.5, unit=2.0))
+        assert trips.fare("q", ["text"] * count) == (bool(count), units, 0.5 * bool(count) + 2.0 * units)
+
+    def test_what_has_no_price_costs_nothing_that_is_known(self) -> None:
+        assert Trips("dear").fare("q", ["text"]) == (1, None, None)
+
+    def test_tokens_are_estimated(self) -> None:
+        fare = Trips("dear", Price(tokens=10.0)).fare("four", ["12345678", "1234"])
+        assert fare.units is None
+        assert fare.cost == pytest.approx(10.0 * (3 + 2) / 1_000)
+
+    def test_sums(self) -> None:
+        assert Fare(1, 2, 3.0).plus(Fare(1, 1, 0.5)) == Fare(2, 3, 3.5)
+        assert Fare(1, None, 3.0).plus(Fare(1, 1, None)) == Fare(2, None, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        (ScorerSettings(), "cheap"),
+        (ScorerSettings(url=("http://scorer",)), "dear"),
+        (ScorerSettings(url=("tei://scorer",)), "dear"),
+        (ScorerSettings(url=("openai://host/v1?model=m",)), "dear"),
+        (ScorerSettings(url=("cohere://host?model=m",)), "billed"),
+        (ScorerSettings.model_validate({"url": "jina://host?model=m", "price": {"hundred_documents": 1}}), "billed"),
+    ],
+)
+def test_the_kind_goes_by_the_scorer(settings: ScorerSettings, kind: Kind) -> None:
+    assert trips_to(settings, SeededScorer()).kind == kind
