@@ -1,6 +1,6 @@
 """Indexes of this machine, on the CPU and with FAISS as on a GPU, Milvus, and a worker at the other end of a socket,
-over the same documents: the same ids, in the same order up to ties, with the same vectors and scores to the bit. FAISS, with
-its float32 sums, agrees as far as these go."""
+over the same documents: the same ids, in the same order up to ties, with the same vectors and scores to the bit. FAISS,
+with its float32 sums, agrees as far as these go."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
