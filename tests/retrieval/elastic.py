@@ -166,9 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
                 status, answer = self.server.down, {"error": "down"}
             else:
                 lines = [json.loads(line) for line in content.splitlines()]
-                answer = self.server.answer(
-                    self.command, self.path, lines if len(lines) > 1 else next(iter(lines), None)
-                )
+                bulk = self.path.startswith("/_bulk")
+                answer = self.server.answer(self.command, self.path, lines if bulk else next(iter(lines), None))
         except HTTPError as error:
             status, answer = error.code, json.load(error)
         body = json.dumps(answer).encode()

@@ -12,9 +12,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pytest
+from qdrant_client import QdrantClient, models
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import (
@@ -23,14 +25,19 @@ from boundarymorph.errors import (
     InvalidEmbeddings,
     InvalidIndexName,
     InvalidInput,
+    RetrieverFailed,
     UnknownIndex,
 )
 from boundarymorph.retrieval.catalog import Catalog, Index
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
+from boundarymorph.retrieval.stores.qdrant import QdrantStore
+from boundarymorph.retrieval.stores.table import made
 from boundarymorph.retrieval.uploads import parse_array
+from boundarymorph.settings import Attached
 from tests.contract.store import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit
 from tests.patience import PATIENCE
@@ -209,6 +216,74 @@ def test_an_index_without_words_has_none(place: Place) -> None:
     assert (len(found.pool), dict(found.pool.features), list(found.warnings)) == (3, {}, [])
     with pytest.raises(InvalidInput, match="words"):
         index.retrieve(Search("tram", 3, np.ones(4), hybrid=True))
+
+
+def test_a_table_of_others_is_written_if_its_description_says_so(place: Place) -> None:
+    if not place.url:
+        return  # where there are none
+    name = next(names)
+    place.catalog.create(name, encoder=None, dimension=4).upsert([Document("a", "one", "t", {"n": 1})], unit(1, 4))
+    own = place.catalog._of(name)[0]  # type: ignore[attr-defined]
+    table = made(own._store, own._table(name))
+    digest = None if place.name != "milvus" else table.digest  # which has no fields without a value
+
+    def described(**options: Any) -> Index:
+        attached = table.model_copy(update={"digest": digest, **options})
+        return StoreCatalog(own._store, {"theirs": attached}).get("theirs")
+
+    with pytest.raises(InvalidInput, match="or set writable"):
+        described(writable=False).delete(["a"])
+    if place.name == "qdrant":
+        with pytest.raises(RetrieverFailed, match="must be that of the point"):
+            described()
+        return
+    with pytest.raises(RetrieverFailed, match="cannot be writable: it needs one column of JSON"):
+        described(metadata=("title", "text"))
+    index, other = described(), Document("b", "two", metadata={"n": 2})
+    index.upsert([other, Document("a", "new", "t", {"n": 3})], unit(2, 4, seed=1))
+    assert index.documents(["a", "b"]) == {"a": Document("a", "new", "t", {"n": 3}), "b": other}
+    assert len(index.digests(["b", "c"])) == 1
+    if digest is None:
+        assert index.digests(["b"]) == {"b": fingerprint(other)}
+    assert (index.delete(["a", "c"]), index.delete_matching(Filter({"n": 2})), index.count()) == (1, 1, 0)
+
+
+def test_points_of_others_are_written_by_their_ids() -> None:
+    client = QdrantClient(":memory:")
+    client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
+    attached = Attached(table="theirs", title="title", metadata=("metadata",), writable=True)
+    index = StoreCatalog(QdrantStore(client), {"theirs": attached}).get("theirs")
+    kept = [Document("7", "one"), Document(str(UUID(int=5)), "two", "t", {"n": [1]})]
+    index.upsert(kept, unit(2, 4))
+    assert list(index.documents([each.id for each in kept]).values()) == kept
+    assert index.digests(["7"]) == {"7": fingerprint(kept[0])}
+    with pytest.raises(InvalidInput, match="a number or a UUID"):
+        index.check(Document("seven", ""))
+    assert (index.delete(["7", "8"]), index.count()) == (1, 1)
+    client.close()
+
+
+def test_postgres_keeps_no_nul(place: Place) -> None:
+    index = place.catalog.create(next(names), encoder=None, dimension=4)
+    for each in (
+        Document("a", "\0"),
+        Document("a", "", "\0"),
+        Document("\0", ""),
+        Document("a", "", None, {"a": "\0"}),
+    ):
+        if place.name == "pgvector":
+            with pytest.raises(InvalidInput, match="NUL"):
+                index.check(each)
+            with pytest.raises(InvalidInput, match="NUL"):
+                index.upsert([each], unit(1, 4))
+    index.check(Document("a", r"\u0000", metadata={"a": r"\u0000"}))
+    if place.name == "pgvector":
+        assert place.catalog.ensure("a" * 49, encoder=None, dimension=4)
+        with pytest.raises(InvalidInput, match="up to 63 letters"):
+            place.catalog.ensure("a" * 50, encoder=None, dimension=4)
+        with pytest.raises(InvalidInput, match="up to 4,000 dimensions"):
+            place.catalog.ensure("b", encoder=None, dimension=4_001, kind="hnsw")
+        assert place.catalog.create("c", encoder=None, dimension=4_000, kind="hnsw").info.kind == "hnsw"
 
 
 def test_an_upload_that_was_killed_is_taken_up(place: Place) -> None:
