@@ -14,6 +14,7 @@ from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed,
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.stores import qdrant as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.qdrant import APPROXIMATE, QdrantStore
@@ -182,3 +183,12 @@ def test_nobody_is_there() -> None:
         with pytest.raises(RetrieverUnavailable, match="Qdrant"):
             call()
     store.close()
+
+
+def test_without_an_index_all_is_searched(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "EXACT", 1)
+    catalog = StoreCatalog(QdrantStore(client))
+    for kind, said in (("flat", []), ("hnsw", [APPROXIMATE])):
+        index = catalog.create(kind, encoder=None, dimension=4, kind=kind, lexical=False)
+        index.upsert([Document(f"d{n}", "") for n in range(3)], np.eye(4)[:3])
+        assert list(index.retrieve(Search("", 3, [1, 1, 1, 1])).warnings) == said

@@ -1,6 +1,7 @@
 """The contract of stores over collections of others in Milvus, and what is shared by all stores."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.catalog import Index, UnreadableIndex
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -21,7 +24,7 @@ from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.milvus import MilvusStore
 from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from boundarymorph.retrieval.stores.table import guessed
-from boundarymorph.settings import SERVICE, Attached
+from boundarymorph.settings import SERVICE, Attached, Settings
 from tests.contract.store import (
     DIMENSION,
     DOCUMENTS,
@@ -208,3 +211,21 @@ async def test_the_encoder_is_checked_with_a_document(url: str) -> None:
     with pytest.raises(InvalidInput, match="without an encoder"):
         await without.retrieve("probed", search)
     client.close()
+
+
+def test_an_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    settings = Settings(data_directory=tmp_path, stores={"lake": {"url": f"lancedb://{tmp_path / 'lake'}"}})
+    with closing(build_indexes(settings)) as catalogs:
+        catalogs.create("here", encoder=None, dimension=4)
+        catalogs.create("lake/there", encoder=None, dimension=4).upsert([Document("a", "tram")], unit(1, 4))
+        assert [info.name for info in catalogs.list()] == ["here", "lake/there"]
+        assert [catalogs.get(name).count() for name in ("there", "lake/there")] == [1, 1]
+        catalogs.belongings("there").describe("of trams")
+        assert [found.index for found in catalogs.all_belongings()] == ["lake/there"]
+        with closing(build_indexes(settings)) as elsewhere:
+            elsewhere.delete("there")
+            elsewhere.create("lake/there", encoder=None, dimension=4)
+    with closing(build_indexes(settings)) as catalogs:
+        assert list(catalogs.all_belongings()) == []
+        assert catalogs.belongings("there").description() is None

@@ -133,7 +133,11 @@ class StoreCatalog(Catalog):
 
     def all_belongings(self) -> Iterator[Belongings]:
         for folder in sorted(self._directory.glob("*")):
-            yield Belongings(folder, unquote(folder.name.partition("@")[0]), within_index=False)
+            name, made_here, _ = folder.name.partition("@")
+            found = Belongings(folder, unquote(name), within_index=False)
+            with suppress(UnknownIndex):  # of one that was deleted elsewhere
+                if not made_here or self.get(found.index).info.created == unquote(folder.name.partition("@")[2]):
+                    yield found
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -101,6 +102,8 @@ class QdrantStore(Store):
             key for key, of in collection.payload_schema.items() if of.data_type == models.PayloadSchemaType.DATETIME
         ]
         about = (collection.config.metadata or {}).get(ABOUT, "")
+        if parameters.hnsw_config is not None and parameters.hnsw_config.m == 0:  # there is no index
+            attached = attached.model_copy(update={"search": {**attached.search, "exact_up_to": sys.maxsize}})
         return QdrantTable(self.client, attached, parameters.size, using, times, about)
 
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
