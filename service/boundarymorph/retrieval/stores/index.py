@@ -16,14 +16,12 @@ from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Condition, Filter
 from boundarymorph.retrieval.fusion import fused
-from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.pieces import first_piece, in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.stores.times import with_times
-from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings
-from boundarymorph.retrieval.words.beginnings import beginnings
-from boundarymorph.retrieval.words.lexical import PoolWords, words
+from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings, unit_from_halves
+from boundarymorph.retrieval.words.lexical import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 from boundarymorph.text import counted, has_content
 
