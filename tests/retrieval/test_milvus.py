@@ -248,20 +248,24 @@ def test_what_servers_can_do(name: str, lite: bool, halves: bool, text: bool) ->
     assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
 
 
-def test_a_server_that_has_words_finds_by_them(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over milvus-lite, which has the function: the calls are those for a server, the scores of milvus-lite are not."""
     monkeypatch.setattr(Server, "full_text", property(lambda _: True))
-    index = catalog.create("words", encoder=None, dimension=2)
-    turns = np.linspace(0, 1, 30)
-    texts = [f"a tram {n}" if n != 25 else "the one glockenspiel" for n in range(30)]
-    documents = [Document(f"d{n}", text, metadata={"s": str(n % 2)}) for n, text in enumerate(texts)]
-    index.upsert(documents, np.stack([np.cos(turns), np.sin(turns)], axis=1))
-    for filter, expected in ((None, ["d0", "d25"]), ({"s": "1"}, ["d1", "d25"]), ({"s": "0"}, ["d0", "d2"])):
-        search = Search("glockenspiel", 6, np.array([1.0, 0.0]), filter=filter, hybrid=True)
-        found = index.retrieve(search)
-        assert (list(found.pool.ids[:2]), len(found.pool), list(found.warnings)) == (expected, 6, [])
-    catalog.create("none", encoder=None, dimension=2, lexical=False)
-    assert [catalog.get(name).table.words for name in ("words", "none")] == [True, False]
+    monkeypatch.delenv("MILVUS_URL", raising=False)
+    with milvus.embedded(tmp_path) as url:
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url.replace("milvus:", "http:"))))
+        index = catalog.create("words", encoder=None, dimension=2)
+        turns = np.linspace(0, 1, 30)
+        texts = [f"a tram {n}" if n != 25 else "the one glockenspiel" for n in range(30)]
+        documents = [Document(f"d{n}", text, metadata={"s": str(n % 2)}) for n, text in enumerate(texts)]
+        index.upsert(documents, np.stack([np.cos(turns), np.sin(turns)], axis=1))
+        for filter, expected in ((None, ["d0", "d25"]), ({"s": "1"}, ["d1", "d25"]), ({"s": "0"}, ["d0", "d2"])):
+            search = Search("glockenspiel", 6, np.array([1.0, 0.0]), filter=filter, hybrid=True)
+            found = index.retrieve(search)
+            assert (list(found.pool.ids[:2]), len(found.pool), list(found.warnings)) == (expected, 6, [])
+        catalog.create("none", encoder=None, dimension=2, lexical=False)
+        assert [catalog.get(name).table.words for name in ("words", "none")] == [True, False]
+        catalog.close()
 
 
 @pytest.mark.parametrize("numbers", [False, True])
