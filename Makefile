@@ -95,7 +95,7 @@ else ifeq ($(STORE),milvus-killed)
 else ifeq ($(STORE),frameworks)
 	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/retrieval/test_frameworks.py $(OPTIONS)
 else
-	$(PYTEST) tests/retrieval -k "stores or pgvector or lancedb or qdrant or elasticsearch or frameworks" $(OPTIONS)
+	$(PYTEST) tests/retrieval -k "stores or collections or pgvector or lancedb or qdrant or elasticsearch or frameworks" $(OPTIONS)
 endif
 
 test-faults: setup  ## break a running service in every way that docs/monitoring.md lists -> build/faults.md

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.settings import Attached
 
 DIMENSION, SEARCHES, WRITTEN = 384, 7, 5_000
@@ -95,7 +95,7 @@ def _pgvector(documents: list[Document], vectors: Any, words: bool, hnsw: bool) 
             connection.execute("ANALYZE t")
         search: dict[str, Any] = {"exact_up_to": 0} if hnsw else {"exact_up_to": 10**9}
         attached = Attached(table="t", vector="embedding", metadata=("metadata",), words=words, search=search)
-        catalog = AttachedCatalog(PgvectorStore(postgres.url(port), timeout=120), {"t": attached}, schema_seconds=600)
+        catalog = StoreCatalog(PgvectorStore(postgres.url(port), timeout=120), {"t": attached}, schema_seconds=600)
         yield catalog.get("t")
         catalog.close()
 
@@ -114,7 +114,7 @@ def _lancedb(folder: Path, documents: list[Document], vectors: Any, words: bool)
     }
     lancedb.connect(folder).create_table("t", arrow.table(rows))
     attached = Attached(table="t", metadata=("metadata",), words=words, search={"exact_up_to": 10**9})
-    yield AttachedCatalog(LanceStore(str(folder), timeout=120), {"t": attached}, schema_seconds=600).get("t")
+    yield StoreCatalog(LanceStore(str(folder), timeout=120), {"t": attached}, schema_seconds=600).get("t")
 
 
 def _qdrant(documents: list[Document], vectors: Any, words: bool) -> Iterator[Index]:
@@ -133,20 +133,19 @@ def _qdrant(documents: list[Document], vectors: Any, words: bool) -> Iterator[In
         )
         client.upsert("t", points)
     attached = Attached(table="t", metadata=("metadata",), words=words)
-    yield AttachedCatalog(QdrantStore(client), {"t": attached}, schema_seconds=600).get("t")
+    yield StoreCatalog(QdrantStore(client), {"t": attached}, schema_seconds=600).get("t")
     client.close()
 
 
 def _milvus(folder: Path, documents: list[Document], vectors: Any, words: bool) -> Iterator[Index]:
-    from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-    from boundarymorph.retrieval.milvus.connection import MilvusConnection
+    from boundarymorph.retrieval.stores.milvus import MilvusStore
+    from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
     from tests.ports import free_port
     from tests.retrieval import milvus
 
     with milvus.process(folder, port := free_port()):
-        catalog = MilvusCatalog(
-            MilvusConnection(f"http://127.0.0.1:{port}", timeout=120), prefix="t_", schema_seconds=600
-        )
+        store = MilvusStore(MilvusConnection(f"http://127.0.0.1:{port}", timeout=120))
+        catalog = StoreCatalog(store, schema_seconds=600)
         index = catalog.create("t", encoder=None, dimension=DIMENSION, lexical=words)
         for start in range(0, len(documents), WRITTEN):
             index.upsert(documents[start : start + WRITTEN], vectors[start : start + WRITTEN])

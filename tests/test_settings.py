@@ -190,7 +190,7 @@ class TestVariablesThatAreNoSettings:
         [
             ("BOUNDARYMORPH_RATE_LIMITS__KEYS__RAG", "1/second"),
             ("BOUNDARYMORPH_RATE_LIMITS__KEYS", '{"rag": "1/second"}'),
-            ("BOUNDARYMORPH_MILVUS__COLLECTIONS__PAPERS__COLLECTION", "Papers"),
+            ("BOUNDARYMORPH_STORES__MILVUS__INDEXES__PAPERS__COLLECTION", "Papers"),
             ("BOUNDARYMORPH_SCORER_SERVICE_HOST", "10.0.0.1"),  # these are of Kubernetes
             ("BOUNDARYMORPH_SCORER_SERVICE_PORT_HTTP", "80"),
             ("BOUNDARYMORPH_SCORER_PORT", "tcp://10.0.0.1:80"),

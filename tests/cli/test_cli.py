@@ -519,7 +519,8 @@ class TestWhereTheIndexesAre:
         here = said()
         assert here[-2:] == ["few: 1 documents deleted\n", "[['few', '3']]"]
         with embedded(tmp_path / "milvus") as url:
-            monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", url)
+            monkeypatch.setenv("BOUNDARYMORPH_STORES__MILVUS__URL", url)
+            monkeypatch.setenv("BOUNDARYMORPH_INDEX_STORE", "milvus")
             assert said() == here
             assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
             assert listed(run) == []
@@ -528,12 +529,13 @@ class TestWhereTheIndexesAre:
     @pytest.mark.parametrize(
         "command", [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
     )
-    def test_commands_for_local_indexes_say_that_the_indexes_are_in_milvus(
+    def test_commands_for_local_indexes_say_that_the_indexes_are_in_a_store(
         self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("BOUNDARYMORPH_MILVUS__URL", "http://milvus:19530")
+        monkeypatch.setenv("BOUNDARYMORPH_STORES__LAKE__URL", "milvus://milvus:19530")
+        monkeypatch.setenv("BOUNDARYMORPH_INDEX_STORE", "lake")
         line = refused(run("index", *command))
-        assert f"milvus.url is set: the indexes are in Milvus, and `index {command[0]}` is for" in line
+        assert f"index_store is 'lake', and `index {command[0]}` is for indexes on this machine only" in line
 
     @pytest.mark.parametrize(
         "command",

@@ -183,7 +183,8 @@ def test_milvus_is_asked_where_its_operator_puts_it() -> None:
     (milvus,) = (each["metadata"] for each in resources() if each["kind"] == "Milvus")
     (patch,) = documents(KUBERNETES / "components/milvus/retriever.yaml")
     assert (
-        environment(patch)["BOUNDARYMORPH_MILVUS__URL"] == f"http://{milvus['name']}-milvus.{milvus['namespace']}:19530"
+        environment(patch)["BOUNDARYMORPH_STORES__MILVUS__URL"]
+        == f"milvus://{milvus['name']}-milvus.{milvus['namespace']}:19530"
     )
 
 

@@ -64,7 +64,7 @@ def main() -> None:
         running = partial(milvus.server, interpreter, folder / "milvus", port)
         options = ["--scorer-url", stack.enter_context(scorer(folder / "scorer.log")).url]
         with running() as server:
-            options += ["--milvus-url", f"http://127.0.0.1:{port}"]
+            options += ["--store", f"milvus://127.0.0.1:{port}", "--index-store", "milvus"]
             gateway = stack.enter_context(service(folder / "data", *options))
             fill(gateway)
             seen = stack.enter_context(load(gateway.url, request))

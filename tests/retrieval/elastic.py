@@ -45,6 +45,7 @@ class Cluster(ThreadingHTTPServer):
         self.down: int | None = None
         self.pause = 0.0
         self.scrolls: dict[str, list[Any]] = {}
+        self.about: dict[str, Any] = {}  # the `_meta` of mappings, which osmem does not keep
         self._kept: dict[str, Mapping[str, Mapping[str, Any]]] = {}
 
     @property
@@ -61,9 +62,20 @@ class Cluster(ThreadingHTTPServer):
             assert "allow_partial_search_results=false" in parameters
             self.bodies.append(body)
             return self.searched(place, body, scroll="scroll=" in parameters)
+        if method != "GET":
+            self._kept.clear()
+        if method == "PUT":
+            self.about[place.strip("/")] = body["mappings"].pop("_meta")
+            for field in body["mappings"]["properties"].values() if not self.opensearch else ():
+                if field["type"] == "dense_vector":
+                    dimension = field["dims"]
+                    field.clear()
+                    field.update(type="knn_vector", dimension=dimension)
         found = asked(self.behind, method, path, body)
-        if place.endswith("_mapping") and not self.opensearch:
-            for index in found.values():
+        if place.endswith("_mapping"):
+            for name, index in found.items():
+                index["mappings"] |= {"_meta": self.about[name]} if name in self.about else {}
+            for index in found.values() if not self.opensearch else ():
                 for field in index["mappings"].get("properties", {}).values():
                     if field.get("type") == "knn_vector":
                         dimension = field["dimension"]
@@ -125,7 +137,7 @@ class Cluster(ThreadingHTTPServer):
         return field, np.array(script["params"]["query"]), query["script_score"]["query"]
 
     def kept(self, place: str) -> Mapping[str, Mapping[str, Any]]:
-        """The vectors of an index, which does not change but by deletions, by id and field."""
+        """The vectors of an index by id and field, as of the last write."""
         if place not in self._kept:
             (index,) = asked(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
             names = [name for name, of in index["mappings"]["properties"].items() if of.get("type") == "knn_vector"]
@@ -153,7 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.down is not None:
                 status, answer = self.server.down, {"error": "down"}
             else:
-                answer = self.server.answer(self.command, self.path, json.loads(content) if content else None)
+                lines = [json.loads(line) for line in content.splitlines()]
+                bulk = self.path.startswith("/_bulk")
+                answer = self.server.answer(self.command, self.path, lines if bulk else next(iter(lines), None))
         except HTTPError as error:
             status, answer = error.code, json.load(error)
         body = json.dumps(answer).encode()
@@ -163,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = do_DELETE = _do  # noqa: N815
+    do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         pass

@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import IO
 
 from boundarymorph.errors import RetrieverUnavailable
-from boundarymorph.retrieval.milvus.connection import MilvusConnection
-from boundarymorph.settings import MilvusSettings
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-PREFIX = MilvusSettings().prefix
 _PROGRAM = Path(__file__).with_name("milvus_server.py")
 
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[str]:
-    """The URL of a server that holds nothing."""
+    """The URL of a server that holds nothing, as that of a store."""
     if url := os.environ.get("MILVUS_URL"):
-        connection = MilvusConnection(url)
+        connection = MilvusConnection(url.replace("milvus:", "http:"))
         for collection in connection.call("list_collections"):
             connection.call("drop_collection", collection)
         connection.close()
@@ -36,7 +34,7 @@ def embedded(directory: Path) -> Iterator[str]:
 
     server, database, port = start_server_in_thread(str(directory))
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"milvus://127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
         database.close()

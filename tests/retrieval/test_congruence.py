@@ -1,6 +1,6 @@
-"""Indexes of this machine, on the CPU and with FAISS as on a GPU, Milvus with its vectors from there
-and from here, and a worker at the other end of a socket, over the same documents: the same ids, in the same order up to
-ties, with the same vectors and scores to the bit. FAISS, with its float32 sums, agrees as far as these go."""
+"""Indexes of this machine, on the CPU and with FAISS as on a GPU, Milvus, and a worker at the other end of a socket,
+over the same documents: the same ids, in the same order up to ties, with the same vectors and scores to the bit. FAISS,
+with its float32 sums, agrees as far as these go."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,8 +20,6 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.vectors import rounding_error
-from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.connection import MilvusConnection
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection.pool import Pool
@@ -32,11 +30,12 @@ from tests.api.service import on_socket
 from tests.contract.vector_index import unit
 from tests.patience import PATIENCE
 from tests.retrieval import milvus
+from tests.retrieval.engines import indexes
 from tests.retrieval.fakes import SeededEncoder
 from tests.retrieval.test_vector_indexes import mirror
 
 COUNT, DIMENSION = 400, 24
-REMOTE = ("here", "milvus", "milvus, vectors here")  # that are asked through a socket, too
+REMOTE = ("here", "milvus")  # that are asked through a socket, too
 DEPTHS = (1, 100, 10_000)
 FILTERS: list[dict[str, Any] | None] = [
     None,
@@ -71,7 +70,7 @@ def catalogs(tmp_path: Path) -> Iterator[dict[str, Catalog]]:
         made: dict[str, Catalog] = {
             "here": LocalCatalog(tmp_path / "indexes"),
             "faiss": LocalCatalog(tmp_path / "faiss", lambda dimension: mirror(dimension, 100)),
-            "milvus": MilvusCatalog(MilvusConnection(url), prefix=milvus.PREFIX),
+            "milvus": indexes(url, tmp_path / "data"),
         }
         for catalog in made.values():
             catalog.create("many", encoder=None, dimension=DIMENSION, lexical=False)

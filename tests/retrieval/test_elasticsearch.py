@@ -13,7 +13,7 @@ from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed,
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.elasticsearch import ElasticsearchStore
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
@@ -62,7 +62,7 @@ class TestWhole(ReadOnly, StoreContract):
             for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
         }
         fill(server.behind, "tales", {"vector": VECTOR}, rows)
-        return AttachedCatalog(store(server), {}).get("tales")
+        return StoreCatalog(store(server), {}).get("tales")
 
 
 class TestFields(ReadOnly, StoreContract):
@@ -80,7 +80,7 @@ class TestFields(ReadOnly, StoreContract):
         }
         fill(server.behind, "fields", properties | {"price": {"type": "double"}}, rows)
         attached = Attached(table="fields", text="body", title="head", vector="dense", search={"window": 7})
-        return AttachedCatalog(store(server), {"mine": attached}).get("mine")
+        return StoreCatalog(store(server), {"mine": attached}).get("mine")
 
 
 class TestTimes(Times):
@@ -94,7 +94,7 @@ class TestTimes(Times):
         vector = {"vector": [1.0, 0.5], "text": "tram"}
         rows: dict[str, Any] = {id: {**vector, "at": at} for id, at in times.items()} | {"none": vector}
         fill(server.behind, "timed", {"vector": {**VECTOR, "dimension": 2}}, rows)
-        return AttachedCatalog(store(server), {"mine": Attached(table="timed")}).get("mine")
+        return StoreCatalog(store(server), {"mine": Attached(table="timed")}).get("mine")
 
 
 @pytest.fixture
@@ -133,13 +133,13 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
 def test_filters_mean_the_same_where_the_server_reads_values_differently(
     server: Cluster, small: str, filter: dict[str, Any], ids: list[str]
 ) -> None:
-    index = AttachedCatalog(store(server), {}).get(small)
+    index = StoreCatalog(store(server), {}).get(small)
     assert sorted(index.retrieve(Search("", 9, QUERIES[0], filter=filter)).pool.ids) == ids
 
 
 def test_a_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> None:
     described = Attached(table=small, vector="embedding", search={"exact_up_to": 2})
-    catalog = AttachedCatalog(store(server), {"mine": described})
+    catalog = StoreCatalog(store(server), {"mine": described})
     found = catalog.get("mine").retrieve(Search("tram", 2, QUERIES[0], hybrid=True))
     assert "may miss some" in found.warnings[0]
     assert any("knn" in body or "knn" in body["query"] for body in server.bodies)
@@ -151,7 +151,7 @@ def test_a_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> 
 
 @pytest.mark.servers
 def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> None:
-    catalog = AttachedCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
+    catalog = StoreCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")
     assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidate has no text"]
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
@@ -165,7 +165,7 @@ def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> Non
     ):
         attached = Attached(**{"table": small, "vector": "embedding", **wrong})
         with pytest.raises(RetrieverFailed, match=said):
-            AttachedCatalog(store(server), {"mine": attached}).get("mine")
+            StoreCatalog(store(server), {"mine": attached}).get("mine")
     for status, kind in ((401, RetrieverFailed), (429, RetrieverUnavailable), (503, RetrieverUnavailable)):
         server.down = status
         with pytest.raises(kind, match=f"answered {status}"):

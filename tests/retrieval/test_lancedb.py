@@ -17,7 +17,7 @@ from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed,
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.lancedb import APPROXIMATE, LanceStore
 from boundarymorph.settings import Attached
@@ -66,7 +66,7 @@ class TestText(ReadOnly, StoreContract):
     @classmethod
     def index(cls, tmp_path_factory: pytest.TempPathFactory) -> Index:
         fill(folder := tmp_path_factory.mktemp("lance"), "tales", DOCUMENTS, text=True, type=arrow.float16())
-        return AttachedCatalog(LanceStore(str(folder)), {}).get("tales")
+        return StoreCatalog(LanceStore(str(folder)), {}).get("tales")
 
 
 class TestTyped(ReadOnly, StoreContract):
@@ -78,7 +78,7 @@ class TestTyped(ReadOnly, StoreContract):
     @classmethod
     def index(cls, tmp_path_factory: pytest.TempPathFactory) -> Index:
         fill(folder := tmp_path_factory.mktemp("lance"), "tales", TYPED).create_index("text", config=FTS())
-        return AttachedCatalog(LanceStore(str(folder)), {}).get("tales")
+        return StoreCatalog(LanceStore(str(folder)), {}).get("tales")
 
 
 class TestColumns(StoreContract):
@@ -94,7 +94,7 @@ class TestColumns(StoreContract):
         for name in dict.fromkeys(name for each in COLUMNS for name in each.metadata):
             table = table.append_column(name, [[each.metadata.get(name) for each in COLUMNS]])
         lancedb.connect(folder).create_table("columns", table)
-        return AttachedCatalog(LanceStore(str(folder)), {"mine": Attached(table="columns", title="title")}).get("mine")
+        return StoreCatalog(LanceStore(str(folder)), {"mine": Attached(table="columns", title="title")}).get("mine")
 
 
 def pairs(rows: list[list[float]]) -> arrow.Array:
@@ -104,7 +104,7 @@ def pairs(rows: list[list[float]]) -> arrow.Array:
 def only(folder: Path, columns: dict[str, Any]) -> StoreIndex:
     """The index over the only table there."""
     lancedb.connect(folder).create_table("only", arrow.table(columns))
-    return AttachedCatalog(LanceStore(str(folder)), {}).get("only")
+    return StoreCatalog(LanceStore(str(folder)), {}).get("only")
 
 
 class TestTimes(Times):
@@ -192,7 +192,7 @@ def test_vectors_without_a_direction_cost_nothing_but_themselves(tmp_path: Path,
     columns = {"id": ["good", "infinite", "zero", "huge"], "text": ["tram"] * 4, "vector": vectors}
     lancedb.connect(tmp_path).create_table("t", arrow.table(columns))
     attached = Attached(table="t", distance=distance)
-    found = AttachedCatalog(LanceStore(str(tmp_path)), {"t": attached}).get("t").retrieve(Search("", 9, [1.0, 0.5]))
+    found = StoreCatalog(LanceStore(str(tmp_path)), {"t": attached}).get("t").retrieve(Search("", 9, [1.0, 0.5]))
     left = {"good", "huge"} if type == arrow.float16() else {"good"}
     assert left - {"huge"} <= set(found.pool.ids) <= left
     assert all("left out" in warning for warning in found.warnings)
@@ -208,7 +208,7 @@ def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
     table = lancedb.connect(tmp_path).create_table("t", arrow.table({"id": ids, "text": ids, "vector": column}))
     table.create_index("vector", config=IvfFlat(distance_type="cosine", num_partitions=4))
     search = {"exact_up_to": 10, "nprobes": 4}
-    catalog = AttachedCatalog(
+    catalog = StoreCatalog(
         LanceStore(str(tmp_path)), {"a": Attached(table="t", search=search), "exact": Attached(table="t")}
     )
     found, exact = (catalog.get(name).retrieve(Search("", 500, np.ones(DIMENSION))) for name in ("a", "exact"))
@@ -218,7 +218,7 @@ def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:
     table = fill(tmp_path, "tales", TYPED)
-    catalog = AttachedCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
+    catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
     index = catalog.get("mine")
     table.update(where="id = 'plain'", values={"text": ""})
     table.update(where="id = 'a b'", values={"vector": [0.0] * DIMENSION})
@@ -233,7 +233,7 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:
     for wrong, said in (({"text": "body"}, "no column 'body'"), ({"vector": "text"}, "holds no vectors")):
         attached = Attached(**{"table": "tales", **wrong})
         with pytest.raises(RetrieverFailed, match=said):
-            AttachedCatalog(LanceStore(str(tmp_path)), {"mine": attached}).get("mine")
+            StoreCatalog(LanceStore(str(tmp_path)), {"mine": attached}).get("mine")
     table.delete("true")
     with pytest.raises(EmptyIndex):
         index.retrieve(Search("", 5, QUERIES[0]))
@@ -247,7 +247,7 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:
 
 def test_what_others_write_is_seen(tmp_path: Path) -> None:
     table = fill(tmp_path, "tales", TYPED[:10])
-    index = AttachedCatalog(LanceStore(str(tmp_path)), {}).get("tales")
+    index = StoreCatalog(LanceStore(str(tmp_path)), {}).get("tales")
     assert len(index.retrieve(Search("", 50, QUERIES[0])).pool) == 10
     table.delete("id = 'plain'")
     assert "plain" not in index.retrieve(Search("", 50, QUERIES[0])).pool.ids
@@ -258,6 +258,6 @@ def test_ids_that_are_numbers(tmp_path: Path) -> None:
     column = arrow.array([[1.0, 0.0], [0.0, 1.0]], arrow.list_(arrow.float32(), 2))
     rows = {"id": [7, -3], "text": ["tram", None], "vector": column}
     lancedb.connect(tmp_path).create_table("t", arrow.table(rows))
-    index = AttachedCatalog(LanceStore(str(tmp_path)), {}).get("t")
+    index = StoreCatalog(LanceStore(str(tmp_path)), {}).get("t")
     assert index.retrieve(Search("tram", 2, [1.0, 0.1])).pool.ids == ["7", "-3"]
     assert index.documents(["x", "07", "-3", "9" * 30]) == {"-3": Document("-3", "")}

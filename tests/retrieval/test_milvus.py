@@ -1,127 +1,88 @@
-"""Indexes in Milvus: the Retriever contract, what is kept and told of documents, names, limits and other processes."""
+"""Milvus as a store: collections of others, answers in parts, words, and what its servers can do."""
+
+from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
-from pymilvus import DataType
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import (
     CorruptIndex,
-    EmptyIndex,
     IndexConflict,
     InvalidConfiguration,
-    InvalidEmbeddings,
-    InvalidIndexName,
     InvalidInput,
     LimitExceeded,
-    RetrieverUnavailable,
-    UnknownIndex,
+    RetrieverFailed,
 )
 from boundarymorph.retrieval.catalog import UnreadableIndex
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.ingestion import ingest
-from boundarymorph.retrieval.milvus import collection as collections
-from boundarymorph.retrieval.milvus.catalog import DIMENSIONS, MilvusCatalog, _schema
-from boundarymorph.retrieval.milvus.collection import Consistency, quoted
-from boundarymorph.retrieval.milvus.connection import MilvusConnection, Server
-from boundarymorph.retrieval.milvus.index import MAX_ID_BYTES, MAX_JSON_BYTES, MAX_TERMS, MAX_TEXT_BYTES, MilvusIndex
-from boundarymorph.retrieval.milvus.structures import KINDS, Structures
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array
-from tests.contract.retriever import DOCUMENTS, RetrieverContract
+from boundarymorph.retrieval.stores import milvus as stores
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
+from boundarymorph.retrieval.stores.milvus import MilvusStore, MilvusTable
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, Server
+from boundarymorph.retrieval.stores.table import made
+from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.vector_index import names, unit
 from tests.retrieval import milvus
-from tests.retrieval.fakes import SeededEncoder
+from tests.stateful.profile import times
 
+names_of_collections = (f"Papers{number}" for number in itertools.count())
 prefixes = (f"test{number}_" for number in itertools.count())
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
-        yield url
+        yield url.replace("milvus:", "http:")
 
 
 @pytest.fixture
-def prefix() -> str:
+def catalog(url: str) -> Iterator[StoreCatalog]:
     """Each test has its own collections in the one server."""
-    return next(prefixes)
-
-
-@pytest.fixture
-def catalog(url: str, prefix: str) -> Iterator[MilvusCatalog]:
-    catalog = MilvusCatalog(MilvusConnection(url), prefix=prefix)
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=next(prefixes))
     yield catalog
     catalog.close()
 
 
-class TestMilvus(RetrieverContract):
-    @pytest.fixture
-    async def retriever(self, catalog: MilvusCatalog) -> AsyncIterator[IndexRetriever]:
-        encoder = SeededEncoder()
-        vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
-        catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
-        catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
-        catalog.create("empty", encoder=encoder.name, dimension=encoder.dimension)
-        catalog.create("foreign", encoder="other-encoder", dimension=4).upsert([Document("x", "")], np.ones((1, 4)))
-        retriever = IndexRetriever(catalog, encoder)
-        yield retriever
-        await retriever.close()
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_pools_beyond_one_answer(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """By pages where there is much more, all at once where there is little more, and with a filter."""
+    assert stores.SEARCH_LIMIT == 16_384
+    documents = [Document(id, "", metadata={"third": n % 3 == 0, "s": str(n % 3)}) for n, id in enumerate(names(120))]
+    catalog.create("a", encoder=None, dimension=4, kind=kind, lexical=False).upsert(documents, unit(120, 4))
+    assert catalog.describe("a").kind == kind
+    whole = catalog.get("a").retrieve(Search("", 120, np.ones(4))).pool
+    monkeypatch.setattr(stores, "SEARCH_LIMIT", 20)
+    for answer_bytes in (stores.ANSWER_BYTES, 16 * 7):
+        monkeypatch.setattr(stores, "ANSWER_BYTES", answer_bytes)
+        index = catalog.get("a")
+        for depth in (20, 21, 50, 59, 61, 119, 120, 10_000):
+            found = index.retrieve(Search("", depth, np.ones(4)))
+            assert (list(found.pool.ids), list(found.warnings)) == (list(whole.ids[:depth]), []), depth
+            np.testing.assert_array_equal(found.pool.embeddings, whole.embeddings[:depth])
+    thirds = [id for id in whole.ids if int(id[1:]) % 3 == 0]
+    for filter, expected in (({"s": "0"}, thirds), ({"third": True}, thirds), ({"third": "1"}, [])):
+        for depth in (25, 38, 1_000):
+            assert list(index.retrieve(Search("", depth, np.ones(4), filter=filter)).pool.ids) == expected[:depth]
 
 
-ODD = [
-    "plain",
-    "q\"uo'te",
-    "back\\slash",
-    "new\nline\r\ttab",
-    "ünïcode 漢字 🙂",
-    "\x01\x7f",
-    "%{x} [1] or true",
-    "x" * 512,
-    "🙂" * 512,
-]
-
-
-def test_documents_come_back_as_they_were(catalog: MilvusCatalog) -> None:
-    index = catalog.create("odd", encoder=None, dimension=4)
-    documents = [Document(id, f"text of {id}\0", title=None if n % 2 else id) for n, id in enumerate(ODD)]
-    metadata = {"n": 2**64 - 1, "f": 0.1, "t": [1, None, {"ä.b": []}], "s": "a\0b", "": {"x": True}, "d": {}}
-    documents.append(Document("full", "", title="", metadata=metadata))
-    index.upsert(documents, unit(len(documents), 4), [bytes([n]) * 16 for n in range(len(documents))])
-    ids = [document.id for document in documents]
-    assert list(index.documents([*reversed(ids), "unknown"]).values()) == documents[::-1]
-    assert index.characters([*ids, "unknown"]) == {d.id: len(d.text) + len(d.title or "") for d in documents}
-    assert index.digests([*ids, "unknown"]) == {id: bytes([n]) * 16 for n, id in enumerate(ids)}
-    assert index.count() == len(ids)
-    assert set(index.retrieve(Search("", 100, np.ones(4))).pool.ids) == set(ids)
-    assert index.delete([*ids[:-1], "unknown", ids[0]]) == len(ids) - 1
-    assert index.delete(ids[:-1]) == 0
-    assert index.retrieve(Search("", 100, np.ones(4))).pool.ids == ["full"]
-    assert (index.documents([]), index.characters([]), index.digests([]), index.delete([])) == ({}, {}, {}, 0)
-    index.upsert([], np.empty((0, 4)))
-
-
-def test_the_later_of_one_call_wins_and_an_upsert_replaces(catalog: MilvusCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=4)
-    index.upsert([Document("a", "first"), Document("b", ""), Document("a", "second")], np.eye(4)[:3])
-    assert (index.count(), index.documents(["a"])["a"].text) == (2, "second")
-    assert index.retrieve(Search("", 1, [0, 0, 1, 0])).pool.ids == ["a"]
-    index.upsert([Document("a", "third")], np.eye(4)[3:])
-    found = index.retrieve(Search("", 1, [0, 0, 0, 1])).pool
-    assert (found.ids, found.scores.tolist(), index.documents(["a"])["a"].text) == (["a"], [1.0], "third")
-
-
-def test_more_than_one_request_holds(catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collections, "IDS_AT_A_TIME", 7)
-    monkeypatch.setattr(collections, "REQUEST_BYTES", 7 * (4 * 4 + collections.ROW_BYTES))
-    monkeypatch.setattr("boundarymorph.retrieval.milvus.index.TEXTS_AT_A_TIME", 7)
+def test_more_than_one_request_holds(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "IDS_AT_A_TIME", 7)
+    monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
+    monkeypatch.setattr(stores, "TEXTS_AT_A_TIME", 7)
     index = catalog.create("many", encoder=None, dimension=4)
     index.upsert([Document(id, f"text {id}") for id in names(50)], unit(50, 4))
     assert list(index.documents(names(50))) == names(50)
@@ -130,193 +91,67 @@ def test_more_than_one_request_holds(catalog: MilvusCatalog, monkeypatch: pytest
     assert set(index.retrieve(Search("", 100, np.ones(4))).pool.ids) == set(names(10, 40))
 
 
-def test_a_call_that_is_refused_writes_nothing(catalog: MilvusCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=4)
-    good = Document("good", "text")
-    for vectors in (np.zeros((2, 4)), np.full((2, 4), np.nan), unit(2, 5), unit(1, 4)):
-        with pytest.raises(InvalidEmbeddings):
-            index.upsert([good, Document("other", "")], vectors)
-    with pytest.raises(InvalidInput, match="'other'"):
-        index.upsert([good, Document("other", "", metadata={"x": object()})], unit(2, 4), [b"", b""])
-    assert index.count() == 0
-
-
 @pytest.mark.parametrize(
     ("most", "over", "what"),
     [
-        (Document("i" * MAX_ID_BYTES, ""), Document("i" * (MAX_ID_BYTES + 1), ""), "id"),
-        (Document("a", "ä" * (MAX_TEXT_BYTES // 2)), Document("b", "ä" * (MAX_TEXT_BYTES // 2 + 1)), "text"),
-        (Document("a", "", "t" * MAX_TEXT_BYTES), Document("b", "", "t" * (MAX_TEXT_BYTES + 1)), "title"),
+        (Document("i" * stores.MAX_ID_BYTES, ""), Document("i" * (stores.MAX_ID_BYTES + 1), ""), "id"),
+        (Document("a", "ä" * 32_767 + "a"), Document("a", "ä" * 32_768), "text"),
+        (Document("a", "", "t" * stores.MAX_BYTES), Document("a", "", "t" * (stores.MAX_BYTES + 1)), "title"),
         (
-            Document("a", "", metadata={"": [" " * (MAX_JSON_BYTES - 9)]}),
-            Document("b", "", metadata={"": [" " * (MAX_JSON_BYTES - 8)]}),
-            "metadata",
-        ),
-        (
-            Document("a", "", metadata={"n": list(range(MAX_TERMS - 2))}),
-            Document("b", "", metadata={"n": list(range(MAX_TERMS - 1))}),
+            Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 8)}),
+            Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 7)}),
             "metadata",
         ),
     ],
 )
-def test_limits_of_milvus(catalog: MilvusCatalog, most: Document, over: Document, what: str) -> None:
+def test_what_milvus_cannot_hold_is_refused(catalog: StoreCatalog, most: Document, over: Document, what: str) -> None:
     index = catalog.create("a", encoder=None, dimension=4)
     with pytest.raises(LimitExceeded, match=f"the {what} of"):
-        index.upsert([most, over], unit(2, 4))
-    assert index.count() == 0
-    with pytest.raises(LimitExceeded, match=f"the {what} of"):
         index.check(over)
+    with pytest.raises(LimitExceeded, match=f"the {what} of"):
+        index.upsert([over], unit(1, 4))
+    assert index.count() == 0
     index.check(most)
     index.upsert([most], unit(1, 4))
     assert list(index.documents([most.id]).values()) == [most]
 
 
-async def test_what_milvus_cannot_hold_is_a_bad_line(catalog: MilvusCatalog) -> None:
-    async def upload() -> AsyncIterator[ParsedDocument | BadLine]:
-        for line, length in enumerate((3, MAX_TEXT_BYTES + 1, 5), start=1):
-            yield ParsedDocument(line, Document(f"d{line}", "t" * length), unit(1, 4)[0].astype(np.float32))
-
-    index = catalog.create("a", encoder=None, dimension=4)
-    with pytest.raises(InvalidInput, match="line 2: the text of 'd2'"):
-        await ingest(index, None, upload(), strict=True)
-    assert index.count() == 0
-    report = await ingest(index, None, upload())
-    assert (report.added, report.skipped, [bad.line for bad in report.problems]) == (2, 1, [2])
-    assert index.count() == 2
-
-
-def test_pools_beyond_one_answer(catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By pages where there is much more, all at once where there is little more, and with a filter."""
-    assert collections.SEARCH_LIMIT == 16_384
-    metadata = [{"third": n % 3 == 0} for n in range(120)]
-    documents = [Document(id, "", metadata=row) for id, row in zip(names(120), metadata, strict=True)]
-    catalog.create("a", encoder=None, dimension=4, lexical=False).upsert(documents, unit(120, 4))
-    whole = catalog.get("a").retrieve(Search("", 120, np.ones(4))).pool
-    for module in ("collection", "index"):
-        monkeypatch.setattr(f"boundarymorph.retrieval.milvus.{module}.SEARCH_LIMIT", 20)
-    index = catalog.get("a")
-    for depth in (20, 21, 50, 59, 61, 119, 120, 10_000):
-        found = index.retrieve(Search("", depth, np.ones(4)))
-        assert (list(found.pool.ids), list(found.warnings)) == (list(whole.ids[:depth]), []), depth
-        np.testing.assert_array_equal(found.pool.embeddings, whole.embeddings[:depth])
-    thirds = [id for id in whole.ids if int(id[1:]) % 3 == 0]
-    for filter, expected in (({"third": True}, thirds), ({"third": 1}, [])):
-        for depth in (25, 38, 1_000):
-            assert list(index.retrieve(Search("", depth, np.ones(4), filter=filter)).pool.ids) == expected[:depth]
-
-
-def test_vectors_that_are_too_many_for_one_answer(catalog: MilvusCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = catalog.create("a", encoder=None, dimension=8)
-    index.upsert([Document(id, "") for id in names(100)], unit(100, 8))
-    whole = index.retrieve(Search("", 90, np.ones(8))).pool
-    for module in ("index", "collection"):
-        monkeypatch.setattr(f"boundarymorph.retrieval.milvus.{module}.ANSWER_BYTES", 32 * 7)
-    parts = index.retrieve(Search("", 90, np.ones(8))).pool
-    assert parts.ids == whole.ids
-    np.testing.assert_array_equal(parts.embeddings, whole.embeddings)
-    np.testing.assert_array_equal(parts.scores, whole.scores)
-
-
-def test_filters_that_nothing_passes_and_hybrid(catalog: MilvusCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=4)
-    with pytest.raises(EmptyIndex):
-        index.retrieve(Search("", 5, np.ones(4), filter={"a": 1}))
-    index.upsert([Document("x", "", metadata={"a": 2})], unit(1, 4))
-    assert len(index.retrieve(Search("", 5, np.ones(4), filter={"a": 1})).pool) == 0
-    without = catalog.create("b", encoder=None, dimension=4, lexical=False)
-    with pytest.raises(InvalidInput, match="keeps no words"):
-        without.retrieve(Search("", 5, np.ones(4), hybrid=True))
-    with pytest.raises(InvalidInput, match="depth"):
-        index.retrieve(Search("", 0, np.ones(4)))
-
-
-async def test_uploads_cost_what_has_changed(catalog: MilvusCatalog) -> None:
-    encoder = SeededEncoder()
-    index = catalog.create("a", encoder=encoder.name, dimension=encoder.dimension)
-    first = b'[{"id":"a","text":"one"},{"id":"b","text":"two","metadata":{"n":[1]}},{"id":"a","text":"three"}]'
-    report = await ingest(index, encoder, parse_array(first, 32))
-    assert (report.added, report.superseded) == (2, 1)
-    second = b'[{"id":"a","text":"three"},{"id":"b","text":"two","metadata":{"n":[2]}}]'
-    report = await ingest(index, encoder, parse_array(second, 32))
-    assert (report.unchanged, report.updated, encoder.encoded) == (1, 1, ["three", "two", "two"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_creating_describing_and_deleting(catalog: MilvusCatalog, url: str, prefix: str, kind: str) -> None:
-    other = MilvusCatalog(MilvusConnection(url), prefix=prefix)
-    assert (catalog.list(), catalog.exists("a.b-c_d")) == ([], False)
-    index = catalog.create("a.b-c_d", encoder="e", dimension=4, kind=kind)
-    index.upsert([Document(id, "") for id in names(200)], unit(200, 4))
-    assert len(index.retrieve(Search("", 150, np.ones(4))).pool) == 150
-    assert catalog.create("a.b-c_d", encoder="e", dimension=4) is index
-    catalog.create("a", encoder=None, dimension=2)
-    described = other.describe("a.b-c_d")
-    assert (described.name, described.count, described.dimension) == ("a.b-c_d", 200, 4)
-    assert (described.encoder, described.kind, described.created) == ("e", kind, index.info.created)
-    assert [info.name for info in other.list()] == ["a", "a.b-c_d"]
-    for encoder, dimension, wanted in (("f", 4, kind), ("e", 5, kind), ("e", 4, {"flat": "hnsw"}.get(kind, "flat"))):
-        with pytest.raises(IndexConflict):
-            other.create("a.b-c_d", encoder=encoder, dimension=dimension, kind=wanted)
-    other.delete("a.b-c_d")
-    with pytest.raises(UnknownIndex):
-        index.retrieve(Search("", 1, np.ones(4)))  # known to this catalog until it fails
-    for call in (catalog.get, catalog.describe, catalog.delete, other.get):
-        with pytest.raises(UnknownIndex, match=r"a\.b-c_d"):
-            call("a.b-c_d")
-    with pytest.raises(UnknownIndex):
-        index.count()
-    catalog.create("a.b-c_d", encoder=None, dimension=4)
-    assert other.get("a.b-c_d").info.encoder is None
-    with pytest.raises(EmptyIndex):
-        other.get("a.b-c_d").retrieve(Search("", 1, np.ones(4)))
-    other.close()
-
-
 def test_of_two_that_make_one_index_one_is_told_that_it_did(
-    catalog: MilvusCatalog, url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+    catalog: StoreCatalog, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = MilvusCatalog(MilvusConnection(url), prefix=prefix)
-    looks = iter([False])
-    exists = other.exists
-    monkeypatch.setattr(other, "exists", lambda name: next(looks, None) is None and exists(name))
+    other = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=catalog._prefix)
+    looks: Iterator[tuple[frozenset[str], dict[str, Any]]] = iter([(frozenset(), {})])
+    tables = other._tables
+    monkeypatch.setattr(other, "_tables", lambda **options: next(looks, None) or tables(**options))
     assert catalog.ensure("a", encoder=None, dimension=4)
-    assert not catalog.ensure("a", encoder=None, dimension=4)
     assert not other.ensure("a", encoder=None, dimension=4)  # it saw none when it looked
+    with pytest.raises(IndexConflict):
+        other.ensure("a", encoder=None, dimension=4, kind="hnsw")
     other.close()
 
 
-def test_what_cannot_be_created(catalog: MilvusCatalog) -> None:
-    for name in ("", "A", "a/b", "_a", "a" * 65, "ä"):
-        for call in (catalog.get, catalog.exists, catalog.delete):
-            with pytest.raises(InvalidIndexName):
-                call(name)
-    for dimension in (0, DIMENSIONS[0] - 1, DIMENSIONS[-1] + 1):
-        with pytest.raises(InvalidInput, match="dimensions"):
-            catalog.create("a", encoder=None, dimension=dimension)
-    with pytest.raises(InvalidInput, match="diskann or autoindex"):
-        catalog.create("a", encoder=None, dimension=4, kind="sq8")
-    assert catalog.list() == []
-
-
-def test_an_interrupted_creation_is_taken_up(catalog: MilvusCatalog) -> None:
-    catalog._build("a", None, 4, "flat", lexical=False)
+def test_an_interrupted_creation_is_taken_up(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(MilvusStore, "_index", lambda *_, **__: None)
+        catalog._store.create(catalog._table("a"), 4, "flat", made_about(), lexical=True)
     index = catalog.create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "")], unit(1, 4))
-    assert index.retrieve(Search("", 5, np.ones(4))).pool.ids == ["x"]
-    catalog._build("a", None, 4, "flat", lexical=False)  # as another process would a moment later
-    assert index.count() == 1
+    assert list(index.retrieve(Search("", 5, np.ones(4))).pool.ids) == ["x"]
 
 
-def test_collections_of_others_are_left_alone(catalog: MilvusCatalog, url: str, prefix: str) -> None:
-    other = MilvusCatalog(MilvusConnection(url), prefix=f"{prefix}other_")
+def made_about() -> str:
+    return orjson.dumps({"encoder": None, "created": "now", "kind": "flat", "lexical": True}).decode()
+
+
+def test_collections_of_others_are_left_alone(catalog: StoreCatalog, url: str) -> None:
+    other = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=f"{catalog._prefix}other_")
     other.create("theirs", encoder=None, dimension=4)
-    assert catalog.list() == []
-    connection = MilvusConnection(url)
-    connection.call("create_collection", f"{prefix}mine", dimension=4)
-    with pytest.raises(CorruptIndex, match=r"--store milvus"):
+    assert "theirs" not in {index.name for index in catalog.list()}
+    schema = stores._schema(4, halves=False, words=False)
+    MilvusConnection(url).call("create_collection", f"{catalog._prefix}mine", schema=schema)
+    with pytest.raises(CorruptIndex, match=r"stores\.NAME\.prefix"):
         catalog.get("mine")
-    assert [type(index) for index in catalog.list()] == [UnreadableIndex]
-    connection.close()
+    assert [type(index) for index in catalog.list() if index.name == "mine"] == [UnreadableIndex]
     other.close()
 
 
@@ -325,133 +160,267 @@ def test_urls(tmp_path: Path) -> None:
         with pytest.raises(InvalidConfiguration) as raised:
             MilvusConnection(url)
         assert "secret" not in str(raised.value)
+    for text, url, database, consistency in (
+        ("milvus://h:1", "http://h:1", "", "strong"),
+        ("milvuss://h:1/rag?consistency=bounded", "https://h:1", "rag", "bounded"),
+        (f"milvus://{tmp_path}/a.db", f"{tmp_path}/a.db", "", "strong"),
+    ):
+        store = MilvusStore.connect(StoreSettings(url=SecretStr(text), api_key=SecretStr("root:secret")))
+        connection = store._connection
+        assert (connection.url, connection._database, store._consistency) == (url, database, consistency)
+        assert connection._token == "root:secret"
+    for wrong in ("milvus://h?consistency=some", "milvus://h?level=strong"):
+        with pytest.raises(InvalidConfiguration, match="only the option consistency: strong, session"):
+            MilvusStore.connect(StoreSettings(url=SecretStr(wrong)))
 
 
 def test_a_file(tmp_path: Path) -> None:
-    """milvus-lite in this process, through the same code."""
-    catalog = MilvusCatalog(MilvusConnection(str(tmp_path / "milvus.db")), prefix=milvus.PREFIX)
-    index = catalog.create("a", encoder=None, dimension=4)
+    store = MilvusStore.connect(StoreSettings(url=SecretStr(f"milvus://{tmp_path}/milvus.db")))
+    index = StoreCatalog(store).create("a", encoder=None, dimension=4)
     index.upsert([Document("x", "text")], unit(1, 4))
-    assert index.retrieve(Search("", 5, np.ones(4))).pool.ids == ["x"]
-    catalog.close()
-
-
-@pytest.mark.parametrize("text", ODD)
-def test_quoted_strings_have_no_way_out(text: str) -> None:
-    inner = quoted(text)[1:-1]
-    assert "\n" not in inner and "\r" not in inner
-    assert '"' not in inner.replace("\\\\", "").replace('\\"', "")
-
-
-def test_an_index_in_use_is_described_once_in_a_while(url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, asked = 0.0, []
-    connection, other = MilvusConnection(url), MilvusCatalog(MilvusConnection(url), prefix=prefix)
-    catalog = MilvusCatalog(connection, prefix=prefix, schema_seconds=5, clock=lambda: now)
-    catalog.create("a", encoder=None, dimension=4).upsert([Document("x", "text")], unit(1, 4))
-    call = connection.call
-
-    def counted(method: str, *args: Any, **options: Any) -> Any:
-        asked.append(method)
-        return call(method, *args, **options)
-
-    monkeypatch.setattr(connection, "call", counted)
-    for _ in range(3):
-        catalog.get("a").retrieve(Search("", 1, np.ones(4)))
-        catalog.get("a").documents(["x"])
-    assert "describe_collection" not in asked
-    now = 5.0
-    for _ in range(3):
-        catalog.get("a")
-    assert asked.count("describe_collection") == 1
-    # Another process makes it anew, of other vectors: the first call fails, and the next knows.
-    other.delete("a")
-    other.create("a", encoder=None, dimension=6).upsert([Document("y", "text")], unit(1, 6))
-    with pytest.raises((RetrieverUnavailable, InvalidEmbeddings)):
-        catalog.get("a").retrieve(Search("", 1, np.ones(4)))
-    assert catalog.get("a").retrieve(Search("", 1, np.ones(6))).pool.ids == ["y"]
-    other.delete("a")
-    with pytest.raises(UnknownIndex):
-        catalog.get("a").retrieve(Search("", 1, np.ones(6)))
-    with pytest.raises(UnknownIndex, match="'a'"):
-        catalog.get("a")
-    catalog.close()
-    other.close()
+    assert index.documents(["x"])["x"].text == "text"
+    store.close()
 
 
 @pytest.mark.parametrize("consistency", ["strong", "session", "bounded", "eventually"])
-def test_consistency_is_of_searches(url: str, prefix: str, consistency: Consistency) -> None:
-    catalog = MilvusCatalog(MilvusConnection(url), prefix=prefix, consistency=consistency)
-    index = catalog.create("a", encoder=None, dimension=4)
+def test_consistency_is_of_searches(url: str, consistency: str) -> None:
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url), consistency), prefix=next(prefixes))
+    catalog.create("a", encoder=None, dimension=4)
     asked: list[str] = []
-    assert isinstance(index, StoreIndex) and isinstance(index.table, MilvusIndex)
-    collection = index.table._collection
-    loaded = collection._loaded
+    index = catalog.get("a")
+    table = index.table
+    assert isinstance(table, MilvusTable)
+    loaded = table._loaded
 
     def watched(method: str, **options: Any) -> Any:
         asked.append(options["consistency_level"])
         return loaded(method, **options)
 
-    collection._loaded = watched  # type: ignore[method-assign]
+    table._loaded = watched  # type: ignore[method-assign]
     index.upsert([Document("x", "")], unit(1, 4), [b"digest"])
     assert (index.digests(["x"]), asked) == ({"x": b"digest"}, ["Strong"])  # what decides about writing
     asked.clear()
     assert index.documents(["x"]).keys() <= {"x"}
-    collection.search(np.ones(4, np.float32), 1, [])
+    table.search(np.ones(4, np.float32), 1, True)
     assert asked == [consistency.capitalize()] * 2
     catalog.close()
 
 
-def test_parameters_of_the_settings() -> None:
-    structures = Structures(
-        {"ivf": {"nlist": 16}, "hnsw": {"M": 8}}, {"ivf": {"nprobe": 3}, "diskann": {"search_list": 7}}
-    )
-    assert structures.index("ivf") == {"index_type": "IVF_FLAT", "metric_type": "COSINE", "params": {"nlist": 16}}
-    assert structures.index("hnsw")["params"] == {"M": 8, "efConstruction": 360}
-    assert [structures.index(kind)["index_type"] for kind in KINDS] == [
-        "FLAT",
-        "IVF_FLAT",
-        "HNSW",
-        "DISKANN",
-        "AUTOINDEX",
-    ]
-    assert structures.searching("ivf", 100) == {"nprobe": 3}
-    assert structures.searching("hnsw", 100) == {"ef": 200}
-    assert structures.searching("hnsw", 16_384) == {"ef": 32_768}
-    assert (structures.searching("diskann", 5), structures.searching("diskann", 9)) == (
-        {"search_list": 7},
-        {"search_list": 9},
-    )
-    assert Structures(search={"hnsw": {"ef": 64}}).searching("hnsw", 100) == {"ef": 100}
-    assert (structures.searching("flat", 9), structures.exhaustive("flat"), structures.exhaustive("ivf")) == (
-        {},
-        {},
-        {"nprobe": 16},
-    )
+@pytest.mark.parametrize(
+    ("given", "depth", "ef"), [({}, 100, 200), ({}, 16_384, 32_768), ({"ef": 64}, 100, 100), ({"ef": 300}, 100, 300)]
+)
+def test_the_beam_is_as_wide_as_the_search_is_deep(catalog: StoreCatalog, given: Any, depth: int, ef: int) -> None:
+    catalog.create("a", encoder=None, dimension=4, kind="hnsw")
+    attached = made(catalog._store, catalog._table("a")).model_copy(update={"search": given})
+    table = catalog._store.open(attached)
+    assert isinstance(table, MilvusTable) and table._parameters(depth) == {"ef": ef}
 
 
-def test_clusters_that_hold_too_little_are_all_searched(url: str, prefix: str) -> None:
-    structures = Structures({"ivf": {"nlist": 32}}, {"ivf": {"nprobe": 1}})
-    catalog = MilvusCatalog(MilvusConnection(url), prefix=prefix, structures=structures)
-    index = catalog.create("a", encoder=None, dimension=8, kind="ivf", lexical=False)
-    index.upsert([Document(id, "") for id in names(2_000)], unit(2_000, 8))
-    assert len(index.retrieve(Search("", 1_500, np.ones(8))).pool) == 1_500
-    catalog.close()
-
-
-def test_half_precision_vectors_are_read_as_they_are() -> None:
+def test_half_precision_vectors_are_read_as_they_are(catalog: StoreCatalog) -> None:
     """As servers from 2.4 send them: as bytes by a search, and as a list of bytes by a query."""
-    described = {
-        "properties": {},
-        "enable_dynamic_field": False,
-        "fields": [{"name": "vector", "type": DataType.FLOAT16_VECTOR, "params": {"dim": 8}}],
-    }
-    collection = collections.MilvusCollection(SimpleNamespace(call=lambda *_: described), "a")  # type: ignore[arg-type]
+    catalog.create("a", encoder=None, dimension=8)
+    table = catalog.get("a").table
+    assert isinstance(table, MilvusTable) and not table._halves
+    table._vector = replace(table._vector, type="FLOAT16_VECTOR")
     halves = unit(2, 8).astype("<f2")
     rows: list[dict[str, Any]] = [{"vector": halves[0].tobytes()}, {"vector": [halves[1].tobytes()]}]
-    assert collection.halves
-    np.testing.assert_array_equal(collection.matrix(rows), halves.astype(np.float32))
-    assert collection.matrix([]).shape == (0, 8)
-    for server, wanted, expected in (("2.4.1", True, "16"), ("2.4.1", False, ""), ("2.3.5", True, "")):
-        schema = _schema(8, halves=wanted and Server.of(server).half_precision, full_text=False)
-        (vector,) = [field for field in schema.fields if field.name == "vector"]
-        assert vector.dtype.name == f"FLOAT{expected}_VECTOR"
+    np.testing.assert_array_equal(table._matrix(rows), halves)
+    assert table._matrix([]).shape == (0, 8)
+    assert table._asked(np.ones(8, np.float32)).dtype == np.float16
+    for halved, expected in ((True, "FLOAT16_VECTOR"), (False, "FLOAT_VECTOR")):
+        fields = stores._schema(8, halves=halved, words=False).fields
+        assert [each.dtype.name for each in fields if each.name == "vector"] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "lite", "halves", "text"),
+    [
+        ("milvus_lite-3.2.2", True, False, False),
+        ("v2.3.5-lite", False, False, False),
+        ("v2.4.23", False, True, False),
+        ("2.5.0", False, True, True),
+        ("v2.10.1-dev", False, True, True),
+        ("nothing known", False, False, False),
+    ],
+)
+def test_what_servers_can_do(name: str, lite: bool, halves: bool, text: bool) -> None:
+    server = Server.of(name)
+    assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
+
+
+def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over milvus-lite, which has the function: the calls are those for a server, the scores of milvus-lite are not."""
+    monkeypatch.setattr(Server, "full_text", property(lambda _: True))
+    monkeypatch.delenv("MILVUS_URL", raising=False)
+    with milvus.embedded(tmp_path) as url:
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url.replace("milvus:", "http:"))))
+        index = catalog.create("words", encoder=None, dimension=2)
+        turns = np.linspace(0, 1, 30)
+        texts = [f"a tram {n}" if n != 25 else "the one glockenspiel" for n in range(30)]
+        documents = [Document(f"d{n}", text, metadata={"s": str(n % 2)}) for n, text in enumerate(texts)]
+        index.upsert(documents, np.stack([np.cos(turns), np.sin(turns)], axis=1))
+        for filter, expected in ((None, ["d0", "d25"]), ({"s": "1"}, ["d1", "d25"]), ({"s": "0"}, ["d0", "d2"])):
+            search = Search("glockenspiel", 6, np.array([1.0, 0.0]), filter=filter, hybrid=True)
+            found = index.retrieve(search)
+            assert (list(found.pool.ids[:2]), len(found.pool), list(found.warnings)) == (expected, 6, [])
+        catalog.create("none", encoder=None, dimension=2, lexical=False)
+        assert [catalog.get(name).table.words for name in ("words", "none")] == [True, False]
+        catalog.close()
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, own = MilvusClient(url), next(names_of_collections)
+    schema = MilvusClient.create_schema()
+    schema.add_field("pk", DataType.INT64 if numbers else DataType.VARCHAR, is_primary=True, max_length=100)
+    schema.add_field("emb", DataType.FLOAT_VECTOR, dim=8)
+    schema.add_field("body", DataType.VARCHAR, max_length=100)
+    schema.add_field("head", DataType.VARCHAR, max_length=100)
+    client.create_collection(own, schema=schema)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index("emb", index_type="FLAT", metric_type="IP")
+    client.create_index(own, wanted)
+    client.load_collection(own)
+    vectors = unit(50, 8)
+    ids = [str(n - 20) for n in range(50)]
+    rows = zip(ids, vectors, strict=True)
+    client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in rows])
+    described = Attached(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
+    retriever = IndexRetriever(catalog, None)
+    query = unit(1, 8, seed=1)[0]
+    pool = (await retriever.retrieve("papers", Search("", 10, query))).pool
+    scores = vectors.astype(np.float64) @ query
+    assert list(pool.ids) == [ids[row] for row in np.argsort(-scores)[:10]]
+    np.testing.assert_allclose(pool.scores, np.sort(scores)[::-1][:10], atol=1e-12)
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "ANSWER_BYTES", 32 * 7)
+        parts = (await retriever.retrieve("papers", Search("", 10, query))).pool
+    assert parts.ids == pool.ids
+    np.testing.assert_array_equal(parts.embeddings, pool.embeddings)
+    assert await retriever.documents("papers", ["-3", "x", "7"]) == {
+        i: Document(i, f"b{i}", f"h{i}") for i in ("-3", "7")
+    }
+    assert await retriever.characters("papers", ["-13"]) == {"-13": 8}
+    with pytest.raises(InvalidInput, match="seeded-8"):
+        await retriever.retrieve("papers", Search("text", 10))
+    assert len((await retriever.retrieve("papers", Search("", 10, query, filter={"a": 1}))).pool) == 0
+    index = catalog.get("papers")
+    for change in (lambda: index.upsert([], np.empty((0, 8))), lambda: index.delete(["1"])):
+        with pytest.raises(InvalidInput, match="table of your own"):
+            change()
+    with pytest.raises(InvalidInput, match="table of your own"):
+        catalog.delete("papers")
+    (listed,) = catalog.list()
+    assert listed == (info := catalog.describe("papers"))
+    assert (info.name, info.count, info.encoder) == ("papers", 50, "seeded-8")
+    assert catalog.exists("papers")
+    wrong = StoreCatalog(
+        MilvusStore(MilvusConnection(url)), {"papers": Attached(table=own, id="pk", vector="emb", text="words")}
+    )
+    with pytest.raises(RetrieverFailed, match="'words'"):
+        wrong.get("papers")
+    (unreadable,) = wrong.list()
+    assert isinstance(unreadable, UnreadableIndex) and "'words'" in str(unreadable.error)
+    for part in (catalog, wrong, client):
+        part.close()
+    await retriever.close()
+
+
+INTEGERS = [-128, -2, -1, 0, 1, 2, 127]
+FLOATS = [-2.25, -0.0, 0.1, 0.5, 1.0, 1.5, 1e300]
+STRINGS = ["", "a", "b", "B", "ä", "\U0001f642", "1", "true", "%", "'", '"\\\n']
+ANY: list[Any] = [None, True, False, 0, 1, 0.5, 2**53 + 1, *STRINGS, [], [1, "a"], [None, 0.5], [True], {"a": 1}, {}]
+ANY += [{"a": value} for value in (None, 0, 1.5, True, "b", [1], {"b": "a"})]
+SCHEMA: dict[str, tuple[DataType, list[Any]]] = {
+    "n": (DataType.INT64, [*INTEGERS, 2**63 - 1, -(2**63)]),
+    "small": (DataType.INT8, INTEGERS),
+    "double": (DataType.DOUBLE, FLOATS),
+    "single": (DataType.FLOAT, FLOATS[:-1]),
+    "flag": (DataType.BOOL, [True, False]),
+    "name": (DataType.VARCHAR, STRINGS),
+    "tags": (DataType.ARRAY, [[], ["a"], ["b", "ä"], ["a", "b"]]),
+    "numbers": (DataType.ARRAY, [[], [1], [2, 127], [-1, 0]]),
+    "more": (DataType.JSON, [{"a": value} for value in ANY] + [{}]),
+}
+BEYOND = ["a", "b c", "ä"]  # fields that the schema does not name
+
+
+def random_metadata(count: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(count):
+        row = {field: values[rng.integers(len(values))] for field, (_, values) in SCHEMA.items()}
+        rows.append(row | {name: ANY[rng.integers(len(ANY))] for name in BEYOND if rng.random() < 0.6})
+    return rows
+
+
+ROWS = random_metadata(80)
+
+
+@pytest.fixture(scope="module")
+def papers(url: str) -> Iterator[tuple[StoreCatalog, str]]:
+    """A collection of many types of fields, with 80 documents."""
+    client, name = MilvusClient(url), next(names_of_collections)
+    schema = MilvusClient.create_schema(enable_dynamic_field=True)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=4)
+    schema.add_field("text", DataType.VARCHAR, max_length=1_000)
+    elements = {"tags": DataType.VARCHAR, "numbers": DataType.INT64}
+    for field, (type, _) in SCHEMA.items():
+        options = {"element_type": elements[field], "max_capacity": 10} if field in elements else {}
+        schema.add_field(field, type, max_length=100, **options)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
+    client.create_collection(name, schema=schema, index_params=wanted)
+    vectors = unit(len(ROWS), 4)
+    client.insert(
+        name,
+        [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)],
+    )
+    described = Attached(table=name)
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
+    assert catalog.get("papers").count() == len(ROWS)
+    yield catalog, name
+    catalog.close()
+    client.close()
+
+
+def test_metadata_are_the_other_fields(papers: tuple[StoreCatalog, str]) -> None:
+    read = papers[0].get("papers").documents([f"d{n}" for n in range(len(ROWS))])
+    for n, row in enumerate(ROWS):
+        expected = row | {"single": float(np.float32(row["single"]))}
+        assert read[f"d{n}"] == Document(f"d{n}", f"text {n}", metadata=expected)
+
+
+scalars = st.sampled_from(
+    [None, True, False, 2**63 - 1, *INTEGERS, 200, *FLOATS, 1e19, float(np.float32(0.1)), *STRINGS]
+)
+orderable = scalars.filter(lambda value: value is not None and not isinstance(value, bool))
+paths = st.sampled_from([*SCHEMA, *BEYOND, "more.a", "more.a.a", "a.a", "name.a", "more.0", "a.'", "nobody"])
+comparisons = st.one_of(
+    scalars,
+    st.fixed_dictionaries({}, optional={"eq": scalars, "ne": scalars}).filter(bool),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("gt", "gte", "lt", "lte"), orderable)).filter(bool),
+    st.fixed_dictionaries({"in": st.lists(scalars, max_size=4)}),
+    st.fixed_dictionaries({"nin": st.lists(scalars, max_size=4)}),
+    st.fixed_dictionaries({"exists": st.booleans()}),
+)
+filters = st.recursive(
+    st.dictionaries(paths, comparisons, min_size=1, max_size=2),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"and": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"or": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=times(25, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(filters)
+def test_filters_mean_what_they_mean_everywhere(papers: tuple[StoreCatalog, str], filter: dict[str, Any]) -> None:
+    index = papers[0].get("papers")
+    found = index.retrieve(Search("", len(ROWS), np.ones(4), filter=filter))
+    rows = index.documents([f"d{n}" for n in range(len(ROWS))])
+    assert set(found.pool.ids) == {id for id, document in rows.items() if Filter(filter).matches(document.metadata)}

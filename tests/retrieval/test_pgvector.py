@@ -18,7 +18,7 @@ from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.pgvector import APPROXIMATE, PgvectorStore
 from boundarymorph.settings import Attached
@@ -40,7 +40,7 @@ from tests.retrieval import postgres
 from tests.retrieval.test_filters import METADATA, filters
 from tests.stateful.profile import times
 
-opened: list[AttachedCatalog] = []
+opened: list[StoreCatalog] = []
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def literal(vector: NDArray[np.float32]) -> str:
     return "[" + ",".join(map(str, vector.tolist())) + "]"
 
 
-def catalog_of(port: int, **tables: Attached) -> AttachedCatalog:
-    catalog = AttachedCatalog(PgvectorStore(postgres.url(port), timeout=5), tables, schema_seconds=0)
+def catalog_of(port: int, **tables: Attached) -> StoreCatalog:
+    catalog = StoreCatalog(PgvectorStore(postgres.url(port), timeout=5), tables, schema_seconds=0)
     opened.append(catalog)
     return catalog
 
@@ -97,7 +97,7 @@ class TestHalves(ReadOnly, StoreContract):
     @classmethod
     def index(cls, port: int, connection: psycopg.Connection[Any]) -> Iterator[Index]:
         fill(connection, 'half "of" %s', f"halfvec({DIMENSION})", DOCUMENTS)
-        catalog = AttachedCatalog(PgvectorStore(postgres.url(port)), {})  # whose columns are guessed
+        catalog = StoreCatalog(PgvectorStore(postgres.url(port)), {})  # whose columns are guessed
         (name,) = [info.name for info in catalog.list() if "half" in info.name]
         yield catalog.get(name)
         catalog.close()
@@ -250,7 +250,7 @@ def test_ids_of_other_types(
 ) -> None:
     connection.execute(f"CREATE TABLE ids_{type} (id {type}, content text, v vector(2))")
     connection.execute(f"INSERT INTO ids_{type} VALUES ('{known}', 'tram', '[1, 0]')")
-    catalog = AttachedCatalog(PgvectorStore(postgres.url(port)), {})
+    catalog = StoreCatalog(PgvectorStore(postgres.url(port)), {})
     index = catalog.get(f"ids_{type}")
     assert index.retrieve(Search("tram", 3, np.ones(2))).pool.ids == [known]
     assert index.documents([*unknown, known]) == {known: Document(known, "tram")}
@@ -261,7 +261,7 @@ def test_ids_of_other_types(
 def test_a_server_that_is_away_slow_or_restarted() -> None:
     port = free_port()
     store = PgvectorStore(postgres.url(port), timeout=1)
-    catalog = AttachedCatalog(store, {"mine": Attached(table="kept", vector="embedding", metadata=("metadata",))})
+    catalog = StoreCatalog(store, {"mine": Attached(table="kept", vector="embedding", metadata=("metadata",))})
     with pytest.raises(RetrieverUnavailable, match="pgvector"):
         catalog.get("mine")
     search = Search("tram", 5, QUERIES[0])
@@ -308,7 +308,7 @@ def test_a_server_that_stops_in_the_middle() -> None:
 def test_a_wrong_password_is_not_an_outage(port: int, connection: psycopg.Connection[Any]) -> None:
     connection.execute("CREATE ROLE reader LOGIN")
     store = PgvectorStore(f"postgresql://reader@127.0.0.1:{port}/postgres")
-    reader = AttachedCatalog(store, {"a": Attached(table="whole", vector="embedding")})
+    reader = StoreCatalog(store, {"a": Attached(table="whole", vector="embedding")})
     with pytest.raises(RetrieverFailed, match="permission denied"):
         reader.get("a").count()
     store.close()

@@ -10,7 +10,7 @@ from boundarymorph.retrieval import pieces
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.pieces import in_awaited_pieces, in_pieces, size_of, size_of_all
-from boundarymorph.retrieval.words.beginnings import beginnings
+from boundarymorph.retrieval.words.lexical import beginnings
 
 pytestmark = pytest.mark.strangers
 LARGE = 3 * 2**20

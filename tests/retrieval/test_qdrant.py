@@ -14,7 +14,8 @@ from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed,
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog
+from boundarymorph.retrieval.stores import qdrant as stores
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.qdrant import APPROXIMATE, QdrantStore
 from boundarymorph.settings import Attached, StoreSettings
@@ -68,7 +69,7 @@ class TestMetadata(ReadOnly, StoreContract):
         ]
         fill(client, "tales", rows)
         attached = Attached(table="tales", id="key", text="page_content", title="title", metadata=("metadata",))
-        yield AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        yield StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
         client.close()
 
 
@@ -83,7 +84,7 @@ class TestFields(ReadOnly, StoreContract):
             client, "tales", [{"key": e.id, "text": e.text, "head": e.title, **e.metadata} for e in DOCUMENTS], "dense"
         )
         attached = Attached(table="tales", id="key", vector="dense", title="head")
-        yield AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        yield StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
         client.close()
 
 
@@ -109,7 +110,7 @@ class TestTimes(Times):
         monkeypatch.setattr(client, "get_collection", lambda name: described)
         metadata = ("metadata",) if request.param != "at" else None
         attached = Attached(table="t", id="key", metadata=metadata)
-        return AttachedCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        return StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
 
 
 class TestFlaws(Flaws):
@@ -119,13 +120,13 @@ class TestFlaws(Flaws):
         rows = [(vector, {"key": id, "text": text}) for id, text, vector in FLAWED]
         points = [models.PointStruct(id=n, vector=vector, payload=row) for n, (vector, row) in enumerate(rows)]
         client.upsert("t", points)
-        return AttachedCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key")}).get("mine")
+        return StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key")}).get("mine")
 
 
 @pytest.mark.strangers
 def test_ids_of_the_payload_that_are_numbers(client: QdrantClient) -> None:
     fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
-    index = AttachedCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
+    index = StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
     found = index.retrieve(Search("tram", 3, QUERIES[0]))
     assert sorted(found.pool.ids) == ["7", "7a"]
     assert index.documents(["7", "7a"]) == {"7": Document("7", "tram"), "7a": Document("7a", "bread")}
@@ -135,7 +136,7 @@ def test_columns_are_guessed(client: QdrantClient) -> None:
     fill(client, "langchain", [{"page_content": "tram", "metadata": {"year": 1}}])
     fill(client, "llama", [{"_node_content": orjson.dumps({"text": "tram"}).decode(), "year": 1}])
     fill(client, "other", [{"neither": 1}])
-    catalog = AttachedCatalog(QdrantStore(client), {})
+    catalog = StoreCatalog(QdrantStore(client), {})
     assert [info.name for info in catalog.list()] == ["langchain", "llama"]
     for name in ("langchain", "llama"):
         index = catalog.get(name)
@@ -147,14 +148,14 @@ def test_ids_that_are_uuids(client: QdrantClient) -> None:
     client.create_collection("t", COSINE)
     id = str(UUID(int=5))
     client.upsert("t", [models.PointStruct(id=id, vector=VECTORS[0].tolist(), payload={"text": "tram"})])
-    index = AttachedCatalog(QdrantStore(client), {}).get("t")
+    index = StoreCatalog(QdrantStore(client), {}).get("t")
     assert index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids == [id]
     assert index.documents([id.upper() + "0", id]) == {id: Document(id, "tram")}
 
 
 def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
     fill(client, "tales", [{"text": "tram"}, {"body": "x"}, {"text": 7}])
-    catalog = AttachedCatalog(
+    catalog = StoreCatalog(
         QdrantStore(client),
         {"mine": Attached(table="tales"), "large": Attached(table="tales", search={"exact_up_to": 1})},
         schema_seconds=0,
@@ -165,7 +166,7 @@ def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
     with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
         index.retrieve(Search("", 5, np.ones(3)))
     with pytest.raises(RetrieverFailed, match="no vector 'dense'; it has vector"):
-        AttachedCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
+        StoreCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
     client.delete("tales", [0, 1, 2])
     with pytest.raises(EmptyIndex):
         index.retrieve(Search("", 5, QUERIES[0]))
@@ -182,3 +183,12 @@ def test_nobody_is_there() -> None:
         with pytest.raises(RetrieverUnavailable, match="Qdrant"):
             call()
     store.close()
+
+
+def test_without_an_index_all_is_searched(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "EXACT", 1)
+    catalog = StoreCatalog(QdrantStore(client))
+    for kind, said in (("flat", []), ("hnsw", [APPROXIMATE])):
+        index = catalog.create(kind, encoder=None, dimension=4, kind=kind, lexical=False)
+        index.upsert([Document(f"d{n}", "") for n in range(3)], np.eye(4)[:3])
+        assert list(index.retrieve(Search("", 3, [1, 1, 1, 1])).warnings) == said

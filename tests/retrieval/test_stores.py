@@ -1,6 +1,7 @@
-"""The contract of stores over a local index and over Milvus, and what is shared by all stores."""
+"""The contract of stores over collections of others in Milvus, and what is shared by all stores."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,19 +12,19 @@ from numpy.typing import NDArray
 from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.catalog import Index, UnreadableIndex
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.milvus.catalog import MilvusCatalog
-from boundarymorph.retrieval.milvus.connection import MilvusConnection
-from boundarymorph.retrieval.milvus.table import MilvusStore
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
+from boundarymorph.retrieval.stores.milvus import MilvusStore
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from boundarymorph.retrieval.stores.table import guessed
-from boundarymorph.settings import SERVICE, Attached
+from boundarymorph.settings import SERVICE, Attached, Settings
 from tests.contract.store import (
     DIMENSION,
     DOCUMENTS,
@@ -35,7 +36,6 @@ from tests.contract.store import (
     ReadOnly,
     StoreContract,
     Times,
-    local_index,
 )
 from tests.contract.vector_index import unit
 from tests.ports import free_port
@@ -43,32 +43,10 @@ from tests.retrieval import milvus
 from tests.retrieval.fakes import SeededEncoder
 
 
-class TestLocal(StoreContract):
-    halves = True
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def index(cls, tmp_path_factory: pytest.TempPathFactory) -> LocalIndex:
-        return local_index(tmp_path_factory.mktemp("index"))
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
-        yield url
-
-
-class TestMilvusOwn(StoreContract):
-    halves = True
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def index(cls, url: str) -> Iterator[Index]:
-        catalog = MilvusCatalog(MilvusConnection(url), prefix="contract_")
-        index = catalog.create("own", encoder=None, dimension=DIMENSION)
-        index.upsert(DOCUMENTS, VECTORS)
-        yield index
-        catalog.close()
+        yield url.replace("milvus:", "http:")
 
 
 class TestMilvusAttached(ReadOnly, StoreContract):
@@ -77,9 +55,7 @@ class TestMilvusAttached(ReadOnly, StoreContract):
     def index(cls, url: str) -> Iterator[Index]:
         client = MilvusClient(url)
         fill_milvus(client, "articles")
-        catalog = AttachedCatalog(
-            MilvusStore(MilvusConnection(url)), {"mine": Attached(table="articles", title="title")}
-        )
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="articles", title="title")})
         yield catalog.get("mine")
         catalog.close()
         client.close()
@@ -126,7 +102,7 @@ class TestMilvusTimes(Times):
             {"id": id, "vector": [1.0, 0.5], "text": "tram", "at": at} for id, at in [*MOMENTS.items(), ("none", None)]
         ]
         small_milvus(client, "timed", rows, DataType.TIMESTAMPTZ)
-        catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="timed")})
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="timed")})
         yield catalog.get("mine")
         catalog.close()
         client.close()
@@ -141,7 +117,7 @@ class TestMilvusFlaws(Flaws):
         client = MilvusClient(url)
         known = {id: {"id": id, "text": text, "vector": vector} for id, text, vector in FLAWED if id is not None}
         small_milvus(client, "flawed", list(known.values()))
-        catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="flawed")})
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="flawed")})
         yield catalog.get("mine")
         catalog.close()
         client.close()
@@ -166,9 +142,9 @@ async def test_an_index_is_found_by_its_name_or_its_store(url: str, tmp_path: Pa
     catalogs = Catalogs(
         base,
         {
-            "lake": AttachedCatalog(MilvusStore(MilvusConnection(url)), {}),
-            "away": AttachedCatalog(away, {}),
-            "shelf": AttachedCatalog(MilvusStore(MilvusConnection(url)), {"books": described}),
+            "lake": StoreCatalog(MilvusStore(MilvusConnection(url)), {}),
+            "away": StoreCatalog(away, {}),
+            "shelf": StoreCatalog(MilvusStore(MilvusConnection(url)), {"books": described}),
         },
     )
     catalogs.check()  # only of the base: a store that is away does not make the service unready
@@ -186,7 +162,7 @@ async def test_an_index_is_found_by_its_name_or_its_store(url: str, tmp_path: Pa
         catalogs.get("away/papers")
     with pytest.raises(InvalidInput, match="of your own"):
         catalogs.delete("books")
-    both = Catalogs(base, {name: AttachedCatalog(MilvusStore(MilvusConnection(url)), {}) for name in ("a", "b")})
+    both = Catalogs(base, {name: StoreCatalog(MilvusStore(MilvusConnection(url)), {}) for name in ("a", "b")})
     with pytest.raises(InvalidInput, match="several stores"):
         both.get("papers")
     for part in (catalogs, both, client):
@@ -218,7 +194,7 @@ async def test_the_encoder_is_checked_with_a_document(url: str) -> None:
     short = dict(zip(right, unit(len(right), DIMENSION - 1), strict=True))
     search = Search("tales", 5)
     for vectors, said in ((right, None), (wrong, "not made by the encoder 'seeded'"), (short, "8 dimensions")):
-        catalog = AttachedCatalog(MilvusStore(MilvusConnection(url)), {"probed": attached})
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"probed": attached})
         encoder = Fitting(vectors)
         retriever = IndexRetriever(catalog, encoder)
         if said is None:
@@ -231,7 +207,25 @@ async def test_the_encoder_is_checked_with_a_document(url: str) -> None:
             assert len((await retriever.retrieve("probed", Search("", 5, QUERIES[0]))).pool) == 5
         await retriever.close()
         catalog.close()
-    without = IndexRetriever(AttachedCatalog(MilvusStore(MilvusConnection(url)), {"probed": attached}), None)
+    without = IndexRetriever(StoreCatalog(MilvusStore(MilvusConnection(url)), {"probed": attached}), None)
     with pytest.raises(InvalidInput, match="without an encoder"):
         await without.retrieve("probed", search)
     client.close()
+
+
+def test_an_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    settings = Settings(data_directory=tmp_path, stores={"lake": {"url": f"lancedb://{tmp_path / 'lake'}"}})
+    with closing(build_indexes(settings)) as catalogs:
+        catalogs.create("here", encoder=None, dimension=4)
+        catalogs.create("lake/there", encoder=None, dimension=4).upsert([Document("a", "tram")], unit(1, 4))
+        assert [info.name for info in catalogs.list()] == ["here", "lake/there"]
+        assert [catalogs.get(name).count() for name in ("there", "lake/there")] == [1, 1]
+        catalogs.belongings("there").describe("of trams")
+        assert [found.index for found in catalogs.all_belongings()] == ["lake/there"]
+        with closing(build_indexes(settings)) as elsewhere:
+            elsewhere.delete("there")
+            elsewhere.create("lake/there", encoder=None, dimension=4)
+    with closing(build_indexes(settings)) as catalogs:
+        assert list(catalogs.all_belongings()) == []
+        assert catalogs.belongings("there").description() is None

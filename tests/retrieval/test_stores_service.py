@@ -1,10 +1,14 @@
 """The whole service over stores: as processes over real sockets."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import lancedb
 import numpy as np
+import orjson
 import psycopg
 import pyarrow as arrow
 import pytest
@@ -15,10 +19,12 @@ from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
 from boundarymorph.settings import Settings
 from tests.api.service import problem
+from tests.patience import PATIENCE, until
 from tests.ports import free_port
-from tests.retrieval import postgres
+from tests.retrieval import milvus, postgres
 from tests.system.service import repeatable, retriever, service
 
 DOCUMENTS = [
@@ -125,6 +131,103 @@ def check_flawed(answer: dict[str, Any]) -> None:
     assert "3 documents have no text to read" in said
 
 
+TALES = [
+    {"id": each.id, "text": each.text, "metadata": {**each.metadata, "of": [each.id.partition("-")[0]]}}
+    for each in DOCUMENTS
+]
+
+
+def upload(client: httpx.Client, documents: list[dict[str, Any]]) -> dict[str, Any]:
+    lines = b"\n".join(map(orjson.dumps, documents))
+    headers = {"content-type": "application/x-ndjson"}
+    report: dict[str, Any] = client.post("/indexes/tales/documents", content=lines, headers=headers).json()
+    return report
+
+
+def test_a_service_whose_indexes_are_in_a_store(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("[stores.lake]\ntimeout_seconds = 5\n")
+    port = free_port()
+    options = ("--store", f"lake=milvus://127.0.0.1:{port}", "--index-store", "lake")
+    asked = SELECT | {"index": "tales"}
+    with service(tmp_path / "data", *options, ready=False) as running:
+        client = running.client
+        running.await_answer("/livez")
+        assert client.get("/readyz").status_code == 503
+        with milvus.process(tmp_path / "milvus", port) as server:
+            running.await_answer()
+            assert client.get("/indexes").json() == {"indexes": [], "unreadable": []}
+            assert [client.put("/indexes/tales").status_code for _ in range(2)] == [201, 200]
+            problem(client.put("/indexes/tales", json={"dimension": 8}), 409, "index-conflict")
+            assert upload(client, TALES)["added"] == 30
+            assert upload(client, [*TALES[1:], {"id": "new", "text": "A new tale."}])["unchanged"] == 29
+            described = client.get("/indexes/tales").json()
+            assert (described["count"], described["dimension"], described["kind"]) == (31, 384, "flat")
+            assert client.get("/indexes").json()["indexes"] == [described]
+            read = client.get("/indexes/tales/documents/tram-3").json()
+            assert {field: read[field] for field in ("id", "text", "metadata")} == TALES[13]
+            problem(client.get("/indexes/tales/documents/nobody"), 404, "unknown-document")
+            trams = repeatable(running.select(**asked | {"k": 10}, filter={"of": "tram", "n": {"gte": 4}}))
+            assert {document["id"] for document in trams["documents"]} == {f"tram-{n}" for n in range(4, 10)}
+            hybrid = repeatable(running.select(**asked, hybrid=True))
+            assert hybrid["warnings"] == [HYBRID_OF_THE_POOL.format("Milvus", 31)]
+            url = "/indexes/tales/documents"
+            ids = [f"bread-{n}" for n in range(10)]
+            assert client.request("DELETE", url, json={"ids": [*ids, "nobody"]}).json() == {"deleted": 10}
+            assert client.request("DELETE", url, json={"filter": {"n": 9}}).json() == {"deleted": 2}
+            before = repeatable(running.select(**asked))
+            assert (before["status"], before["warnings"]) == ("complete", [])
+            server.kill()
+            server.wait()
+            problem(client.post("/select", json=asked), 503, "retriever-unavailable")
+            problem(client.get("/indexes"), 503, "retriever-unavailable")
+        with milvus.process(tmp_path / "milvus", port):
+            until(lambda: client.get("/indexes").is_success)  # a connection just being repaired may fail once more
+            assert repeatable(running.select(**asked)) == before
+            assert client.delete("/indexes/tales").status_code == 204
+            problem(client.post("/select", json=asked), 404, "unknown-index")
+    assert "Traceback" not in running.log
+    assert not (tmp_path / "data" / "indexes").exists()
+
+
+def python(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_client_is_loaded_for_a_url_only(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from boundarymorph.server import app
+        from boundarymorph.settings import Settings
+        from boundarymorph.retrieval.build import build_indexes
+        clients = {"grpc", "pymilvus", "pandas", "psycopg", "lancedb", "qdrant_client"}
+        loaded = lambda: sorted(clients & set(sys.modules))
+        build_indexes(Settings(data_directory=Path(sys.argv[1]))).list()
+        print(loaded())
+        build_indexes(Settings(data_directory=Path(sys.argv[1]), stores={"a": {"url": "milvus://127.0.0.1:1"}}))
+        print("pymilvus" in loaded())
+    """
+    assert python(code, str(tmp_path)) == "[]\nTrue\n"
+
+
+def test_without_the_extra_its_name_is_told() -> None:
+    code = """if True:
+        import sys
+        sys.modules["pymilvus"] = None
+        from boundarymorph.errors import InvalidConfiguration
+        from boundarymorph.settings import Settings
+        from boundarymorph.retrieval.build import build_indexes
+        try:
+            build_indexes(Settings(stores={"a": {"url": "milvus://127.0.0.1:1"}}))
+        except InvalidConfiguration as error:
+            print(error)
+    """
+    assert python(code) == "stores.a.url needs pymilvus: pip install 'boundarymorph[milvus]'\n"
+
+
 def test_what_cannot_be_configured() -> None:
     assert stores_of(["pgvector://a", "b=qdrant://c?d=e"]) == {
         "pgvector": {"url": "pgvector://a"},
@@ -137,3 +240,10 @@ def test_what_cannot_be_configured() -> None:
         build_indexes(Settings(stores={"a": {"url": "mysql://host"}}))
     with pytest.raises(InvalidConfiguration, match="not both"):
         Settings.load(stores={"a": {"url": "qdrant://h"}}, retriever={"url": "http://b"})
+    with pytest.raises(InvalidConfiguration, match="index_store is 'b', which is none of stores"):
+        Settings.load(stores={"a": {"url": "qdrant://h"}}, index_store="b")
+    for wrong in ({"prefix": "1_"}, {"prefix": "a-b"}, {"prefix": "A"}, {"timeout_seconds": 0}):
+        with pytest.raises(InvalidConfiguration, match="stores"):
+            Settings.load(stores={"a": {"url": "qdrant://h"} | wrong})
+    shown = Settings(stores={"a": {"url": "milvus://root:secret@h", "api_key": "root:secret"}}).shown()
+    assert "root:secret" not in shown

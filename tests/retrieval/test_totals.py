@@ -13,7 +13,7 @@ from boundarymorph.retrieval.catalog import UNREADABLE, IndexDescription, IndexT
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local import totals
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
-from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.lancedb import LanceStore
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -134,7 +134,7 @@ def test_beside_attached_stores_those_on_the_disk_count(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path / "indexes")
     catalog.create("a", encoder=None, dimension=1).upsert([Document("x", "x")], np.ones((1, 1)))
     lancedb.connect(tmp_path / "lance").create_table("t", [{"id": "x", "text": "x", "vector": [1.0]}])
-    both = Catalogs(catalog, {"lance": AttachedCatalog(LanceStore(str(tmp_path / "lance")), {})})
+    both = Catalogs(catalog, {"lance": StoreCatalog(LanceStore(str(tmp_path / "lance")), {})})
     assert {info.name for info in both.list()} == {"a", "lance/t"}
     assert both.totals() == catalog.totals() and counts(catalog)["flat"] == (1, 1)
     both.close()

@@ -89,8 +89,8 @@ class CreateIndex(Message):
     dimension: int | None = Field(None, ge=1, description="dimension of your own vectors, without an encoder")
     kind: str | None = Field(
         None,
-        description="how it is searched: exactly (flat, the default), or approximately and faster (ivf; in Milvus also "
-        "hnsw, diskann and autoindex)",
+        description="how it is searched: exactly (flat, the default), or approximately and faster (ivf; in a store "
+        "hnsw)",
     )
     lexical: bool = Field(True, description="keep the words too, for BM25 and hybrid search")
     metric: str = Field("cosine", description="only cosine: every vector is normalised to unit length")

@@ -45,7 +45,7 @@ Stores = Annotated[
     list[str] | None,
     typer.Option(
         "--store",
-        help="A store whose tables are indexes too: pgvector://, lancedb://, qdrant://, elasticsearch://, "
+        help="A store of indexes: pgvector://, lancedb://, qdrant://, elasticsearch://, "
         "opensearch:// or milvus://, with NAME= before it if there are several of a kind; repeatable.",
     ),
 ]

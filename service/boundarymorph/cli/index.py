@@ -1,13 +1,13 @@
-"""`boundarymorph index ...`: manages the indexes of this machine or in Milvus."""
+"""`boundarymorph index ...`: manages the indexes of this machine and in stores."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
@@ -29,8 +29,7 @@ Name = Annotated[str, typer.Argument(help="Name of the index.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what the route of the API answers.")]
 
 app = typer.Typer(
-    help="Build, list and delete indexes: those of this machine, or in Milvus if milvus.url is set. A running "
-    "service sees every change.",
+    help="Build, list and delete indexes: those of this machine and in stores. A running service sees every change.",
     no_args_is_help=True,
 )
 
@@ -51,7 +50,7 @@ def build_index(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="How to search a new index: flat or ivf, in Milvus also hnsw, diskann or autoindex.",
+            help="How to search a new index: flat or ivf; in a store flat or hnsw.",
             show_default="flat",
         ),
     ] = None,
@@ -275,28 +274,32 @@ async def _filled(
 @contextmanager
 def _indexes(settings: Settings) -> Iterator[Catalog]:
     """Open the indexes of a service with these settings, for a command. Raises InvalidConfiguration."""
-    from boundarymorph.retrieval.build import build_catalog, build_indexes
+    from boundarymorph.retrieval.build import build_indexes
 
-    if settings.retriever.url:
-        raise InvalidConfiguration(
-            f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
-            "that retriever runs, or use the routes under /indexes"
-        )
+    _refuse_a_gateway(settings)
     # Commands on local indexes use the CPU, whatever search_device says, so that they train ivf indexes.
-    catalog = build_catalog(settings) if settings.milvus.url is None else build_indexes(settings)
-    try:
+    with closing(build_indexes(settings.model_copy(update={"search_device": "cpu"}))) as catalog:
         yield catalog
-    finally:
-        catalog.close()
 
 
 @contextmanager
 def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
     """Open the indexes of this machine, for a command that works only on these. Raises InvalidConfiguration."""
+    from boundarymorph.retrieval.build import build_catalog
+
     settings = Settings.load(data_directory=data_directory)
-    if settings.milvus.url is not None:
+    if settings.index_store is not None:
         raise InvalidConfiguration(
-            f"milvus.url is set: the indexes are in Milvus, and `{command}` is for indexes on this machine only"
+            f"index_store is {settings.index_store!r}, and `{command}` is for indexes on this machine only"
         )
-    with _indexes(settings) as catalog:
-        yield cast("LocalCatalog", catalog)
+    _refuse_a_gateway(settings)
+    with closing(build_catalog(settings)) as catalog:
+        yield catalog
+
+
+def _refuse_a_gateway(settings: Settings) -> None:
+    if settings.retriever.url:
+        raise InvalidConfiguration(
+            f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
+            "that retriever runs, or use the routes under /indexes"
+        )

@@ -11,9 +11,8 @@ from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, comm
 from boundarymorph.settings import Settings
 
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
-MilvusUrl = Annotated[
-    str | None,
-    typer.Option(help="Milvus that holds the indexes: http:// or a file PATH.db.", show_default="this machine"),
+IndexStore = Annotated[
+    str | None, typer.Option(help="Name of the --store in which indexes are made.", show_default="this machine")
 ]
 
 
@@ -39,8 +38,8 @@ def serve(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of processes on one port.", show_default="1")] = None,
-    milvus_url: MilvusUrl = None,
     store: Stores = None,
+    index_store: IndexStore = None,
     log_level: LogLevel = None,
 ) -> None:
     """Run the service: in one process with its embedded models, or as a gateway to scorers and retrievers."""
@@ -53,8 +52,8 @@ def serve(
         data_directory=data_directory,
         scorer={"url": tuple(scorer_url)} if scorer_url else None,
         retriever={"url": tuple(retriever_url)} if retriever_url else None,
-        milvus={"url": milvus_url} if milvus_url else None,
         stores=stores_of(store),
+        index_store=index_store,
         workers=workers,
         log_level=log_level,
     )
@@ -107,11 +106,11 @@ def retriever(
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
     data_directory: DataDirectory = None,
-    milvus_url: MilvusUrl = None,
     store: Stores = None,
+    index_store: IndexStore = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Serve the indexes of this machine, in Milvus and in other stores over HTTP, for `serve --retriever-url`."""
+    """Serve the indexes of this machine and in stores over HTTP, for `serve --retriever-url`."""
     from boundarymorph.server import process
     from boundarymorph.server.app import create_retriever_app
 
@@ -119,8 +118,8 @@ def retriever(
         host=host,
         port=port,
         data_directory=data_directory,
-        milvus={"url": milvus_url} if milvus_url else None,
         stores=stores_of(store),
+        index_store=index_store,
         log_level=log_level,
     )
     if "port" not in settings.model_fields_set:

@@ -37,7 +37,8 @@ STORES = {  # URL scheme: module and class, and the extra with its client
         ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"),
         ("boundarymorph.retrieval.stores.elasticsearch:ElasticsearchStore", ""),
     ),
-    "milvus": ("boundarymorph.retrieval.milvus.table:MilvusStore", "milvus"),
+    "milvus": ("boundarymorph.retrieval.stores.milvus:MilvusStore", "milvus"),
+    "milvuss": ("boundarymorph.retrieval.stores.milvus:MilvusStore", "milvus"),
 }
 
 
@@ -114,65 +115,27 @@ def build_catalog(
 
 
 def build_indexes(settings: Settings) -> Catalog:
-    """Return the indexes of a service: new ones in Milvus if there is a url, else on this machine, and those of stores.
+    """Return the indexes of a service: those on this machine, or of `index_store`, and those of other stores.
 
     Those on this machine are searched on `search_device` or, if that cannot be used, on the CPU with a warning in every
     answer. Raises InvalidConfiguration. An unreachable store raises only at the first call.
     """
-    base = _searched_catalog(settings) if settings.milvus.url is None else _milvus_catalog(settings)
     if not settings.stores:
-        return base
-    from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
+        return _searched_catalog(settings)
+    from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 
-    return Catalogs(
-        base,
-        {
-            name: AttachedCatalog(
-                _opened(name, chosen),
-                chosen.indexes,
-                encoder=chosen.encoder,
-                schema_seconds=chosen.schema_seconds,
-                directory=settings.data_directory / BELONGINGS / "stores" / name,
-            )
-            for name, chosen in settings.stores.items()
-        },
-    )
-
-
-def _milvus_catalog(settings: Settings) -> Catalog:
-    chosen = settings.milvus
-    catalog = _imported("boundarymorph.retrieval.milvus.catalog:MilvusCatalog", "milvus.url", "milvus")
-    from boundarymorph.retrieval.milvus.connection import MilvusConnection
-    from boundarymorph.retrieval.milvus.structures import Structures
-    from boundarymorph.retrieval.milvus.table import MilvusStore
-    from boundarymorph.retrieval.stores.catalog import AttachedCatalog, Catalogs
-
-    assert chosen.url is not None
-    connection = MilvusConnection(
-        chosen.url, token=_secret(chosen.token), database=chosen.database, timeout=chosen.timeout_seconds
-    )
-    own: Catalog = catalog(
-        connection,
-        prefix=chosen.prefix,
-        structures=Structures(
-            build={str(kind): given for kind, given in chosen.build.items()},
-            search={str(kind): given for kind, given in chosen.search.items()},
-        ),
-        consistency=chosen.consistency,
-        half_precision=chosen.half_precision,
-        schema_seconds=chosen.schema_seconds,
-        directory=settings.data_directory / BELONGINGS / "milvus",
-    )
-    if not chosen.collections:
-        return own
-    store = MilvusStore(connection, chosen.consistency)
-    attached = AttachedCatalog(
-        store,
-        chosen.collections,
-        schema_seconds=chosen.schema_seconds,
-        directory=settings.data_directory / BELONGINGS / "collections",
-    )
-    return Catalogs(own, {"": attached})
+    stores = {
+        name: StoreCatalog(
+            _opened(name, chosen),
+            chosen.indexes,
+            encoder=chosen.encoder,
+            prefix=chosen.prefix,
+            schema_seconds=chosen.schema_seconds,
+            directory=settings.data_directory / BELONGINGS / "stores" / name,
+        )
+        for name, chosen in settings.stores.items()
+    }
+    return Catalogs(stores[settings.index_store] if settings.index_store else _searched_catalog(settings), stores)
 
 
 def _searched_catalog(settings: Settings) -> LocalCatalog:

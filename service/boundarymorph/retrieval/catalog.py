@@ -98,7 +98,7 @@ class IndexDescription(BaseModel):
     encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
     created: str = Field(description="UTC, ISO 8601")
     bytes: int = Field(description="on disk")
-    kind: str = Field(description="how it is searched: flat, ivf, words; in Milvus flat or hnsw")
+    kind: str = Field(description="how it is searched: flat, ivf, words; in a store flat or hnsw")
     metric: Literal["cosine"] = Field("cosine", description="vectors are normalised to unit length")
     structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 

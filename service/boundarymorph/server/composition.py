@@ -35,14 +35,13 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.retrieval.retriever import Retriever
 
-LOCAL_THREADS = 16  # that search local indexes: searches that wait at the same time run together
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The indexes of this machine or of Milvus, and their retriever."""
+    """The indexes of this machine or of a store, and their retriever."""
 
     catalog: Catalog
     encoder: Encoder
@@ -151,7 +150,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> All
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
-    """Build the indexes of this machine or of Milvus and their retriever, for a process of its own or a part of one.
+    """Build the indexes of this machine or of a store and their retriever, for a process of its own or a part of one.
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
@@ -163,13 +162,12 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
-    threads = LOCAL_THREADS if settings.milvus.url is None else settings.milvus.connections
     work = settings.work
     retriever = IndexRetriever(
         catalog,
         encoder,
         learned=Learned(catalog, pools_of(settings)),
-        threads=work.search_threads or threads,
+        threads=work.search_threads,
         waiting=work.search_waiting,
         share=settings.limits.key_share,
     )

@@ -15,14 +15,7 @@ from boundarymorph.settings.sections import (
     WorkSettings,
 )
 from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
-from boundarymorph.settings.stores import (
-    SERVICE,
-    Attached,
-    AttachedCollection,
-    MilvusParameters,
-    MilvusSettings,
-    StoreSettings,
-)
+from boundarymorph.settings.stores import SERVICE, Attached, StoreSettings
 
 __all__ = [
     "DEFAULTS_WITHIN",
@@ -30,13 +23,10 @@ __all__ = [
     "UNLIMITED",
     "AgentSettings",
     "Attached",
-    "AttachedCollection",
     "CacheSettings",
     "EncoderSettings",
     "JudgeSettings",
     "Limits",
-    "MilvusParameters",
-    "MilvusSettings",
     "ModelSettings",
     "RateLimitSettings",
     "RetrieverSettings",

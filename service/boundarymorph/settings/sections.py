@@ -309,9 +309,7 @@ class WorkSettings(BaseModel, extra="forbid"):
 
     parsing_threads: int = Field(4, ge=1, description="read large requests and write large answers")
     parsing_waiting: int = Field(512, ge=0)
-    search_threads: int | None = Field(
-        None, ge=1, description="search indexes for selections; if unset 16, or milvus.connections with Milvus"
-    )
+    search_threads: int = Field(16, ge=1, description="search indexes for selections")
     search_waiting: int = Field(512, ge=0)
     read_threads: int = Field(4, ge=1, description="list and describe indexes and read single documents")
     read_waiting: int = Field(64, ge=0)

@@ -32,7 +32,7 @@ from boundarymorph.settings.sections import (
     TraceSettings,
     WorkSettings,
 )
-from boundarymorph.settings.stores import MilvusSettings, StoreSettings
+from boundarymorph.settings.stores import StoreSettings
 
 SESSIONS, SESSIONS_A_CORE = 64, 4
 DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
@@ -108,10 +108,10 @@ class Settings(BaseSettings):
     )
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
-    milvus: MilvusSettings = Field(default_factory=MilvusSettings)
     stores: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
         default_factory=dict, description="stores whose tables are indexes too, by name"
     )
+    index_store: str | None = Field(None, description="the store in which new indexes are made; this machine if unset")
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
     rerank: RerankSettings = Field(default_factory=RerankSettings)
     policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
@@ -153,10 +153,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _one_place_for_indexes(self) -> Self:
-        if self.retriever.url and self.milvus.url is not None:
-            raise ValueError("give retriever.url or milvus.url, not both: a retriever has a milvus.url of its own")
         if self.retriever.url and self.stores:
             raise ValueError("give retriever.url or stores, not both: a retriever has stores of its own")
+        if self.index_store is not None and self.index_store not in self.stores:
+            raise ValueError(f"index_store is {self.index_store!r}, which is none of stores")
         return self
 
     @model_validator(mode="after")

@@ -30,22 +30,23 @@ class Attached(BaseModel):
     words: bool = Field(True, description="BM25 over the texts of each pool, which are fetched for it")
     distance: Literal["cosine", "inner product", "l2"] = Field("cosine", description="of the index of its vectors")
     full_text: str | None = Field(None, description="a column of words that the store searches, for hybrid")
+    writable: bool = Field(False, description="take uploads and deletions; needs one column of JSON for all metadata")
+    digest: str | None = Field(None, description="a column for fingerprints, by which uploads know what has changed")
     search: dict[str, int | float | str | bool] = Field(
         default_factory=dict, description="search parameters of its index, such as nprobe"
     )
 
 
-class AttachedCollection(Attached):
-    """An existing collection in Milvus, and the names of its fields."""
-
-    words: bool = Field(False, description="BM25 over the texts of each pool, which are fetched for it")
-
-
 class StoreSettings(BaseModel, extra="forbid"):
-    """A store beside the indexes of this service. Its tables are searched and read, never changed."""
+    """A store of indexes: those that this service makes there, and tables of others, which are searched and read."""
 
     url: SecretStr = Field(
         SecretStr(""), description="pgvector://, lancedb://, qdrant://, elasticsearch://, opensearch:// or milvus://"
+    )
+    prefix: str = Field(
+        "boundarymorph_",
+        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        description="of the tables that this service makes, fills and deletes",
     )
     api_key: SecretStr | None = None
     timeout_seconds: float = Field(10.0, gt=0, description="one call")
@@ -58,30 +59,3 @@ class StoreSettings(BaseModel, extra="forbid"):
     indexes: dict[str, Attached] = Field(
         default_factory=dict, description="tables by index name; if empty, those whose columns can be guessed"
     )
-
-
-MilvusKind = Literal["flat", "ivf", "hnsw", "diskann", "autoindex"]
-MilvusParameters = dict[MilvusKind, dict[str, int | float | str | bool]]
-
-
-class MilvusSettings(BaseModel, extra="forbid"):
-    """Milvus instead of the indexes of this machine, if there is a url."""
-
-    url: str | None = Field(None, min_length=1, description="http://, https://, or a file PATH.db: milvus-lite")
-    token: SecretStr | None = Field(None, description="a token, or USER:PASSWORD")
-    database: str = Field("", description="the default database if empty")
-    prefix: str = Field(
-        "boundarymorph_", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$", description="of the collections that we create"
-    )
-    timeout_seconds: float = Field(10.0, gt=0, description="one call, retries included")
-    connections: int = Field(16, ge=1, description="concurrent searches")
-    consistency: Literal["strong", "session", "bounded", "eventually"] = Field(
-        "strong", description="of searches: strong sees all acknowledged writes, and waits for them"
-    )
-    schema_seconds: float = Field(
-        5.0, ge=0, description="time until an index in use is described again; 0: for every request"
-    )
-    half_precision: bool = Field(True, description="vectors of new indexes as float16, if the server supports it")
-    build: MilvusParameters = Field(default_factory=dict, description="of indexes by kind, as in hnsw = {M = 32}")
-    search: MilvusParameters = Field(default_factory=dict, description="of searches by kind, as in ivf = {nprobe = 64}")
-    collections: dict[str, AttachedCollection] = Field(default_factory=dict, description="your own, by index name")

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable
 from boundarymorph.retrieval.catalog import StructureDescription
-from boundarymorph.retrieval.halves import floats_from_halves, unit_rows_of
 from boundarymorph.retrieval.local import manifests
 from boundarymorph.retrieval.local.rows import RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import Block, Clusters, rounding_error
 from boundarymorph.retrieval.storage import sync
-from boundarymorph.retrieval.vectors import are_among
+from boundarymorph.retrieval.vectors import are_among, floats_from_halves, unit_rows_of
 from boundarymorph.retrieval.words import columns
 from boundarymorph.retrieval.words.columns import ColumnWriter
 from boundarymorph.retrieval.words.lexical import WORDS_VERSION

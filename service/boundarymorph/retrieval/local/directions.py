@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.halves import halves_from_floats, to_unit_length, unit_from_halves
 from boundarymorph.retrieval.local.lookup import fact, last_sequence
 from boundarymorph.retrieval.local.rows import with_room
+from boundarymorph.retrieval.vectors import halves_from_floats, to_unit_length, unit_from_halves
 
 COUNT = 64
 SAMPLE = 4_096  # documents from which they are learned

@@ -27,6 +27,7 @@ from boundarymorph.retrieval.local.vectors import Block, Mirror, VectorIndex, Ve
 from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
+from boundarymorph.retrieval.vectors import unit_embeddings
 from boundarymorph.retrieval.words.columns import RowWords
 from boundarymorph.selection.pool import Pool
 
@@ -125,6 +126,7 @@ class LocalIndex:
     ) -> None:
         """See `Index.upsert`."""
         if digests is None:
+            unit_embeddings(documents, embeddings, self.info.dimension)
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         self._store.upsert(documents, embeddings, digests)
         self._learn()

@@ -17,14 +17,13 @@ from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.catalog import WORDS
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.halves import TOLERANCE, unit_rows_of
 from boundarymorph.retrieval.local import directions, lookup, metadata, schema
 from boundarymorph.retrieval.local.directions import Directions
 from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
 from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.pieces import STOP
-from boundarymorph.retrieval.vectors import unit_embeddings
+from boundarymorph.retrieval.vectors import TOLERANCE, unit_embeddings, unit_rows_of
 
 _PAGE_CHARACTERS = 2**22  # of texts, after which a page ends; their words take some eight times as many bytes
 

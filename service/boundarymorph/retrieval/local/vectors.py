@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.executors import check_awaited
-from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.local.rows import Neighbours, RowBook, Rows, with_room
-from boundarymorph.retrieval.vectors import check_search
+from boundarymorph.retrieval.vectors import check_search, unit_from_halves
 from boundarymorph.retrieval.words.columns import Columns, RowWords, merged
 from boundarymorph.retrieval.words.lexical import PoolWords
 

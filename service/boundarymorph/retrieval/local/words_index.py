@@ -12,8 +12,7 @@ from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.pieces import in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.vectors import exact_scores
-from boundarymorph.retrieval.words.beginnings import beginnings
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.lexical import PoolWords, beginnings
 from boundarymorph.selection.pool import Pool
 
 

@@ -1,16 +1,28 @@
-"""Catalogs of attached tables, and of several stores at once."""
+"""Catalogs of the tables of a store, and of several stores at once."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import quote, unquote
 
+import orjson
+
 from boundarymorph.calibration.belongings import Belongings
-from boundarymorph.errors import BoundaryMorphError, InvalidInput, UnknownIndex
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    CorruptIndex,
+    InvalidInput,
+    RetrieverFailed,
+    RetrieverUnavailable,
+    UnknownIndex,
+)
 from boundarymorph.retrieval.catalog import (
     NAME,
     Catalog,
@@ -25,34 +37,40 @@ from boundarymorph.retrieval.catalog import (
     unknown,
 )
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.table import Store
+from boundarymorph.retrieval.stores.table import Store, Table, made
 from boundarymorph.settings import Attached
 
+_ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store takes the name of a table as it is
+_PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
-class AttachedCatalog(Catalog):
-    """A `Catalog` of tables that exist in a store: those described, or else those whose columns can be guessed.
 
-    Tables are neither created nor deleted here. Also raises RetrieverUnavailable and RetrieverFailed.
+class StoreCatalog(Catalog):
+    """A `Catalog` of the tables of a store: those that it made itself, whose names begin with `prefix`, and those of
+    others, which are described, or else whose columns can be guessed.
+
+    What an index was created with is kept in its table, so any number of processes may share a store. Tables of others
+    are neither created nor deleted here. Also raises RetrieverUnavailable and RetrieverFailed.
     """
 
     def __init__(
         self,
         store: Store,
-        described: Mapping[str, Attached],
+        described: Mapping[str, Attached] | None = None,
         *,
         encoder: str | None = None,
+        prefix: str = "boundarymorph_",
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".belongings"),
     ) -> None:
         """encoder: of guessed tables. schema_seconds: how long a table in use is not described again, unless a call
-        to it fails. directory: for what belongs to the tables, as the store is not ours; need not exist."""
+        to it fails. directory: for what belongs to the tables besides their documents; need not exist."""
         self._directory = directory
-        self._store, self._described, self._encoder = store, dict(described), encoder
+        self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
         self._lock = threading.Lock()
         self._open: dict[str, tuple[StoreIndex, float]] = {}
-        self._guessed: tuple[Mapping[str, Attached], float] = ({}, -float("inf"))
+        self._there: tuple[frozenset[str], Mapping[str, Attached], float] = (frozenset(), {}, -float("inf"))
 
     @property
     def described(self) -> frozenset[str]:
@@ -60,78 +78,158 @@ class AttachedCatalog(Catalog):
         return frozenset(self._described)
 
     def check(self) -> None:
-        self._store.tables()
+        self._store.names()
 
     def exists(self, name: str) -> bool:
-        return name in self._tables()
+        made, guessed = self._tables()
+        return name in self._described or name in made or name in guessed
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
-        return False
+        store, created = self._store, None
+        made, guessed = self._tables(fresh=True)
+        if name not in {*self._described, *made, *guessed}:
+            check_name(name)
+            if kind is not None and kind not in store.kinds:
+                raise InvalidInput(f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}")
+            if dimension not in store.dimensions:
+                least, most = store.dimensions[0], store.dimensions[-1]
+                raise InvalidInput(f"vectors in {store.name} have {least} to {most:,} dimensions, not {dimension}")
+            created = datetime.now(UTC).isoformat()
+            kind = kind or store.kinds[0]
+            about = {"encoder": encoder, "created": created, "kind": kind, "lexical": lexical}
+            try:
+                store.create(self._table(name), dimension, kind, orjson.dumps(about).decode(), lexical=lexical)
+            except (RetrieverFailed, RetrieverUnavailable):
+                if name not in self._tables(fresh=True)[0]:  # else another process was faster
+                    raise
+            self._forget(name)
+        info = self._reopened(name).info
+        check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
+        return info.created == created
 
     def get(self, name: str) -> StoreIndex:
+        """See `Catalog.get`. An index deleted elsewhere a moment ago may still be returned; its calls then fail."""
         with self._lock:
             index, until = self._open.get(name, (None, 0.0))
         if index is not None and not index.table.stale and self._clock() < until:
             return index
-        if (attached := self._tables().get(name)) is None:
+        return self._reopened(name)
+
+    def describe(self, name: str) -> IndexDescription:
+        index = self._reopened(name)
+        return index.info.described(name, index.count())
+
+    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
+        made, guessed = self._tables(fresh=True)
+        return listed(sorted({*self._described, *made, *guessed}), self.describe, named=True)
+
+    def belongings(self, name: str) -> Belongings:
+        """See `Catalog.belongings`. An index of the same name that was created later has others."""
+        created = self.get(name).info.created
+        folder = quote(name, safe="") + (f"@{quote(created, safe='')}" if created else "")
+        return Belongings(self._directory / folder, name, within_index=False)
+
+    def all_belongings(self) -> Iterator[Belongings]:
+        for folder in sorted(self._directory.glob("*")):
+            name, made_here, _ = folder.name.partition("@")
+            found = Belongings(folder, unquote(name), within_index=False)
+            with suppress(UnknownIndex):  # of one that was deleted elsewhere
+                if not made_here or self.get(found.index).info.created == unquote(folder.name.partition("@")[2]):
+                    yield found
+
+    def delete(self, name: str) -> None:
+        """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
+        if name in self._described or name not in self._tables(fresh=True)[0]:
+            self.get(name)
+            raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
+        self._store.drop(self._table(name))
+        self._forget(name)
+        for belongings in self._directory.glob(f"{quote(name, safe='')}@*"):
+            shutil.rmtree(belongings, ignore_errors=True)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _reopened(self, name: str) -> StoreIndex:
+        """Return an index with its table as it is now."""
+        with self._lock:
+            known, _ = self._open.pop(name, (None, 0.0))
+        index = self._opened(name)
+        if known is not None and known.info == index.info and not known.table.stale and index.info.created:
+            index = known
+        with self._lock:
+            self._open[name] = (index, self._clock() + self._seconds)
+        return index
+
+    def _opened(self, name: str) -> StoreIndex:
+        attached = self._described.get(name)
+        if attached is None and NAME.fullmatch(name):
+            with suppress(UnknownIndex):
+                table = self._store.open(made(self._store, self._table(name)))
+                return StoreIndex(name, _information(table), table, self._store.name)
+        attached = attached or self._tables()[1].get(name)
+        if attached is None:
             raise unknown(name)
         try:
             table = self._store.open(attached)
         except UnknownIndex as error:
             raise UnknownIndex(f"there is no table {attached.table!r} in {self._store.name}") from error
         info = IndexConfiguration(attached.encoder, table.dimension, "", lexical=attached.words)
-        index = StoreIndex(name, info, table, self._store.name)
+        return StoreIndex(name, info, table, self._store.name)
+
+    def _table(self, name: str) -> str:
+        """Return the name of the table of an index that is made here: letters, digits and underscores."""
+        return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
+
+    def _forget(self, name: str) -> None:
         with self._lock:
-            self._open[name] = (index, self._clock() + self._seconds)
-        return index
+            self._open.pop(name, None)
+            self._there = (frozenset(), {}, -float("inf"))
 
-    def describe(self, name: str) -> IndexDescription:
-        index = self.get(name)
-        return index.info.described(name, index.count())
-
-    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
-        return listed(sorted(self._tables()), self.describe, named=True)
-
-    def belongings(self, name: str) -> Belongings:
-        self.get(name)
-        return Belongings(self._directory / quote(name, safe=""), name, within_index=False)
-
-    def all_belongings(self) -> Iterator[Belongings]:
-        for folder in sorted(self._directory.glob("*")):
-            yield Belongings(folder, unquote(folder.name), within_index=False)
-
-    def delete(self, name: str) -> NoReturn:
-        """Raise InvalidInput: the table is not ours."""
-        raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _tables(self) -> Mapping[str, Attached]:
-        if self._described:
-            return self._described
+    def _tables(self, *, fresh: bool = False) -> tuple[Collection[str], Mapping[str, Attached]]:
+        """Return the names of the indexes that were made here and, unless tables are described, those of others whose
+        columns can be guessed; as they were a moment ago unless `fresh`."""
         with self._lock:
-            guessed, until = self._guessed
-        if self._clock() >= until:
+            made, guessed, until = self._there
+        if fresh or self._clock() >= until:
+            rests = [name.removeprefix(self._prefix) for name in self._store.names() if name.startswith(self._prefix)]
+            names = [re.sub("_[_dh]", lambda escaped: _PLAIN[escaped[0]], rest) for rest in rests]
+            made = frozenset(
+                name for name, rest in zip(names, rests, strict=True) if self._table(name) == self._prefix + rest
+            )
             guessed = {
                 name: found.model_copy(update={"encoder": self._encoder})
-                for name, found in self._store.tables().items()
+                for name, found in ({} if self._described else self._store.tables()).items()
+                if not name.startswith(self._prefix)
             }
             with self._lock:
-                self._guessed = (guessed, self._clock() + self._seconds)
-        return guessed
+                self._there = (made, guessed, self._clock() + self._seconds)
+        return made, guessed
+
+
+def _information(table: Table) -> IndexConfiguration:
+    """Return what an index was created with. Raises CorruptIndex if its table was not made here."""
+    try:
+        about = orjson.loads(table.about)
+        return IndexConfiguration(
+            about["encoder"], table.dimension, about["created"], about["kind"], lexical=about["lexical"]
+        )
+    except (KeyError, TypeError, orjson.JSONDecodeError) as error:
+        raise CorruptIndex(
+            "a table whose name begins with the prefix of this service was not made by it; choose another "
+            "stores.NAME.prefix, or describe the table in stores.NAME.indexes"
+        ) from error
 
 
 class Catalogs(Catalog):
     """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name: first
-    among the described, then in the base, then among the guessed. It is called by its name if that is described in one
-    store or is in the base, and else `STORE/NAME`, whichever of the two it was found by."""
+    among the described, then in the base, then in the other stores. It is called by its name if that is described in
+    one store or is in the base, and else `STORE/NAME`, whichever of the two it was found by."""
 
-    def __init__(self, base: Catalog, stores: Mapping[str, AttachedCatalog]) -> None:
-        """stores: by name; the indexes of "" have no other name than their own."""
+    def __init__(self, base: Catalog, stores: Mapping[str, StoreCatalog]) -> None:
+        """base: where indexes without a store in their name are made; may be one of the stores."""
         self._base, self._stores = base, stores
 
     def check(self) -> None:
@@ -166,7 +264,7 @@ class Catalogs(Catalog):
         return found
 
     def all_belongings(self) -> Iterator[Belongings]:
-        for catalog in (self._base, *self._stores.values()):
+        for catalog in dict.fromkeys((self._base, *self._stores.values())):
             for found in catalog.all_belongings():
                 found.index = self._called(catalog, found.index)
                 yield found
@@ -176,6 +274,8 @@ class Catalogs(Catalog):
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [info for info in self._base.list() if info.name not in described]
         for catalog in self._stores.values():
+            if catalog is self._base:
+                continue
             try:
                 found = catalog.list()
             except BoundaryMorphError as error:
@@ -200,21 +300,23 @@ class Catalogs(Catalog):
     def _called(self, catalog: Catalog, inner: str) -> str:
         """Return the name of an index of a catalog, the only one that is given out."""
         holders = [store for store, of_store in self._stores.items() if inner in of_store.described]
-        store = next((store for store, of_store in self._stores.items() if of_store is catalog), "")
-        return inner if not store or holders == [store] else f"{store}/{inner}"
+        if catalog is self._base:
+            return inner
+        store = next(store for store, of_store in self._stores.items() if of_store is catalog)
+        return inner if holders == [store] else f"{store}/{inner}"
 
     def _of(self, name: str) -> tuple[Catalog, str]:
         """Return the catalog with an index, the base for one that does not exist, and its name there."""
         store, slash, inner = name.partition("/")
         if slash:
-            if store not in self._stores or not store:
+            if store not in self._stores:
                 raise unknown(name)
             return self._stores[store], inner
         check_name(name)
         holders: Sequence[Catalog] = [catalog for catalog in self._stores.values() if name in catalog.described]
-        guessing = [catalog for catalog in self._stores.values() if not catalog.described]
-        if not holders and guessing and not self._base.exists(name):
-            holders = [catalog for catalog in guessing if _there(catalog, name)]
+        others = [catalog for catalog in self._stores.values() if catalog is not self._base]
+        if not holders and others and not self._base.exists(name):
+            holders = [catalog for catalog in others if _there(catalog, name)]
         if len(holders) > 1:
             raise InvalidInput(f"several stores have a table {name!r}; say STORE/{name}")
         return (holders[0] if holders else self._base), name

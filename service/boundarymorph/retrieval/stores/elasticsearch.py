@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -12,14 +13,24 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Table, check_columns, guessed
+from boundarymorph.retrieval.stores.table import (
+    EXACT,
+    Found,
+    Payload,
+    Store,
+    Table,
+    check_columns,
+    check_writable,
+    guessed,
+)
 from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form, of_number
 from boundarymorph.settings import Attached, StoreSettings
 
+ABOUT = "boundarymorph"
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
@@ -29,8 +40,12 @@ _DEFAULT_FORMAT = "strict_date_optional_time||epoch_millis"
 _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
 
 
-class ElasticsearchStore:
+class ElasticsearchStore(Store):
     """A `Store`: the indexes of a cluster. opensearch: whether it is OpenSearch, whose vector searches differ."""
+
+    id = "_id"
+    kinds = ("hnsw", "flat")
+    dimensions = range(1, 4_097)
 
     def __init__(self, client: httpx.Client, *, opensearch: bool) -> None:
         self._client, self.opensearch = client, opensearch
@@ -49,6 +64,9 @@ class ElasticsearchStore:
             limits=httpx.Limits(max_connections=chosen.connections),
         )
         return cls(client, opensearch=product == "opensearch")
+
+    def names(self) -> Sequence[str]:
+        return list(self.ask("GET", "/_mapping"))
 
     def tables(self) -> Mapping[str, Attached]:
         """See `Store.tables`. The id is that of the document, `_id`."""
@@ -79,10 +97,38 @@ class ElasticsearchStore:
             )
         return ElasticsearchTable(self, attached, mapping, int(dimension))
 
+    def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
+        vector: dict[str, Any] = {"type": "dense_vector", "dims": dimension, "index": kind == "hnsw"}
+        vector |= {"similarity": "cosine"} if kind == "hnsw" else {}
+        settings: dict[str, Any] = {}
+        if self.opensearch:
+            method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+            vector = {"type": "knn_vector", "dimension": dimension, **({"method": method} if kind == "hnsw" else {})}
+            settings = {"index": {"knn": kind == "hnsw"}}
+        text = {"type": "text"} if lexical else {"type": "text", "index": False}
+        fields = {"vector": vector, "text": text, "title": text, "metadata": {"type": "object", "enabled": False}}
+        fields["digest"] = {"type": "keyword"}
+        mappings = {"dynamic": "strict", "_meta": {ABOUT: about}, "properties": fields}
+        self.ask("PUT", f"/{quote(table, safe='')}", {"settings": settings, "mappings": mappings})
+
+    def drop(self, table: str) -> None:
+        self.ask("DELETE", f"/{quote(table, safe='')}")
+
+    def write(self, lines: Sequence[Any]) -> list[Mapping[str, Any]]:
+        """Write the lines of a bulk request, visibly to later searches; return what became of each document."""
+        answer = self.ask("POST", "/_bulk", b"\n".join([*map(orjson.dumps, lines), b""]), refresh="true")
+        done = [result for item in answer["items"] for result in item.values()]
+        for result in done:
+            if (error := result.get("error")) is not None:
+                kind = RetrieverFailed if result["status"] < HTTPStatus.TOO_MANY_REQUESTS else RetrieverUnavailable
+                raise kind(f"{self.name} did not write {result['_id']!r}: {error}")
+        return done
+
     def ask(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
         """Return the server's answer. Raises RetrieverUnavailable, RetrieverFailed and UnknownIndex."""
-        content = None if body is None else orjson.dumps(body)
-        headers = {"Content-Type": "application/json"}
+        lines = isinstance(body, bytes)
+        content = body if body is None or lines else orjson.dumps(body)
+        headers = {"Content-Type": "application/x-ndjson" if lines else "application/json"}
         try:
             try:
                 answer = self._client.request(method, path, content=content, params=parameters, headers=headers)
@@ -111,11 +157,13 @@ class ElasticsearchTable(Table):
         self._store, self._attached, self._mapping, self.dimension = store, attached, mapping, dimension
         fields = mapping["properties"]
         self._vectors = [name for name, given in fields.items() if _kind(given) == "vector"]
-        self._payload = Payload(attached, self._vectors)
+        self.writable, self.about = attached.writable, mapping.get("_meta", {}).get(ABOUT, "")
+        self._payload = Payload(attached, [*self._vectors, attached.digest or ""])
+        check_writable(attached, store.name, whole=attached.metadata is not None and len(attached.metadata) == 1)
         self._path = f"/{quote(attached.table, safe='')}"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, "window": WINDOW, **attached.search}
         of_text = fields[attached.text]["type"]
-        self.words = "order" if "text" in of_text else "none"
+        self.words = "text" in of_text and fields[attached.text].get("index", True)
         self._indexed = fields[attached.vector].get("index", True)
         self._there = {"exists": {"field": attached.vector}}
 
@@ -132,7 +180,7 @@ class ElasticsearchTable(Table):
         said = [f"{self._store.name} searched its index, which may miss some of the nearest"] if large else []
         return found._replace(warnings=said, exact=not large)
 
-    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+    def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of the server."""
         asked = {"bool": {"must": [{"match": {self._attached.text: query}}], "filter": self._filters(where)}}
         return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
@@ -142,6 +190,29 @@ class ElasticsearchTable(Table):
 
     def vectors(self, ids: Sequence[str]) -> Found:
         return self._found(self._by_id(ids, True, False), True, False)
+
+    def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        attached, lines = self._attached, []
+        for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
+            row = {
+                attached.vector: vector,
+                attached.text: document.text,
+                attached.title: document.title,
+                (attached.metadata or ("",))[0]: orjson.loads(canonical(document, dict(document.metadata))),
+                attached.digest: digest.hex(),
+            }
+            row.pop(None, None)
+            lines += [{"index": {"_index": attached.table, "_id": document.id}}, row]
+        self._store.write(lines)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        done = self._store.write([{"delete": {"_index": self._attached.table, "_id": id}} for id in ids])
+        return sum(result["status"] == HTTPStatus.OK for result in done)
+
+    def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        if (field := self._attached.digest) is None:
+            return super().digests(ids)
+        return {hit["_id"]: bytes.fromhex(hit["_source"][field]) for hit in self._by_id(ids, False, True)}
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
         within = self._payload.path(path)
@@ -224,10 +295,11 @@ class ElasticsearchTable(Table):
 
     def _found(self, hits: Iterator[Any], vectors: bool, documents: bool) -> Found:
         rows, field = list(hits), self._attached.vector
-        matrix = None
+        matrix: NDArray[np.floating] | None = None
         if vectors:
             parts = [hit["_source"][field] if self._store.opensearch else hit["fields"][field] for hit in rows]
-            matrix = np.array(parts, np.float32).reshape(-1, self.dimension)
+            read_as: type[np.floating] = np.float16 if self.about else np.float32
+            matrix = np.array(parts, read_as).reshape(-1, self.dimension)
         read = {
             hit["_id"]: self._payload.document(hit["_id"], self._shown(hit["_source"]))
             for hit in (reversed(rows) if documents else ())

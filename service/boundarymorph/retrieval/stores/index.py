@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,12 @@ from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Condition, Filter
 from boundarymorph.retrieval.fusion import fused
-from boundarymorph.retrieval.halves import unit_from_halves
 from boundarymorph.retrieval.pieces import first_piece, in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
-from boundarymorph.retrieval.stores.table import Found, Table, Writable
+from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.stores.times import with_times
-from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings
-from boundarymorph.retrieval.words.beginnings import beginnings
-from boundarymorph.retrieval.words.lexical import PoolWords, words
+from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings, unit_from_halves
+from boundarymorph.retrieval.words.lexical import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 from boundarymorph.text import counted, has_content
 
@@ -49,24 +47,19 @@ class StoreIndex:
         return self.table.count()
 
     def retrieve(self, search: Search) -> Retrieved:
-        """See `Index.retrieve`. BM25 is the store's if it computes it, else it is computed over the pool's texts."""
+        """See `Index.retrieve`. BM25 is computed over the texts of the pool."""
         if search.hybrid and not self.info.lexical:
             raise InvalidInput(f"the index {self.name!r} keeps no words; leave hybrid out")
         unit, depth = search.unit, search.depth
         check_search(unit, depth, self.info.dimension)
-        reads = self.info.lexical and self.table.words != "bm25"
-        wanted = 2 * depth if search.hybrid and self.table.words == "none" else depth
+        wanted = depth if self.table.words or not search.hybrid else 2 * depth
         condition = None if search.condition is None else with_times(search.condition.condition, self.table.time)
-        found, near, said = self._distinct(unit, wanted, condition, documents=reads)
+        found, near, said = self._distinct(unit, wanted, condition, documents=self.info.lexical)
         if len(found.ids) < wanted and (condition is None or not found.ids):
             said += self._missing(found, wanted, condition)
         if not len(near) or not self.info.lexical:
             return Retrieved(near, said)
-        pool, scores = near, None
-        if self.table.words != "none":
-            pool, scores = self._by_words(near, search, condition)
-        if self.table.words == "bm25":
-            return Retrieved(_with_bm25(pool, scores or {}), said)
+        pool = self._by_words(near, search, condition) if self.table.words and search.hybrid else near
         read = dict(found.documents)
         pool, warnings = self._with_texts(pool, search, read)
         return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
@@ -98,20 +91,36 @@ class StoreIndex:
         if not documents:
             return
         vectors = unit_embeddings(documents, embeddings, self.info.dimension)
+        if table.about:
+            vectors = vectors.astype(np.float16)  # as in all indexes
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         last = {document.id: row for row, document in enumerate(documents)}
         rows = list(last.values())
-        table.upsert([documents[row] for row in rows], vectors[rows], [digests[row] for row in rows])
+        for start in range(0, len(rows), IDS_AT_A_TIME):
+            part = rows[start : start + IDS_AT_A_TIME]
+            table.upsert([documents[row] for row in part], vectors[part], [digests[row] for row in part])
 
     def delete(self, ids: Sequence[str]) -> int:
-        return self._writable().delete(list(dict.fromkeys(ids)))
+        return sum(map(self._writable().delete, portions(ids)))
 
     def delete_matching(self, filter: Filter) -> int:
-        return self._writable().delete_matching(filter.condition)
+        """See `Index.delete_matching`. If it fails halfway, some documents may have been removed; repeat the call."""
+        table, deleted = self._writable(), 0
+        condition = with_times(filter.condition, self.table.time)
+        where = table.bounds(condition).possible
+        while where is not False:
+            found = table.search(self._anywhere, max(1, table.count()), where, vectors=False)
+            before = deleted
+            for portion in portions([id for id in found.ids if id is not None]):
+                read = table.documents(portion)
+                deleted += self.delete([id for id, each in read.items() if condition.matches(each.metadata)])
+            if deleted == before:  # else a search that is not exact may have missed some
+                break
+        return deleted
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        return self._writable().digests(ids)
+        return {id: digest for portion in portions(ids) for id, digest in self._writable().digests(portion).items()}
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
         return first_piece(self.table.documents, ids, DOCUMENTS_AT_A_TIME, DOCUMENTS_AT_A_TIME)
@@ -124,10 +133,12 @@ class StoreIndex:
         """Return a (d,) unit vector for a search whose results do not matter."""
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
-    def _writable(self) -> Writable:
-        if not hasattr(self.table, "upsert"):
-            raise InvalidInput(f"the index {self.name!r} is a table of your own; change it in {self._store}")
-        return cast(Writable, self.table)
+    def _writable(self) -> Table:
+        if not self.table.writable:
+            raise InvalidInput(
+                f"the index {self.name!r} is a table of your own; change it in {self._store}, or set writable for it"
+            )
+        return self.table
 
     def _missing(self, found: Found, wanted: int, condition: Condition | None) -> list[str]:
         """Return a warning if a search without a filter returned fewer than there are. Raises EmptyIndex."""
@@ -181,25 +192,18 @@ class StoreIndex:
         fetched = self.table.vectors(passing)
         return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
 
-    def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> tuple[Pool, dict[str, float]]:
-        """Return the pool of a search with what the store finds by words, and the store's scores."""
-        table, query, pool = self.table, search.query, near
-        if not words(query):
-            return pool, {}
-        scores: dict[str, float] = {}
-        if search.hybrid:
-            where = True if condition is None else table.bounds(condition).certain
-            scores = {} if where is False else dict(table.best(query, search.depth, where))
-            there = set(near.ids)
-            others = table.vectors([id for id in scores if id not in there])
-            further, _ = _ranked(others, near.query, len(others.ids))
-            rows: dict[str, NDArray[np.floating]] = dict(zip(further.ids, further.embeddings, strict=True))
-            known = [id for id in scores if id in there or id in rows]
-            pool = fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
-        if table.words == "bm25":
-            rest = [id for id in pool.ids if id not in scores]
-            scores |= table.best(query, len(rest), True, rest)
-        return pool, scores
+    def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
+        """Return the pool of a hybrid search, fused with what the store finds by words."""
+        where = True if condition is None else self.table.bounds(condition).certain
+        if where is False or not words(search.query):
+            return near
+        found = list(self.table.best(search.query, search.depth, where))
+        there = set(near.ids)
+        others = self.table.vectors([id for id in found if id not in there])
+        further, _ = _ranked(others, near.query, len(others.ids))
+        rows: dict[str, NDArray[np.floating]] = dict(zip(further.ids, further.embeddings, strict=True))
+        known = [id for id in found if id in there or id in rows]
+        return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
         """Return the pool of a search with BM25 and terms of its texts, and warnings. read: gets those without any."""
@@ -209,7 +213,7 @@ class StoreIndex:
         said = [counted(empty, "candidate has no text", "candidates have no text")] if empty else []
         found = PoolWords.of(texts)
         bm25, terms = found.bm25(search.query), found.terms(search.query)
-        if not search.hybrid or self.table.words == "order":
+        if not search.hybrid or self.table.words:
             pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
             return pool, said
         best = [pool.ids[row] for row in np.argsort(-bm25, kind="stable").tolist() if bm25[row] > 0]
@@ -312,8 +316,3 @@ def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) 
     """Return the documents of a pool that should not be read again: those without content, which are never scored, and
     those of rows that share an id, of which another could be read."""
     return {id: read[id] for id in pool.ids if id in read and (id in shared or not has_content(read[id].content))}
-
-
-def _with_bm25(pool: Pool, scores: Mapping[str, float]) -> Pool:
-    bm25 = np.array([max(0.0, scores.get(id, 0.0)) for id in pool.ids])
-    return replace(pool, features={**pool.features, "bm25": bm25})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -16,21 +16,32 @@ import pyarrow as arrow
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.arrow import compared, kind_of, literal, numbers_of, plain, quoted, time_of
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import EXACT, Found, Table, check_columns, guessed, metadata_columns
+from boundarymorph.retrieval.stores.table import (
+    EXACT,
+    Found,
+    Store,
+    Table,
+    check_columns,
+    check_writable,
+    guessed,
+    metadata_columns,
+)
 from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
+ABOUT = "boundarymorph.index"
+SETTLED = 64  # writes after which the pieces of a table are put together
 _DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
 _MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
 
 
-class LanceStore:
+class LanceStore(Store):
     """A `Store`: the tables of a database of LanceDB."""
 
     name = "LanceDB"
@@ -48,10 +59,15 @@ class LanceStore:
         key = chosen.api_key.get_secret_value() if chosen.api_key else None
         return cls(uri, timeout=chosen.timeout_seconds, api_key=key)
 
+    def names(self) -> Sequence[str]:
+        with errors():
+            found: list[str] = self._connected().list_tables().tables
+            return found
+
     def tables(self) -> Mapping[str, Attached]:
         found = {}
         with errors():
-            for name in self._connected().list_tables().tables:
+            for name in self.names():
                 schema = self._connected().open_table(name).schema
                 if (attached := guessed(name, {field.name: kind_of(field.type) for field in schema})) is not None:
                     found[name] = attached
@@ -60,6 +76,16 @@ class LanceStore:
     def open(self, attached: Attached) -> LanceTable:
         with errors():
             return LanceTable(self._connected().open_table(attached.table), attached, self.timeout)
+
+    def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
+        columns: dict[str, arrow.DataType] = dict.fromkeys(("id", "text", "title", "metadata"), arrow.string())
+        columns |= {"digest": arrow.binary(), "vector": arrow.list_(arrow.float16(), dimension)}
+        with errors():
+            self._connected().create_table(table, schema=arrow.schema(columns).with_metadata({ABOUT: about}))
+
+    def drop(self, table: str) -> None:
+        with errors():
+            self._connected().drop_table(table)
 
     def close(self) -> None:
         """Forget the connection."""
@@ -79,17 +105,22 @@ class LanceTable(Table):
     def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
         self._table, self._attached, self._timeout = table, attached, timeout
         schema: arrow.Schema = table.schema
+        self.about = (schema.metadata or {}).get(ABOUT.encode(), b"").decode()
         self._types = {field.name: field.type for field in schema}
         check_columns(attached, self._types, "LanceDB")
+        self._numbers = arrow.types.is_integer(self._types[attached.id])
         vector = self._types[attached.vector]
         if not arrow.types.is_fixed_size_list(vector) or not arrow.types.is_floating(vector.value_type):
             raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
         self.dimension: int = vector.list_size
         self._whole, each = metadata_columns(attached, {name: kind_of(type) for name, type in self._types.items()})
         self._metadata = each if self._whole is None else [self._whole]
+        self.writable = attached.writable
+        text = self._whole is not None and arrow.types.is_string(self._types[self._whole])
+        check_writable(attached, "LanceDB", whole=text)
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
-        self.words = "order" if indexed.get(attached.text) == "FTS" else "none"
+        self.words = indexed.get(attached.text) == "FTS"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
@@ -119,7 +150,7 @@ class LanceTable(Table):
             exact=not large,
         )
 
-    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+    def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of LanceDB."""
         with errors():
             searching = self._table.search(query, query_type="fts", fts_columns=self._attached.text).limit(depth)
@@ -132,6 +163,38 @@ class LanceTable(Table):
         for rows in self._by_id(ids, self._columns(False, True)):
             found |= self._documents(rows, self._ids(rows))
         return found
+
+    def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        attached = self._attached
+        columns = {
+            attached.id: [each.id for each in documents],
+            attached.vector: list(vectors.astype(self._types[attached.vector].value_type.to_pandas_dtype())),
+            attached.text: [each.text for each in documents],
+            attached.title: [each.title for each in documents],
+            self._whole: [canonical(each, dict(each.metadata)).decode() for each in documents],
+            attached.digest: digests,
+        }
+        rows = arrow.table({name: arrow.array(of, self._types[name]) for name, of in columns.items() if name})
+        with errors():
+            merging = self._table.merge_insert(attached.id).when_matched_update_all().when_not_matched_insert_all()
+            merging.execute(rows)
+            if self._table.version % SETTLED == 0:
+                with suppress(RuntimeError):  # another process does the same
+                    self._table.optimize()
+
+    def delete(self, ids: Sequence[str]) -> int:
+        there = [id for rows in self._by_id(ids, [self._attached.id]) for id in self._ids(rows)]
+        if there:
+            with errors():
+                self._table.delete(self._among([id for id in there if id is not None]))
+        return len(there)
+
+    def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        if (column := self._attached.digest) is None:
+            return super().digests(ids)
+        parts = list(self._by_id(ids, [self._attached.id, column]))
+        known = [pair for rows in parts for pair in zip(self._ids(rows), rows[column].to_pylist(), strict=True)]
+        return {id: digest for id, digest in known if id is not None and digest is not None}
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
         type = self._type(path)
@@ -184,13 +247,16 @@ class LanceTable(Table):
         return searching.select([*columns, *([score] if score else [])]).to_arrow(timeout=self._timeout)
 
     def _by_id(self, ids: Sequence[str], columns: list[str]) -> Iterator[arrow.Table]:
-        column, numbers = quoted(self._attached.id), arrow.types.is_integer(self._types[self._attached.id])
         for portion in portions(ids):
-            known = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)] if numbers else portion
-            if known:
-                listed = ", ".join(known if numbers else map(literal, known))
+            if self._numbers:
+                portion = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)]
+            if portion:
                 with errors():  # without a limit, as rows may share an id
-                    yield self._read(self._table.search(), f"{column} IN ({listed})", columns)
+                    yield self._read(self._table.search(), self._among(portion), columns)
+
+    def _among(self, ids: Sequence[str]) -> str:
+        """Return a condition for rows with these ids, which may be those of some."""
+        return f"{quoted(self._attached.id)} IN ({', '.join(ids if self._numbers else map(literal, ids))})"
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
         texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]

@@ -16,16 +16,28 @@ import orjson
 import psycopg
 from numpy.typing import NDArray
 
-from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
-from boundarymorph.retrieval.stores.table import EXACT, Found, Table, check_columns, guessed, metadata_columns
+from boundarymorph.retrieval.stores.table import (
+    EXACT,
+    Found,
+    Store,
+    Table,
+    check_columns,
+    check_writable,
+    guessed,
+    metadata_columns,
+)
 from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
 SCAN |= {"hnsw.scan_mem_multiplier": 16}
+LONGEST_NAME = 63  # of a table, in letters
+MOST_INDEXED = 4_000  # dimensions of an HNSW index of halfvec
+NUL = b"\\u0000"  # in JSON
 HEADER = 4  # bytes of a vector before its numbers: its dimension, and two that are unused
 APPROXIMATE = "pgvector searched its index, which may miss some of the nearest"
 _DISTANCES = {"cosine": "<=>", "inner product": "<#>", "l2": "<->"}
@@ -56,7 +68,8 @@ _INDEXED = """
     SELECT reltuples, EXISTS (
         SELECT 1 FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam
         JOIN pg_attribute ON pg_attribute.attrelid = indexrelid
-        WHERE indrelid = to_regclass(%(table)s) AND amname = 'hnsw' AND attname = %(vector)s)
+        WHERE indrelid = to_regclass(%(table)s) AND amname = 'hnsw' AND attname = %(vector)s),
+        obj_description(oid, 'pg_class')
     FROM pg_class WHERE oid = to_regclass(%(table)s)"""
 
 Answer = TypeVar("Answer")
@@ -69,10 +82,12 @@ class Where(NamedTuple):
     values: tuple[Any, ...] = ()
 
 
-class PgvectorStore:
+class PgvectorStore(Store):
     """A `Store`: the tables and views of a database."""
 
     name = "pgvector"
+    kinds = ("flat", "hnsw")
+    dimensions = range(1, 16_001)  # of halfvec
 
     def __init__(self, url: str, *, timeout: float = 10.0, connections: int = 16) -> None:
         """url: as libpq takes it; timeout: seconds of a connection or of a statement."""
@@ -85,6 +100,9 @@ class PgvectorStore:
         """Return the store at pgvector://USER:PASSWORD@HOST:PORT/DATABASE. Does not connect yet."""
         url = chosen.url.get_secret_value().replace("pgvector://", "postgresql://", 1)
         return cls(url, timeout=chosen.timeout_seconds, connections=chosen.connections)
+
+    def names(self) -> Sequence[str]:
+        return [name for name, _ in self.read(_TABLES, ())]
 
     def tables(self) -> Mapping[str, Attached]:
         found = {}
@@ -106,16 +124,45 @@ class PgvectorStore:
             )
         return PgvectorTable(self, attached, columns)
 
+    def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
+        if len(table) > LONGEST_NAME:
+            raise InvalidInput(f"PostgreSQL has names of up to {LONGEST_NAME} letters, and {table!r} is longer")
+        if kind == "hnsw" and dimension > MOST_INDEXED:
+            raise InvalidInput(f"an HNSW index of pgvector has up to {MOST_INDEXED:,} dimensions, not {dimension:,}")
+        name = _quoted(table)
+        self.run(
+            lambda cursor: [
+                cursor.execute(statement)
+                for statement in (
+                    f"CREATE TABLE {name} (id text PRIMARY KEY, text text, title text, metadata jsonb, digest bytea, "
+                    f"vector halfvec({dimension}) NOT NULL)",
+                    f"COMMENT ON TABLE {name} IS {psycopg.sql.Literal(about).as_string()}",
+                    *([f"CREATE INDEX ON {name} USING hnsw (vector halfvec_cosine_ops)"] if kind == "hnsw" else []),
+                )
+            ]
+        )
+
+    def drop(self, table: str) -> None:
+        self.run(lambda cursor: cursor.execute(f"DROP TABLE {_quoted(table)}"))
+
     def read(
         self, query: str, values: Sequence[Any] | Mapping[str, Any], scan: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """Return the rows of a query. scan: parameters of the server for it."""
 
-        def run(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+        def rows(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
+            for name, value in (scan or {}).items():
+                cursor.execute("SELECT set_config(%s, %s, true)", (name, str(value)))
+            return cursor.execute(query, values).fetchall()
+
+        return self.run(rows)
+
+    def run(self, statements: Callable[[psycopg.Cursor[Any]], Answer]) -> Answer:
+        """Run statements in a transaction. On an idle connection that the server has ended they are run again."""
+
+        def run(connection: psycopg.Connection[Any]) -> Answer:
             with self._cut(connection), connection.transaction(), connection.cursor(binary=True) as cursor:
-                for name, value in (scan or {}).items():
-                    cursor.execute("SELECT set_config(%s, %s, true)", (name, str(value)))
-                return cursor.execute(query, values).fetchall()
+                return statements(cursor)
 
         with self._errors(), self._place():
             while self._idle:
@@ -196,9 +243,9 @@ class PgvectorTable(Table):
 
     def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
         self._store, self._attached = store, attached
-        self.words = "order" if attached.full_text else "none"
+        self.words = attached.full_text is not None
         ((named,),) = store.read("SELECT to_regclass(%s)::text", (attached.table,))
-        self._table = named.replace("%", "%%")
+        self._table, self.writable = named.replace("%", "%%"), attached.writable
         self._id, self._vector = _quoted(attached.id), _quoted(attached.vector)
         self._id_type = columns[attached.id][0]
         self._type, modifier = columns[attached.vector]
@@ -207,10 +254,12 @@ class PgvectorTable(Table):
         if modifier <= 0:
             self._there = Where(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
         self._json, self._metadata = metadata_columns(attached, {n: _kind(type) for n, (type, _) in columns.items()})
+        check_writable(attached, store.name, whole=self._json is not None)
         self._types = {name: type for name, (type, _) in columns.items()}
         self._search = {"exact_up_to": EXACT, **attached.search}
         names = {"table": attached.table, "vector": attached.vector}
-        ((self._estimate, self._indexed),) = store.read(_INDEXED, names) or [(0, False)]
+        ((self._estimate, self._indexed, about),) = store.read(_INDEXED, names) or [(0, False, None)]
+        self.about = about or ""
 
     def count(self) -> int:
         ((count,),) = self._store.read(
@@ -238,7 +287,7 @@ class PgvectorTable(Table):
         said = [APPROXIMATE] if approximate else []
         return Found([row[0] for row in rows], matrix, read, said, exact=not approximate)
 
-    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
+    def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
         column, chosen = _quoted(str(self._attached.full_text)), Where("true") if where is True else where
         rows = self._store.read(
@@ -260,6 +309,47 @@ class PgvectorTable(Table):
     def vectors(self, ids: Sequence[str]) -> Found:
         rows = self._rows(ids, [self._vector])
         return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]))
+
+    def check(self, document: Document) -> None:
+        """See `Table.check`: PostgreSQL keeps no NUL."""
+        metadata = canonical(document, dict(document.metadata))
+        if "\0" in document.id + document.text + (document.title or "") or NUL in metadata.replace(rb"\\", b""):
+            raise InvalidInput(f"the document {document.id!r} has a NUL character, which PostgreSQL cannot keep")
+
+    def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        attached = self._attached
+        for document in documents:
+            self.check(document)
+        rows = [
+            {
+                attached.id: document.id,
+                attached.vector: str(vector.tolist()),
+                attached.text: document.text,
+                attached.title: document.title,
+                self._json: canonical(document, dict(document.metadata)).decode(),
+                attached.digest: digest,
+            }
+            for document, vector, digest in zip(documents, vectors, digests, strict=True)
+        ]
+        names = [name for name in rows[0] if name is not None]
+        places = [f"%s::{self._types[name]}" for name in names]
+        changes = [f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names[1:]]
+        statement = (
+            f"INSERT INTO {self._table} ({', '.join(map(_quoted, names))}) VALUES ({', '.join(places)}) "
+            f"ON CONFLICT ({self._id}) DO UPDATE SET {', '.join(changes)}"
+        )
+        values = [[row[name] for name in names] for row in sorted(rows, key=lambda row: str(row[attached.id]))]
+        self._store.run(lambda cursor: cursor.executemany(statement, values))
+
+    def delete(self, ids: Sequence[str]) -> int:
+        among, known = self._among(ids)
+        statement = f"DELETE FROM {self._table} WHERE {among}"
+        return self._store.run(lambda cursor: cursor.execute(statement, (known,)).rowcount)
+
+    def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        if self._attached.digest is None:
+            return super().digests(ids)
+        return {id: digest for id, digest in self._rows(ids, [_quoted(self._attached.digest)]) if digest is not None}
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
         known = self._json is None and len(path) == 1 and path[0] in self._metadata
@@ -334,6 +424,14 @@ class PgvectorTable(Table):
 
     def _rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return the rows with these ids, with their id first."""
+        among, known = self._among(ids)
+        listed = ", ".join([f"{self._id}::text", *columns])
+        return self._store.read(
+            f"SELECT {listed} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
+        )
+
+    def _among(self, ids: Sequence[str]) -> tuple[str, list[Any]]:
+        """Return a condition for rows with these ids, and the value of its `%s`."""
         match self._id_type:
             case "int2" | "int4" | "int8":
                 most = 2 ** _INTEGERS[self._id_type]
@@ -345,10 +443,7 @@ class PgvectorTable(Table):
                 known, among = [id for id in ids if "\0" not in id], f"{self._id} = ANY(%s)"
             case _:
                 known, among = [id for id in ids if "\0" not in id], f"{self._id}::text = ANY(%s)"
-        listed = ", ".join([f"{self._id}::text", *columns])
-        return self._store.read(
-            f"SELECT {listed} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
-        )
+        return among, known
 
     def _matrix(self, rows: Sequence[bytes]) -> NDArray[np.floating]:
         """Return the (n, d) vectors that the server sent as bytes."""

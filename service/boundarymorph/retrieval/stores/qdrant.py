@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import grpc
 import httpx
@@ -17,16 +18,17 @@ from numpy.typing import NDArray
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
-from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Table, guessed
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_writable, guessed
 from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
+ABOUT = "boundarymorph"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
@@ -34,10 +36,12 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-class QdrantStore:
+class QdrantStore(Store):
     """A `Store`: the collections of a server, or of a folder in this process."""
 
     name = "Qdrant"
+    id = "key"  # any text, where the id of a point is a number or a UUID
+    kinds = ("hnsw", "flat")
 
     def __init__(self, client: QdrantClient) -> None:
         self.client = client
@@ -60,20 +64,24 @@ class QdrantStore:
                 )
             )
 
+    def names(self) -> Sequence[str]:
+        with errors():
+            return [described.name for described in self.client.get_collections().collections]
+
     def tables(self) -> Mapping[str, Attached]:
         """See `Store.tables`. The fields of a collection are those of one of its points."""
         found = {}
         with errors():
-            for described in self.client.get_collections().collections:
-                points, _ = self.client.scroll(described.name, limit=1, with_vectors=True)
+            for name in self.names():
+                points, _ = self.client.scroll(name, limit=1, with_vectors=True)
                 for point in points:
                     vectors = list(point.vector) if isinstance(point.vector, dict) else ["vector"]
                     columns = {
                         name: "json" if isinstance(of, dict) else "" for name, of in (point.payload or {}).items()
                     }
                     columns |= {"id": "", **dict.fromkeys(vectors, "vector")}
-                    if (attached := guessed(described.name, columns)) is not None:
-                        found[described.name] = attached.model_copy(update={"id": "id"})
+                    if (attached := guessed(name, columns)) is not None:
+                        found[name] = attached.model_copy(update={"id": "id"})
         return found
 
     def open(self, attached: Attached) -> QdrantTable:
@@ -93,7 +101,24 @@ class QdrantStore:
         times = [
             key for key, of in collection.payload_schema.items() if of.data_type == models.PayloadSchemaType.DATETIME
         ]
-        return QdrantTable(self.client, attached, parameters.size, using, times)
+        about = (collection.config.metadata or {}).get(ABOUT, "")
+        if parameters.hnsw_config is not None and parameters.hnsw_config.m == 0:  # there is no index
+            attached = attached.model_copy(update={"search": {**attached.search, "exact_up_to": sys.maxsize}})
+        return QdrantTable(self.client, attached, parameters.size, using, times, about)
+
+    def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
+        vectors = models.VectorParams(
+            size=dimension,
+            distance=models.Distance.COSINE,
+            datatype=models.Datatype.FLOAT16,
+            hnsw_config=models.HnswConfigDiff(m=0) if kind == "flat" else None,
+        )
+        with errors():
+            self.client.create_collection(table, vectors, metadata={ABOUT: about})
+
+    def drop(self, table: str) -> None:
+        with errors():
+            self.client.delete_collection(table)
 
     def close(self) -> None:
         """Close the connection."""
@@ -107,13 +132,24 @@ class QdrantTable(Table):
     """
 
     def __init__(
-        self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, times: Sequence[str] = ()
+        self,
+        client: QdrantClient,
+        attached: Attached,
+        dimension: int,
+        using: str | None,
+        times: Sequence[str] = (),
+        about: str = "",
     ) -> None:
         """times: keys of the payload that are indexed as times."""
+        self.writable, self.about = attached.writable, about
         self._times = frozenset(times)
         self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
         self._key = None if attached.id == "id" else attached.id
-        self._payload = Payload(attached, (self._key or "", NODE))
+        self._own = self._key is not None and attached.digest is not None  # so that the points are found by their keys
+        if attached.writable and not self._own and self._key is not None:
+            raise RetrieverFailed(f"{attached.table!r} in Qdrant cannot be writable: its id must be that of the point")
+        check_writable(attached, "Qdrant", whole=attached.metadata is not None and len(attached.metadata) == 1)
+        self._payload = Payload(attached, (self._key or "", attached.digest or "", NODE))
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
@@ -143,6 +179,41 @@ class QdrantTable(Table):
 
     def vectors(self, ids: Sequence[str]) -> Found:
         return self._found(self._points(ids, vectors=True), vectors=True, documents=False)
+
+    def check(self, document: Document) -> None:
+        """See `Table.check`: where the ids are those of points, they are numbers or UUIDs."""
+        if self._point(document.id) is None:
+            raise InvalidInput(f"{document.id!r} cannot be the id of a point in Qdrant, which is a number or a UUID")
+
+    def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
+        attached, points = self._attached, []
+        for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
+            self.check(document)
+            payload = {
+                self._key: document.id,
+                attached.text: document.text,
+                attached.title: document.title,
+                (attached.metadata or ("",))[0]: orjson.loads(canonical(document, dict(document.metadata))),
+                attached.digest: digest.hex(),
+            }
+            payload.pop(None, None)
+            of_point: Any = {"vector": {self._using: vector} if self._using else vector, "payload": payload}
+            points.append(models.PointStruct(id=self._point(document.id), **of_point))
+        with errors():
+            self._client.upsert(attached.table, points, wait=True)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        there = [point.id for point in self._points(ids, vectors=False)]
+        if there:
+            with errors():
+                self._client.delete(self._attached.table, models.PointIdsList(points=there), wait=True)
+        return len(there)
+
+    def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        if (field := self._attached.digest) is None:
+            return super().digests(ids)
+        points = self._points(ids, vectors=False)
+        return {str(self._id(point)): bytes.fromhex((point.payload or {})[field]) for point in points}
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
         within = self._payload.path(path)
@@ -185,12 +256,16 @@ class QdrantTable(Table):
         wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
         for portion in portions(ids):
             with errors():
-                if self._key is None:
-                    known = [point for id in portion if (point := _point_id(id)) is not None]
+                if self._key is None or self._own:
+                    known = [point for id in portion if (point := self._point(id)) is not None]
                     points += self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
                     continue
                 points += self._among(self._key, portion, wanted)
         return points
+
+    def _point(self, id: str) -> int | str | None:
+        """Return the id of the point of a document; None if no point can have it."""
+        return str(uuid5(NAMESPACE_OID, id)) if self._own else _point_id(id)
 
     def _among(self, key: str, ids: list[str], vectors: bool | list[str]) -> Iterator[Any]:
         """Yield the points with these ids in a field of the payload, which several points may share."""

@@ -1,16 +1,16 @@
-"""The contract of a store, and what stores share. One that implements it gets ranking, words, filters and warnings from
-`StoreIndex`."""
+"""The contract of a store, and what stores share. One that implements it gets ranking, words, filters, warnings and
+deletion by filters from `StoreIndex`, and names and descriptions from `StoreCatalog`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, canonical, fingerprint
 from boundarymorph.retrieval.filters import Condition
 from boundarymorph.retrieval.stores.bounds import Bounds, Language, bounds
 from boundarymorph.retrieval.stores.times import Kind
@@ -41,16 +41,15 @@ class Table(Protocol):
     """A table or collection of documents with vectors. All methods block and are thread-safe. They raise
     RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
 
-    dimension: of its vectors. words: what `best` does: nothing, order documents by words, or compute BM25. stale:
-    whether a call failed, so that the table should be opened again.
+    dimension: of its vectors. words: whether `best` finds documents by words. stale: whether a call failed, so that the
+    table should be opened again. writable: whether documents may be written. about: what `Store.create` was told.
     """
 
     dimension: int
-    words: Literal["none", "order", "bm25"] = "none"
-
-    @property
-    def stale(self) -> bool:
-        return False
+    words: bool = False
+    stale: bool = False
+    writable: bool = False
+    about: str = ""
 
     def count(self) -> int:
         """Number of documents with a vector."""
@@ -77,11 +76,8 @@ class Table(Protocol):
         where: an expression of `bounds`, or True. vectors, documents: what to return besides the ids.
         """
 
-    def best(self, query: str, depth: int, where: Any, among: Sequence[str] | None = None) -> Mapping[str, float]:
-        """Return the documents that match the words of a query best, best first, with their scores.
-
-        among: only these ids. Not called if `words` is "none".
-        """
+    def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
+        """Return the documents that match the words of a query best, best first, with their scores."""
         return {}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -94,12 +90,9 @@ class Table(Protocol):
     def vectors(self, ids: Sequence[str]) -> Found:
         """Return the vectors of these documents, without unknown ones."""
 
-
-class Writable(Table, Protocol):
-    """A table that documents can be written to."""
-
     def check(self, document: Document) -> None:
         """Raise InvalidInput or LimitExceeded if the table cannot hold the document."""
+        canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         """Write n documents with their (n, d) unit vectors and fingerprints, durably and visibly to later searches."""
@@ -107,11 +100,9 @@ class Writable(Table, Protocol):
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; return how many there were."""
 
-    def delete_matching(self, condition: Condition) -> int:
-        """Remove the documents that match a filter; return how many there were."""
-
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the fingerprints of documents by id, as far as they are known."""
+        """Return fingerprints of documents by id: those that they were written with, or of what is there."""
+        return {id: fingerprint(document) for id, document in self.documents(ids).items()}
 
 
 def check_columns(
@@ -125,6 +116,7 @@ def check_columns(
         attached.text,
         attached.title,
         attached.full_text,
+        attached.digest,
         *(attached.metadata or ()),
     ):
         if name is not None and name not in there:
@@ -139,20 +131,40 @@ def metadata_columns(attached: Attached, kinds: Mapping[str, str]) -> tuple[str 
 
     kinds: of all columns, as for `guessed`.
     """
-    given, taken = attached.metadata, (attached.id, attached.vector, attached.text, attached.title, attached.full_text)
+    given = attached.metadata
+    taken = (attached.id, attached.vector, attached.text, attached.title, attached.full_text, attached.digest)
     if given is not None and len(given) == 1 and kinds[given[0]] == "json":
         return given[0], []
     others = [name for name, kind in kinds.items() if name not in taken and kind != "vector"]
     return None, others if given is None else list(given)
 
 
+def check_writable(attached: Attached, store: str, *, whole: bool) -> None:
+    """Raise RetrieverFailed if a table should be written to, and has no place for any metadata.
+
+    whole: whether a single column has all metadata as JSON.
+    """
+    if attached.writable and not whole:
+        raise RetrieverFailed(
+            f"{attached.table!r} in {store} cannot be writable: it needs one column of JSON for all metadata, named by "
+            "metadata"
+        )
+
+
 class Store(Protocol):
     """A server or folder with tables. All methods block, are thread-safe, and raise as those of `Table`.
 
-    name: of the engine, for messages.
+    name: of the engine, for messages. id: the column of the ids of tables that `create` makes. kinds: of these tables,
+    the default first. dimensions: that their vectors may have.
     """
 
     name: str
+    id: str = "id"
+    kinds: Sequence[str] = ("flat",)
+    dimensions: range = range(1, 2**16)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all tables."""
 
     def tables(self) -> Mapping[str, Attached]:
         """Return the tables whose columns can be guessed, by name."""
@@ -160,8 +172,22 @@ class Store(Protocol):
     def open(self, attached: Attached) -> Table:
         """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
 
+    def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
+        """Make a table with the columns of `made`. May fail if there is one.
+
+        about: kept with the table. lexical: whether to index words, where the store does that for new tables.
+        """
+
+    def drop(self, table: str) -> None:
+        """Remove a table."""
+
     def close(self) -> None:
         """Close connections."""
+
+
+def made(store: Store, table: str) -> Attached:
+    """Return the description of a table that `Store.create` makes."""
+    return Attached(table=table, id=store.id, title="title", metadata=("metadata",), writable=True, digest="digest")
 
 
 def guessed(table: str, columns: Mapping[str, str]) -> Attached | None:

@@ -20,6 +20,7 @@ WORDS_VERSION = 3  # of the rules by which the words of an index are made
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
 MOST_TERMS = 64  # of a query
+MOST_CHARACTERS = 2**25  # of all texts of a pool together; reading their words takes some eight times as many bytes
 
 _SPACE = ord(" ")
 _UNSPACED = (
@@ -244,3 +245,19 @@ _LOWER_AND_SPACES = bytes(
 )
 codecs.register_error(_FOLDING, _fold_run)
 codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))
+
+
+def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
+    """Return the texts or, if they have more than `most` characters together, the first of each: most / count.
+
+    count: of the texts. They are taken one by one, so no more than that is in memory.
+    """
+    kept: list[str] = []
+    longest, size = None, 0
+    for text in texts:
+        kept.append(text[:longest])
+        size += len(kept[-1])
+        if longest is None and size > most:
+            longest = max(1, most // count)
+            kept = [each[:longest] for each in kept]
+    return kept

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from boundarymorph.retrieval.filters import Compare, Exists, Scalar
-from boundarymorph.retrieval.milvus.collection import Field, quoted
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
 from boundarymorph.retrieval.stores.times import Moment
 
@@ -21,14 +21,34 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .-]*")  # keys that all releases acce
 _EXACT = 2**53  # integers up to this are exact as floats
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a schema. type, element: Milvus's names, such as VARCHAR; element: type of an array's elements.
+
+    size: the dimension of a vector, or the most bytes of a string.
+    """
+
+    type: str
+    element: str = ""
+    nullable: bool = False
+    size: int = 0
+
+
 class Native:
     """Translates filters, given the fields of a collection."""
 
-    def __init__(self, fields: Mapping[str, Field], names: Callable[[str], bool], *, dynamic: bool, lite: bool) -> None:
-        """names: whether a field is metadata. dynamic: whether documents have fields beyond the schema. lite: whether
-        it is milvus-lite, where in JSON true equals 1 and a comparison of different types is not false."""
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        place: Callable[[tuple[str, ...]], tuple[str, ...] | None],
+        *,
+        dynamic: bool,
+        lite: bool,
+    ) -> None:
+        """place: as `Payload.path`. dynamic: whether documents have fields beyond the schema. lite: whether it is
+        milvus-lite, where in JSON true equals 1 and a comparison of different types is not false."""
         self._fields = fields
-        self._names = names
+        self._place = place
         self._dynamic = dynamic
         self._lite = lite
 
@@ -39,10 +59,10 @@ class Native:
         return f"(not {part})"
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:
-        path = condition.path
-        name = path[0]
-        if not self._names(name):
+        path = self._place(condition.path)
+        if path is None:
             return NEVER
+        name = path[0]
         field = self._fields.get(name)
         if field is None and not self._dynamic:
             return NEVER
@@ -75,6 +95,11 @@ class Native:
         listed = f"(json_contains_any({place}, [{', '.join(map(str, literals))}]))"
         met = f"({exists} and {joined('or', [*equal, listed])})"
         return Bounds(met, met if condition.type == "text" or not self._lite else False)
+
+
+def quoted(text: str) -> str:
+    """Quote a string for an expression, in which no other characters need escaping."""
+    return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
 
 
 def joined(by: str, parts: Sequence[str | bool]) -> str | bool:

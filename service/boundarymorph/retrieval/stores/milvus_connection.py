@@ -43,11 +43,6 @@ class Server:
         return not self.lite and self.version >= (2, 4)
 
     @property
-    def array_index(self) -> bool:
-        """Whether an array may have an INVERTED index."""
-        return not self.lite and self.version >= (2, 5)
-
-    @property
     def full_text(self) -> bool:
         """Whether it computes BM25. milvus-lite's scores are negative and change with the filter."""
         return not self.lite and self.version >= (2, 5)
@@ -76,7 +71,7 @@ class MilvusConnection:
         Raises InvalidConfiguration for another url.
         """
         if not _URL.fullmatch(url):
-            raise InvalidConfiguration("milvus.url must be http://HOST:PORT, https://HOST:PORT or a file PATH.db")
+            raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log
         self.url = url
         self.timeout = timeout
@@ -147,7 +142,7 @@ class MilvusConnection:
             if code == grpc.StatusCode.UNAVAILABLE:
                 self._outage = error.details()
             if code in REFUSED:
-                raise RetrieverFailed(f"Milvus at {self.url} rejects milvus.token: {error.details()}") from error
+                raise RetrieverFailed(f"Milvus at {self.url} rejects its api_key: {error.details()}") from error
             raise self._unavailable(error.details() if isinstance(error, grpc.Call) else str(error)) from error
 
     def _connected(self) -> MilvusClient:

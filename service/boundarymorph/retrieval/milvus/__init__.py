@@ -1,1 +1,0 @@
-"""Indexes stored as collections of Milvus, which may run on any number of machines."""
