@@ -452,134 +452,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/tools/openai.json": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * The tools as functions for chat completions
-         * @description Send this list as `tools` in a request to an OpenAI-compatible server.
-         */
-        get: operations["_openai_tools_openai_json_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/tools/anthropic.json": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * The tools for Anthropic's Messages API
-         * @description Send this list as `tools` in a request to Anthropic.
-         */
-        get: operations["_anthropic_tools_anthropic_json_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/tools/select_documents": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Select documents
-         * @description Find the documents of an index that are most relevant to a query. An accurate model judges as many documents as the budget allows, and the relevance of the others is inferred from these judgements, so it finds documents that plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for many documents at once instead of repeatedly. The same query with a larger budget or k costs only the difference.
-         *
-         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
-         */
-        post: operations["tool_select_documents"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/tools/list_indexes": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * List the indexes
-         * @description The indexes that you may search: how many documents each has, and the fields of their metadata with some values, for filter and distinct. Call it once, before select_documents.
-         *
-         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
-         */
-        post: operations["tool_list_indexes"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/tools/search": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Search
-         * @description The titles of the 10 documents that are most relevant to a query. fetch has their texts; select_documents does both at once.
-         *
-         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
-         */
-        post: operations["tool_search"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/tools/fetch": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Fetch a document
-         * @description The text and the metadata of one document, by its id from search or select_documents.
-         *
-         *     Pass the answer, or the detail of a problem, to the language model that gave the arguments.
-         */
-        post: operations["tool_fetch"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -670,6 +542,21 @@ export interface components {
              * @description known from earlier requests; they replaced as many calls
              */
             reused_scores: number;
+            /**
+             * Trips
+             * @description calls of the scorer
+             */
+            trips: number;
+            /**
+             * Billed Units
+             * @description started hundreds of documents of each trip, if the scorer bills by them
+             */
+            billed_units?: number | null;
+            /**
+             * Cost
+             * @description by the service's prices of the scorer, in their currency
+             */
+            cost?: number | null;
             /**
              * Inferred
              * @description indexes of the results whose score is expected, not the cross-encoder's
@@ -907,7 +794,7 @@ export interface components {
             bytes: number;
             /**
              * Kind
-             * @description how it is searched: flat, ivf, words; in Milvus flat or hnsw
+             * @description how it is searched: flat, ivf, words; in a store flat or hnsw
              */
             kind: string;
             /**
@@ -979,7 +866,7 @@ export interface components {
             bytes: number;
             /**
              * Kind
-             * @description how it is searched: flat, ivf, words; in Milvus flat or hnsw
+             * @description how it is searched: flat, ivf, words; in a store flat or hnsw
              */
             kind: string;
             /**
@@ -1931,9 +1818,24 @@ export interface components {
             cached_scores: number;
             /**
              * Rounds
-             * @description trips to the scorer
+             * @description in which the scores came
              */
             rounds: number;
+            /**
+             * Trips
+             * @description calls of the scorer; a round without any had all its scores cached
+             */
+            trips: number;
+            /**
+             * Billed Units
+             * @description started hundreds of documents of each trip, if the scorer bills by them
+             */
+            billed_units?: number | null;
+            /**
+             * Cost
+             * @description by the service's prices of the scorer, in their currency
+             */
+            cost?: number | null;
             /**
              * Reused Scores
              * @description known from earlier requests; they replaced as many calls
@@ -1982,6 +1884,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
             /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
@@ -2125,7 +2033,7 @@ export interface components {
             dimension?: number | null;
             /**
              * Kind
-             * @description how it is searched: exactly (flat, the default), or approximately and faster (ivf; in Milvus also hnsw, diskann and autoindex)
+             * @description how it is searched: exactly (flat, the default), or approximately and faster (ivf; in a store hnsw)
              * @default null
              */
             kind?: string | null;
@@ -2215,6 +2123,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
             /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
@@ -2342,6 +2256,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
             /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
@@ -2519,6 +2439,12 @@ export interface components {
              */
             budget?: number | "auto" | null;
             /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
+            /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
              * @default null
@@ -2626,6 +2552,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
             /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
@@ -2995,7 +2927,7 @@ export interface components {
             diversity?: number;
             /**
              * Method
-             * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with batch_size 1 and reuse false
+             * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with as many rounds as calls and reuse false
              * @default null
              */
             method?: ("trend" | "boundarymorph") | null;
@@ -3033,11 +2965,11 @@ export interface components {
              */
             spend?: "order" | "set";
             /**
-             * Batch Size
-             * @description documents scored per round, fewer when the deadline is near; with 1 each call is chosen knowing all earlier scores. 'auto', the default: growing rounds, 5 for 10 calls and 11 for 50. If the budget covers the pool, nothing is chosen, and a round has as many as can be scored in time
+             * Rounds
+             * @description trips to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as calls, each call is chosen knowing all earlier scores. 'auto', the default, goes by what a trip costs: many growing rounds for a scorer in the same process on a CPU, 5 for 10 calls and 11 for 50, and 2 or 3 for others. If the budget covers the pool, nothing is chosen, and there is one
              * @default null
              */
-            batch_size?: number | "auto" | null;
+            rounds?: number | "auto" | null;
             /**
              * Query Embedding
              * @description used instead of encoding the query
@@ -3156,6 +3088,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
             /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
@@ -3358,6 +3296,12 @@ export interface components {
              * @default null
              */
             budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
             /**
              * K
              * @description with a budget: find the k best as a set; by default calls go to the order of all
@@ -6316,729 +6260,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
-            };
-        };
-    };
-    _openai_tools_openai_json_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        [key: string]: unknown;
-                    }[];
-                };
-            };
-        };
-    };
-    _anthropic_tools_anthropic_json_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        [key: string]: unknown;
-                    }[];
-                };
-            };
-        };
-    };
-    tool_select_documents: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": {
-                    /** @description What the documents should be about. */
-                    query: string;
-                    /** @description Other questions that the documents may answer instead, for one set with one budget. Not together with max_tokens, min_relevance, distinct, diversity or an automatic budget. */
-                    further_queries?: string[];
-                    /** @description The index to search; needed if there are several. list_indexes names them. */
-                    index?: string;
-                    /** @description How many documents you want; 10 by default. */
-                    k?: number;
-                    /** @description Instead of k: as many documents as fit into this many tokens, the limit of the answer. */
-                    max_tokens?: number;
-                    /** @description Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none. */
-                    min_relevance?: number;
-                    /** @description true: no two documents with the same text. The name of a metadata field: only the best document for each of its values, such as "url" where an index holds parts of pages. */
-                    distinct?: boolean | string;
-                    /** @description How much the documents should differ from each other: 0, the default, is by relevance alone. */
-                    diversity?: number;
-                    /** @description How many documents may be judged by the accurate model; more are better and slower. "auto" stops when more would hardly help. The service has a default. */
-                    budget?: number | "auto";
-                    /** @description What counts as relevant beyond the query, in a sentence. Not every service takes it. */
-                    instruction?: string;
-                    /** @description Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}. */
-                    filter?: {
-                        [key: string]: unknown;
-                    };
-                    /** @description Ids of documents that you have already, unchanged: they are not returned again. */
-                    exclude_ids?: string[];
-                    /**
-                     * @description concise: titles and texts. detailed: also metadata, how certain each relevance is, and costs.
-                     * @default concise
-                     * @enum {string}
-                     */
-                    response_format?: "concise" | "detailed";
-                };
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        /** @description The most relevant first. */
-                        documents: {
-                            /** @description For fetch, and to cite. */
-                            id: string;
-                            /** @description If it has one. */
-                            title?: string;
-                            /** @description All of it, or its beginning if cut. */
-                            text: string;
-                            /** @description True if the text is cut; use fetch to read all of it. */
-                            cut?: boolean;
-                            /** @description From 0 to 1. */
-                            relevance: number;
-                            /** @description Where a person can read it. Detailed answers only. */
-                            url?: string;
-                            /** @description Whether the relevance is the accurate model's judgement, or inferred from others. */
-                            judged: boolean;
-                            /** @description Standard deviation of an inferred relevance. Detailed answers only. */
-                            uncertainty?: number;
-                            /** @description Its rank in plain retrieval. Detailed answers only. */
-                            retrieval_rank?: number;
-                            /** @description Fields to filter by. Detailed answers only. */
-                            metadata?: {
-                                [key: string]: unknown;
-                            };
-                        }[];
-                        /** @description What to know about this answer, and what to do about it. */
-                        notes: string[];
-                        /** @description Detailed answers only. */
-                        costs?: {
-                            /** @description The most judgements allowed. */
-                            budget: number;
-                            /** @description Judgements made for this call. */
-                            judgements: number;
-                            /** @description Judgements known from earlier calls with the same query, at no cost. */
-                            reused: number;
-                            /** @description Share of relevance that a larger budget may still gain. */
-                            expected_loss: number;
-                        };
-                    };
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    tool_list_indexes: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": Record<string, unknown>;
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        /** @description The indexes that you may use. */
-                        indexes: {
-                            /** @description Value for the argument index. */
-                            name: string;
-                            /** @description What its documents are. Not there: nobody has said it. */
-                            description?: string;
-                            /** @description Number of documents. */
-                            documents: number;
-                            /** @description Fields of the metadata in a sample, for filter and distinct. Not there: not looked at. */
-                            fields?: {
-                                [key: string]: {
-                                    /** @description Of its values: string, number, boolean, array, object, null. */
-                                    type: string;
-                                    /** @description Some of its values. */
-                                    examples: unknown[];
-                                };
-                            };
-                        }[];
-                        /** @description What to know about this answer. */
-                        notes: string[];
-                    };
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    tool_search: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": {
-                    /** @description What the documents should be about. */
-                    query: string;
-                    /** @description The index to search; needed if there are several. */
-                    index?: string;
-                };
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        /** @description The most relevant first. */
-                        results: {
-                            /** @description For fetch. */
-                            id: string;
-                            /** @description Of the document, or the beginning of its text. */
-                            title: string;
-                            /** @description For citations. */
-                            url: string;
-                        }[];
-                    };
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    tool_fetch: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": {
-                    /** @description An id that search or select_documents gave you, unchanged. */
-                    id: string;
-                    /**
-                     * @description Characters of the text to skip: the next_offset of an answer that was cut.
-                     * @default 0
-                     */
-                    offset?: number;
-                };
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        /** @description The id in the arguments. */
-                        id: string;
-                        /** @description Of the document, or the beginning of its text. */
-                        title: string;
-                        /** @description The text from the offset on. */
-                        text: string;
-                        /** @description For citations. */
-                        url: string;
-                        /** @description Fields of the document. */
-                        metadata: {
-                            [key: string]: unknown;
-                        };
-                        /** @description If there is more: call fetch again with this offset. */
-                        next_offset?: number;
-                    };
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
             };
         };
     };
