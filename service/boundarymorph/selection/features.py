@@ -42,7 +42,10 @@ def witnesses(pool: Pool) -> NDArray[np.float64]:
     """(N,) what speaks for a document besides the scorer: the encoder and, for a pool with BM25, the words, by
     `BY_WORDS`, each with mean 0 and standard deviation 1."""
     similarity, words = rank_and_similarity(pool)[1], lexical(pool)
-    return (1.0 - BY_WORDS) * similarity + BY_WORDS * words[0] if len(words) else similarity
+    if not len(words):
+        return similarity
+    both: NDArray[np.float64] = (1.0 - BY_WORDS) * similarity + BY_WORDS * words[0]
+    return both
 
 
 def signals(pool: Pool) -> NDArray[np.float64]:
