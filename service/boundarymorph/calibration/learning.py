@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibration, Gain, Trust
 from boundarymorph.calibration.judgments import JudgedQuery
-from boundarymorph.calibration.logistic import clip_of, fit, log_odds
+from boundarymorph.calibration.logistic import SIMILARITY, WORDS, clip_of, fit, log_odds
 from boundarymorph.calibration.validation import Predictions, gate, report_of
 from boundarymorph.errors import InvalidInput
+from boundarymorph.selection.features import BY_WORDS
+from boundarymorph.selection.trend import READ_BY_WITNESSES
 
 SCORER_RIDGE, SIGNAL_RIDGE, SCALE_RIDGE = 0.1, 10.0, 0.1
 FOLDS = 20
@@ -61,7 +63,9 @@ def learn(
 
 
 class _Learner:
-    """Fits on some of the queries, by number. evidence: (n, p) of each, the log-odds of the scores first."""
+    """Fits on some of the queries, by number. evidence: (n, p) of each, the log-odds of the scores first. prior: (p,)
+    the share of each in relevance to people without judgements (`selection.trend`), that of the scorer being 1. A fit
+    begins there, and the more judgements there are, the further it goes."""
 
     def __init__(self, queries: Sequence[JudgedQuery], gain: Gain) -> None:
         largest = max(float(query.grades.max()) for query in queries)
@@ -71,15 +75,18 @@ class _Learner:
             np.column_stack([log_odds(query.scores, self.clip), *(query.signals[name] for name in self.names)])
             for query in queries
         ]
+        self.prior = self._prior()
         self._queries = queries
         self._targets = [query.targets(gain, largest) for query in queries]
 
     def full(self, among: Sequence[int]) -> Trust:
         """Slopes compare the documents of one query; then a scale and a level are found for all queries together."""
         evidence, targets = self._of(among)
+        from_prior = np.column_stack([evidence @ self.prior, evidence[:, 1:]])
         of = np.repeat(np.arange(len(among)), [len(self._targets[number]) for number in among])
         ridges = np.array([SCORER_RIDGE, *[SIGNAL_RIDGE] * len(self.names)])
-        slopes, _ = fit(evidence, targets, ridges, queries=of)
+        slopes, _ = fit(from_prior, targets, ridges, queries=of)
+        slopes = np.concatenate([[0.0], slopes[1:]]) + slopes[0] * self.prior
         (scale,), level = fit((evidence @ slopes)[:, None], targets, np.array([SCALE_RIDGE]), towards=1.0)
         slopes = slopes * scale
         return Trust(float(slopes[0]), level, dict(zip(self.names, slopes[1:].tolist(), strict=True)))
@@ -100,8 +107,24 @@ class _Learner:
             for number in range(fold, count, folds):
                 scores, signals = self.evidence[number][:, 0], self._queries[number].signals
                 yield Predictions(
-                    full.log_odds(scores, signals), alone.log_odds(scores, {}), scores, self._targets[number]
+                    full.log_odds(scores, signals),
+                    alone.log_odds(scores, {}),
+                    scores,
+                    self._targets[number],
+                    self.evidence[number] @ self.prior,
                 )
+
+    def _prior(self) -> NDArray[np.float64]:
+        """By how far scores and words differ among the judged documents of a query."""
+        within = np.concatenate([columns - columns.mean(axis=0) for columns in self.evidence])
+        deviations = within.std(axis=0)
+        prior = np.eye(1 + len(self.names))[0]
+        shares = {SIMILARITY: 1.0 - BY_WORDS if WORDS in self.names else 1.0, WORDS: BY_WORDS}
+        for place, name in enumerate(self.names, start=1):
+            if deviations[place] > 0:
+                prior[place] = READ_BY_WITNESSES * shares.get(name, 0.0) * deviations[0]
+                prior[place] /= deviations[place] if name == WORDS else 1.0  # a similarity is in standard deviations
+        return prior
 
     def _of(self, among: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         evidence = np.concatenate([self.evidence[number] for number in among])

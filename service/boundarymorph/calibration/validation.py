@@ -22,13 +22,15 @@ BINS = 10
 class Predictions:
     """What n judged documents of a query that was left out, in retrieval order, were predicted to be, in log-odds.
 
-    full, alone: by all evidence, and by the scorer's alone. raw: the scores themselves. targets: what they are.
+    full, alone: by all evidence, and by the scorer's alone. raw: the scores themselves. targets: what they are. prior:
+    by what relevance to people is without judgements, None for the scores themselves.
     """
 
     full: NDArray[np.float64]
     alone: NDArray[np.float64]
     raw: NDArray[np.float64]
     targets: NDArray[np.float64]
+    prior: NDArray[np.float64] | None = None
 
     @property
     def retriever(self) -> NDArray[np.float64]:
@@ -45,9 +47,11 @@ class Predictions:
         return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best) if best > 0 else float("nan")
 
     def gain(self) -> float:
-        """What the order by all evidence gains over the scorer's, mean of NCG_AT; nan if that cannot be seen."""
+        """What the order by all evidence gains over that without judgements, mean of NCG_AT; nan if that cannot be
+        seen."""
         sizes = [k for k in NCG_AT if k < len(self.targets)]
-        gains = [self.ncg(self.full, k) - self.ncg(self.raw, k) for k in sizes]
+        before = self.raw if self.prior is None else self.prior
+        gains = [self.ncg(self.full, k) - self.ncg(before, k) for k in sizes]
         return float(np.mean(gains)) if gains else float("nan")
 
 
@@ -75,8 +79,9 @@ class MeanDifference:
 def gate(held_out: Sequence[Predictions]) -> Form:
     """What is applied.
 
-    All evidence, if by it log loss or nCG gains two standard errors over the scorer's alone, and the other does not
-    fall. Otherwise the scorer's scale, if that gains two standard errors of log loss over scores as they are.
+    All evidence, if by it log loss gains two standard errors over the scorer's alone, or nCG over the order without
+    judgements, and the other does not fall. Otherwise the scorer's scale, if that gains two standard errors of log loss
+    over scores as they are.
     """
     loss = MeanDifference.of([query.loss(query.alone) - query.loss(query.full) for query in held_out])
     ncg = MeanDifference.of([query.gain() for query in held_out])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -19,11 +19,12 @@ from boundarymorph.calibration.validation import BINS
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods import Method
+from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.run import Outcome, Watch, run_once
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selection.methods import DEFAULT, METHODS, PEOPLE
 
 METRICS = ("ce_ncg", "ncg")
 LEAST = 1e-6  # how close to 0 or 1 a score is taken at its word, as a probability
@@ -77,7 +78,7 @@ def calibrated_study(
     runs = {
         (name, budget, k): method
         for (name, budget), method in outcome.settings.items()
-        if name.partition("@")[0] == DEFAULT
+        if name.partition("@")[0] in (PEOPLE, DEFAULT)
         for k in outcome.ks
     }
     made: list[_Split] = []
@@ -121,7 +122,7 @@ def _split(table: ScoreTable, runs: Mapping[Run, Method], queries: int, seed: in
             instead = Question(question.id, question.pool, probability)
             for run, method in runs.items():
                 _, budget, k = run
-                measured = quality(question, run_once(method, instead, budget, k)[1], k)
+                measured = quality(question, run_once(_told(method), instead, budget, k)[1], k)
                 told[run].append({metric: getattr(measured, metric) for metric in METRICS})
     means = {
         run: {metric: float(np.nanmean([values[metric] for values in of_rows])) for metric in METRICS}
@@ -129,6 +130,11 @@ def _split(table: ScoreTable, runs: Mapping[Run, Method], queries: int, seed: in
         if of_rows
     }
     return _Split(calibration, order[queries:], means or None, bins)
+
+
+def _told(method: Method) -> Method:
+    """Return the method for a session that is told probabilities, in which all evidence is already."""
+    return replace(method, config=METHODS[DEFAULT]) if isinstance(method, Morph) else method
 
 
 def _learned(table: ScoreTable, rows: NDArray[np.intp], seed: int) -> Calibration:
