@@ -54,10 +54,12 @@ READ_BY_WITNESSES, ASKED_BY_WITNESSES, HALF_ASKED = 0.25, 0.15, 15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """What people are expected to find of N documents. offsets: (N,) added to the log-odds of the mixture; scores: (t,)
-    in place of those of the scored documents; scale: of the sums, which have no levels."""
+    """What people are expected to find of N documents. offsets: (N,) added to the log-odds of the mixture; factor: of
+    the sums, which then differ as much as those of the scorer; scores: (t,) in place of those of the scored documents;
+    scale: of the products, which have no levels."""
 
     offsets: NDArray[np.float64]
+    factor: float
     scores: NDArray[np.float64]
     scale: Scale
 
@@ -96,20 +98,23 @@ class Mixture:
         mean, variance = self.scale.moments(self.weights[likely], self.means[likely], self._spread()[likely])
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
-    @property
-    def _read(self) -> tuple[NDArray[np.float64], NDArray[np.float64], Scale]:
-        """(q, N) means, (t,) scores and the scale of what is reported."""
-        if self.judged is None:
-            return self.means, self.scores, self.scale
-        return self.means + self.judged.offsets, self.judged.scores, self.judged.scale
+    def _read(
+        self, variances: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Scale]:
+        """(q, N) means and variances, (t,) scores and the scale of what is reported. variances: (q, N) of scores."""
+        judged = self.judged
+        if judged is None:
+            return self.means, variances, self.scores, self.scale
+        means = judged.factor * (self.means + judged.offsets)
+        return means, judged.factor**2 * variances, judged.scores, judged.scale
 
     def deciding(self, belief: Belief) -> Belief:
         return belief if self.judged is None else self._judgement
 
     @cached_property
     def _judgement(self) -> Belief:
-        means, scores, scale = self._read
-        mean, variance = scale.moments(self.weights, means, self._spread())
+        means, variances, scores, scale = self._read(self._spread())
+        mean, variance = scale.moments(self.weights, means, variances)
         return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, scores)
 
     def _spread(self) -> NDArray[np.float64]:
@@ -131,8 +136,8 @@ class Mixture:
         return Belief.given(mean, std, self.observed, self.scores)
 
     def reaching(self, least: float) -> Belief:
-        means, scores, scale = self._read
-        shares = scale.reaching(least, self.weights, means, self.variances + self.noise)
+        means, variances, scores, scale = self._read(self.variances + self.noise)
+        shares = scale.reaching(least, self.weights, means, variances)
         return Belief.of_shares(shares, self.observed, scores >= least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -163,7 +168,7 @@ class Mixture:
 
         One normal distribution with the mean and the variance of the mixture stands for it, at a quarter of the cost.
         """
-        means, known, scale = self._read
+        means, variances, known, scale = self._read(variances)
         centre = self.weights @ means
         spread = self.weights @ (variances + np.square(means - centre))
         shares, scores = scale.outcomes(np.ones(1), centre[None], spread[None], heavy=heavy)
@@ -207,8 +212,9 @@ class TrendFantasy:
         mixture.observed = np.append(mixture.observed, document)
         mixture.scores = np.append(mixture.scores, self._expected[document])
         if mixture.judged is not None:
-            read = mixture.judged.scale.scores(mean + mixture.judged.offsets[[document]])
-            mixture.judged = replace(mixture.judged, scores=np.append(mixture.judged.scores, read))
+            judged = mixture.judged
+            read = judged.scale.scores(judged.factor * (mean + judged.offsets[[document]]))
+            mixture.judged = replace(judged, scores=np.append(judged.scores, read))
 
 
 class TrendPosterior:
@@ -296,12 +302,15 @@ class TrendPosterior:
         means, variances, own = _flat(means), _flat(fitted.variances), _flat(fitted.own)
         judged = None
         if self._witnesses is not None:
-            centre = weights @ means
-            spread = np.sqrt(centre.var() + (weights @ own).mean())
+            centre, unknown = weights @ means, (weights @ own).mean()
+            middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
             reading = READ_BY_WITNESSES * spread * self._witnesses
             asking = ASKED_BY_WITNESSES / (1.0 + (len(scores) / HALF_ASKED) ** 2) * spread * self._witnesses
-            known = replace(scale, levels=(), cuts=())
-            judged = Judged(reading - asking, known.scores((centre + reading)[observed]), known)
+            factor = float(spread / np.sqrt((centre + reading).var() + unknown))
+            offsets = reading - asking + (1.0 / factor - 1.0) * middle
+            continuous = replace(scale, levels=(), cuts=())
+            found = continuous.scores(factor * (centre + asking + offsets)[observed])
+            judged = Judged(offsets, factor, found, continuous)
             means += asking
             scores = scale.scores(scale.log_odds(scores) + asking[observed])
         typical = own.mean(axis=1, keepdims=True)
