@@ -151,17 +151,19 @@ def test_comparison(opened: Open, demonstrated: Service, budget: int, k: int) ->
 
 
 @pytest.mark.strangers
-def test_a_calibrated_index_is_compared_on_one_scale(opened: Open, tmp_path: Path) -> None:
-    """Headline, lists and curve hold both sets against the probabilities of the answer."""
-    with service(tmp_path / "data") as running:
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_what_is_no_score_is_compared_on_one_scale(opened: Open, tmp_path: Path, calibrated: bool) -> None:
+    """Headline, lists and curve hold both sets against the relevance of the answer."""
+    with service(tmp_path / "data", environment={"BOUNDARYMORPH_RELEVANCE": "people"}) as running:
         fill(running)
         models = running.client.get("/v1/models").json()["data"][0]["id"]
         encoder = running.client.get(f"/indexes/{demo.INDEX}").json()["encoder"]
         trust = Trust(0.2, 1.0, {"similarity": 0.5})
         made = Calibration(demo.INDEX, "signals", models, encoder, 1e-6, trust, trust, index=demo.INDEX)
-        keep(Settings(data_directory=tmp_path / "data"), made)
+        if calibrated:
+            keep(Settings(data_directory=tmp_path / "data"), made)
         answer = selected(running, budget=20, k=25, explain="pool")
-        assert answer["calibration"] == demo.INDEX
+        assert answer["relevance"] == "people" and answer["calibration"] == (demo.INDEX if calibrated else None)
         believed = dict(zip(answer["pool"]["ids"], answer["pool"]["relevance"], strict=True))
         chosen, plain = ids(answer), answer["pool"]["ids"][:25]  # which has more places than calls
         sums = tuple(sum(believed[id] for id in each) for each in (chosen, plain))

@@ -12,7 +12,7 @@ export async function rerankPlainly(service, request, ids, signal) {
   const byId = new Map((request.pool ?? []).map((document) => [document.id, document]));
   const head = (depth) => (index === undefined ? { ranked: true, pool: ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth, filter: request.filter, hybrid: request.hybrid });
   const ask = async (depth, budget) =>
-    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, calibration: false, return_documents: true }, signal)).documents : [];
+    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, calibration: false, relevance: "scorer", return_documents: true }, signal)).documents : [];
   const [scored, unseen] = await Promise.all([ask(first, first), ask(returned > first ? returned : 0, 0)]);
   return { scored, unseen };
 }
@@ -22,8 +22,8 @@ function bare({ id, text, title }) {
 }
 
 const RAW = "Total relevance of each set: the score of a document that either has scored, else its expected score.";
-const CALIBRATED =
-  "Total relevance of each set: the probabilities of this answer. What plain reranking alone has scored counts as this answer expects it, since a score is no probability.";
+const OTHER =
+  "Total relevance of each set, as this answer has it. What plain reranking alone has scored counts as this answer expects it, since a score is only one witness of relevance.";
 
 export class Comparison {
   #ids;
@@ -33,8 +33,8 @@ export class Comparison {
   constructor(answer, scored) {
     const { ids, relevance } = answer.pool;
     this.believed = new Map(ids.map((id, position) => [id, relevance[position] ?? 0]));
-    this.calibrated = answer.calibration !== null; // then a score is no relevance, and those of the answer alone have one scale
-    for (const { id, cross_encoder_score: score } of this.calibrated ? [] : scored) {
+    this.onlyScores = answer.relevance === "scorer" && answer.calibration === null; // else a score is no relevance
+    for (const { id, cross_encoder_score: score } of this.onlyScores ? scored : []) {
       if (score !== null) this.believed.set(id, score);
     }
     this.#scores = new Map(scored.map(({ id, cross_encoder_score: score }) => [id, score ?? 0]));
@@ -90,7 +90,7 @@ export function showComparison(comparison, texts) {
   find("compared").replaceChildren(
     element("p", { className: "verdict" }, verdict),
     ...bars,
-    element("p", { className: "hint" }, comparison.calibrated ? CALIBRATED : RAW),
+    element("p", { className: "hint" }, comparison.onlyScores ? RAW : OTHER),
   );
   find("differing").hidden = !onlyOurs.length;
   find("differing").lastElementChild.replaceChildren(
