@@ -41,6 +41,7 @@ LEARNED: list[tuple[str, str, object]] = [
     ("POST", "/judgments/events", {"index": None}),
 ]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})
+FOR_DIFY = ("POST", "/retrieval")  # with errors of its own format
 SELECTING = [SELECT, JUDGE, *ON_INDEXES]
 ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *LEARNED, JUDGE, *ON_INDEXES]}
 
@@ -111,6 +112,20 @@ async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClie
         assert "no index" not in own
 
 
+async def test_knowledge_bases_are_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
+    application, client = role
+    if application == "retriever":  # which has none
+        return
+    told = {}
+    for name in ("secret", "absent", "photos"):
+        asked = {"knowledge_id": name, "query": "q", "retrieval_setting": {"top_k": 1}}
+        told[name] = await client.post(FOR_DIFY[1], json=asked, headers=bearer(SOME))
+    secret, absent = told["secret"], told["absent"]
+    assert secret.status_code == absent.status_code == 404
+    assert secret.text.replace("secret", "absent") == absent.text
+    assert "no index" not in told["photos"].text
+
+
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     for name in ("photos", "team-a"):
@@ -134,6 +149,7 @@ def test_every_route_that_takes_the_name_of_an_index_is_among_them(tmp_path: Pat
     }
     for name, app in applications.items():
         listed = {(method, path) for method, path, _ in ROUTES[name]}
+        listed |= set() if name == "retriever" else {FOR_DIFY}
         assert _with_index(app.openapi()) == listed, name
     assert _with_index(create_scorer_app(settings).openapi()) == set()
 
@@ -147,6 +163,6 @@ def _with_index(document: dict[str, Any]) -> set[tuple[str, str]]:
             schema = content.get("schema", {})
             if reference := schema.get("$ref"):
                 schema = document["components"]["schemas"][reference.rpartition("/")[2]]
-            if "{name}" in path or "index" in schema.get("properties", {}):
+            if "{name}" in path or {"index", "knowledge_id"} & schema.get("properties", {}).keys():
                 found.add((method.upper(), path.replace(":path", "")))
     return found

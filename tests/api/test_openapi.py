@@ -28,10 +28,10 @@ APPS: dict[str, Callable[[Settings], FastAPI]] = {
     "scorer": create_scorer_app,
 }
 PUBLIC = ("/livez", "/readyz", "/metrics")
-# Routes of the rerank dialects, whose errors have the shapes of their clients.
-RERANK_PATHS = {
+# Routes of other services, whose errors have the shapes of their clients.
+OTHERS_PATHS = {
     *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
-    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank"),
+    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank", "/retrieval"),
 }
 
 
@@ -129,12 +129,12 @@ def test_it_describes_every_route() -> None:
         *("/select", "/judgments", "/livez", "/readyz", "/metrics"),
         *(f"/indexes{rest}" for rest in ("", "/{name}", "/{name}/description", "/{name}/stats")),
         *(f"/indexes/{{name}}/documents{rest}" for rest in ("", "/{id}")),
-        *RERANK_PATHS,
+        *OTHERS_PATHS,
     }
     for path, operation in operations(document):
         assert operation["summary"]
         for status, response in operation["responses"].items():
-            if int(status) >= 400 and operation["summary"] != "Can it serve?" and path not in RERANK_PATHS:
+            if int(status) >= 400 and operation["summary"] != "Can it serve?" and path not in OTHERS_PATHS:
                 assert "application/problem+json" in response["content"], operation["summary"]
 
 

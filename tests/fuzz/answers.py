@@ -71,8 +71,10 @@ SELECTING: list[Asked] = [
         ("POST", path, LISTED | RETURNED)
         for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/voyage/v1/rerank")
     ),
+    ("POST", "/rerank", LISTED | {"property": "", "budget": 0, "on_failure": "degrade"}),
     ("POST", "/v1/reranking", {"query": "q", "input": LISTED["documents"], **RETURNED}),
     ("POST", "/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in LISTED["documents"]]}),
+    ("POST", "/retrieval", {"knowledge_id": "large", "query": "apple", "retrieval_setting": {"top_k": DOCUMENTS}}),
     ("POST", "/mcp", rpc.request("select_documents", query="apple", index="large", k=DOCUMENTS, budget=0)),
     ("POST", "/mcp", rpc.request("search", query="apple", index="large")),
     ("POST", "/mcp", rpc.request("list_indexes")),

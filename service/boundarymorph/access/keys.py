@@ -13,6 +13,7 @@ from enum import StrEnum
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, UnknownIndex
 
 ANONYMOUS = "anonymous"
+NO_KEY = "this service needs an API key: Authorization: Bearer KEY"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}(/[^\s,:*]{0,255})?\*?)")
@@ -156,7 +157,7 @@ class KeyRing:
             return Caller(ANONYMOUS)
         kind, _, secret = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not secret:
-            raise Unauthenticated("this service needs an API key: Authorization: Bearer KEY")
+            raise Unauthenticated(NO_KEY)
         given = _sha256(secret.strip())
         # All keys are compared, so that the time taken reveals nothing.
         matches = [key for key in self._keys if hmac.compare_digest(key.sha256, given)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +18,15 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.calibrations import Wanted
 from boundarymorph.access.policies import Policy
 from boundarymorph.api import examples, openapi, problems
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
+from boundarymorph.api.dependencies import (
+    AccessOf,
+    BuiltOf,
+    CallerOf,
+    HasSelector,
+    Service,
+    ServiceOf,
+    permitted,
+)
 from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
@@ -49,24 +57,12 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
-    watch, arrival = Stopwatch(), time.monotonic()
+    watch = Stopwatch()
     async with AsyncExitStack() as held:
         held.enter_context(access.admission.enter(CALLER.get()))
-        with watch.stage("receive"):
-            body = await bodies.read(request, access)
-        with watch.stage("parse"):
-            policy = access.policies.of(caller, request.path_params.get("policy"))
-            wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival, policy)
-            task = replace(task, tenant=permitted(request).tenant)
-        if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
-            service.require()  # else it needs no model
-        if wanted.index is not None:
-            permitted(request).require(wanted.index)
-        task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted.index)
-        turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
-        explain = bool(wanted.explain)
-        task = replace(task, room=access.room(request.state.until_end))
-        answer = partial(response_of, task=task, explain=explain, policy=policy.name)
+        asked = await asked_of(request, access, caller, service, parts, watch)
+        task, turn, explain = asked.task, asked.turn, bool(asked.wanted.explain)
+        answer = partial(response_of, task=task, explain=explain, policy=asked.policy)
         if prefers(request, EVENTS):
             steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
@@ -77,6 +73,43 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     content = await answers.made(access, lambda: _json(answer(result)), large=_large(task, result))
     return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose caller may make it. policy: the name of the one in force; turn: to wait for before the work."""
+
+    policy: str
+    wanted: SelectRequest
+    task: SelectionTask
+    turn: AbstractAsyncContextManager[None]
+
+
+async def asked_of(
+    request: Request,
+    access: Access,
+    caller: str,
+    service: Service,
+    parts: HasSelector,
+    watch: Stopwatch,
+    read: Callable[[object], object] = lambda data: data,
+) -> Asked:
+    """Read a request, after its admission. read: turns the body into one of `POST /select`. Raises as `bodies.read`,
+    `task_of` and `calibrated` do, pydantic's ValidationError, UnknownPolicy, UnknownIndex and NotReady."""
+    arrival = time.monotonic()
+    with watch.stage("receive"):
+        body = await bodies.read(request, access)
+    with watch.stage("parse"):
+        policy = access.policies.of(caller, request.path_params.get("policy"))
+        wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival, policy, read)
+        task = replace(task, tenant=permitted(request).tenant)
+    if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
+        service.require()  # else it needs no model
+    if wanted.index is not None:
+        permitted(request).require(wanted.index)
+    task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted.index)
+    turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
+    return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
 
 
 async def calibrated(
@@ -165,9 +198,9 @@ def _event(name: str, content: BaseModel) -> bytes:
 
 
 def _parse(
-    body: bytes, access: Access, caller: str, arrival: float, policy: Policy
+    body: bytes, access: Access, caller: str, arrival: float, policy: Policy, read: Callable[[object], object]
 ) -> tuple[SelectRequest, SelectionTask]:
-    data: Any = bodies.decoded(body, access.settings.limits)
+    data: Any = read(bodies.decoded(body, access.settings.limits))
     pool = data.get("pool") if isinstance(data, dict) else None
     documents = pool.get("documents") if isinstance(pool, dict) else pool
     wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))

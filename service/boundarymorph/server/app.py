@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
-from boundarymorph.api import forward, judgments, learned, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api import dify, forward, judgments, learned, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.dependencies import WithSlash
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
@@ -53,6 +53,7 @@ def create_app(
     routers = (
         select.router,
         rerank.router,
+        dify.router,
         *indexes,
         operations.router,
         agents.router,

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph import __version__
 from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
-from boundarymorph.api import openapi, problems
+from boundarymorph.api import openapi, operations, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
 from boundarymorph.api.rerank.dialects import (
     CohereV2Request,
@@ -51,6 +51,7 @@ from boundarymorph.api.rerank.dialects import (
     tei_refusal,
     unknown_fields,
 )
+from boundarymorph.api.rerank.weaviate import WeaviateAnswer, WeaviateRequest
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
 from boundarymorph.api.select import STATUS_HEADER, calibrated, selected
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
@@ -78,8 +79,9 @@ RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}
 class Dialect:
     """A wire format.
 
-    documents: the name of their field, which distinguishes dialects at one path. answer, error: models of its
-    responses. refusal: returns status and body of its response to a request that has a problem.
+    documents: the name of their field. answer, error: models of its responses. refusal: returns status and body of its
+    response to a request that has a problem. mark: another field, which every request has and which tells it from those
+    of another dialect with the same documents.
     """
 
     documents: str
@@ -87,6 +89,11 @@ class Dialect:
     answer: type[BaseModel]
     error: type[BaseModel]
     refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]]
+    mark: str | None = None
+
+    def fits(self, data: Mapping[str, Any]) -> bool:
+        """Whether a body is of this dialect, or of one without a mark."""
+        return data.get(self.documents) is not None and (self.mark is None or self.mark in data)
 
 
 COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, documents_refusal)
@@ -96,10 +103,11 @@ VOYAGE = replace(COHERE_V1, request=VoyageRequest)
 TEI = Dialect("texts", TeiRequest, TeiAnswer, TeiError, tei_refusal)
 NIM = Dialect("passages", NimRequest, NimAnswer, NimError, nim_refusal)
 MIXEDBREAD = Dialect("input", MixedbreadRequest, MixedbreadAnswer, RerankError, documents_refusal)
+WEAVIATE = Dialect("documents", WeaviateRequest, WeaviateAnswer, TeiError, tei_refusal, mark="property")
 ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/v1/rerank": (COHERE_V1,),
     "/v2/rerank": (COHERE_V2,),
-    "/rerank": (COHERE_V1, TEI),
+    "/rerank": (COHERE_V1, TEI, WEAVIATE),
     "/infinity/rerank": (INFINITY,),
     "/voyage/v1/rerank": (VOYAGE,),
     "/v1/ranking": (NIM,),
@@ -149,7 +157,7 @@ class DialectRoute(APIRoute):
     def refusal(self) -> problems.Refusal:
         """What makes status and body of a refusal."""
         path = self.path.removeprefix(BY_POLICY)
-        return (TEI if path == "/info" else ROUTES.get(path, [COHERE_V1])[0]).refusal
+        return (TEI if path in ("/info", "/meta") else ROUTES.get(path, [COHERE_V1])[0]).refusal
 
 
 router = APIRouter(tags=["reranking"], route_class=DialectRoute)
@@ -194,11 +202,13 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
     headers = {STATUS_HEADER: result.status.value}
-    if dialect is TEI and ranking.diagnostics.warnings:  # whose answer has no place for them
+    if dialect in (TEI, WEAVIATE) and ranking.diagnostics.warnings:  # whose answers have no place for them
         headers[WARNINGS_HEADER] = json.dumps(ranking.diagnostics.warnings)
     return Response(content, media_type="application/json", headers=headers)
 
 
+@router.get(f"{BY_POLICY}/meta", include_in_schema=False)
+@router.get("/meta", include_in_schema=False)
 @router.get(f"{BY_POLICY}/info", include_in_schema=False)
 @router.get(
     "/info",
@@ -235,14 +245,13 @@ async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
 
 
 def _dialect(data: object, path: str) -> Dialect:
-    """Return the dialect of a body at a path, by the field of its documents. Raises InvalidInput, which names the path
+    """Return the dialect of a body at a path, by its fields. Raises InvalidInput, which names the path
     of another dialect."""
     if not isinstance(data, dict):
         raise InvalidInput("the body is not a JSON object")
-    for dialect in ROUTES[path]:
-        if data.get(dialect.documents) is not None:
-            return dialect
-    missing = f"there is no {' or '.join(repr(dialect.documents) for dialect in ROUTES[path])}"
+    if fitting := [dialect for dialect in ROUTES[path] if dialect.fits(data)]:
+        return max(fitting, key=lambda dialect: dialect.mark is not None)
+    missing = f"there is no {' or '.join(map(repr, dict.fromkeys(dialect.documents for dialect in ROUTES[path])))}"
     for elsewhere, others in ROUTES.items():
         for other in others:
             if data.get(other.documents) is not None:
@@ -403,6 +412,7 @@ def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
 
 
 for _prefix in ("", BY_POLICY):
+    router.add_api_route(f"{_prefix}/.well-known/ready", operations.readyz, include_in_schema=False)
     for _path, _dialects in ROUTES.items():
         router.add_api_route(
             f"{_prefix}{_path}",

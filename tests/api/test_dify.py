@@ -1,0 +1,208 @@
+"""Dify's external knowledge API: its client's bytes, and the selection that they ask for."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from boundarymorph.access import keys
+from boundarymorph.access.keys import Scope
+from boundarymorph.errors import ScorerFailed
+from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings.sections import PolicySettings
+from tests.api.service import answer, serving
+from tests.api.test_select_failures import failing
+from tests.scoring.fakes import SeededScorer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECRET, KEY = keys.make("dify", list(Scope), ["books"])
+OTHER, OTHERS = keys.make("other", [Scope.WRITE])
+YEARS = list(range(1990, 2010))
+BOOKS: list[dict[str, Any]] = [
+    {
+        "id": f"b{year}",
+        "text": f"a story of {year}",
+        "metadata": {"year": year, "language": ("en", "de")[year % 2], "tags": ["old"] if year < 2000 else []},
+    }
+    for year in YEARS
+]
+BOOKS[0] |= {"title": "The first"}
+BOOKS[1]["metadata"] |= {"shelf": None, "printed": "1991-05-01"}
+BOOKS[2]["metadata"] |= {"shelf": "7", "printed": "1992-05-01"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """A service with the index "books", and a policy."""
+    settings = Settings(
+        data_directory=tmp_path_factory.mktemp("dify"),
+        keys=(str(KEY), str(OTHERS)),
+        policies={"few": PolicySettings(budget=3, rounds=1)},
+        limits=Limits(k=50),
+        k=7,
+    )
+    async with serving(settings) as client:
+        client.headers["authorization"] = f"Bearer {SECRET}"
+        answer(await client.put("/indexes/books"))
+        assert answer(await client.post("/indexes/books/documents", json=BOOKS))["added"] == len(BOOKS)
+        yield client
+
+
+async def post(client: httpx.AsyncClient, path: str = "/retrieval", **fields: Any) -> httpx.Response:
+    """Send what Dify sends, in its order of the fields, with its headers."""
+    setting = {"top_k": fields.pop("top_k", 4), "score_threshold": fields.pop("score_threshold", 0.0)}
+    sent = {"retrieval_setting": setting, "query": "a story", "knowledge_id": "books", **fields}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET}"}
+    return await client.post(path, content=json.dumps(sent).encode(), headers=headers)
+
+
+async def years(client: httpx.AsyncClient, *conditions: dict[str, Any], **condition: Any) -> set[int]:
+    """The years of the books that meet conditions."""
+    sent = {"logical_operator": "and", **condition, "conditions": list(conditions)}
+    records = answer(await post(client, top_k=50, metadata_condition=sent))["records"]
+    return {record["metadata"]["year"] for record in records}
+
+
+def compares(operator: str, value: Any = None, name: str | list[str] = "year") -> dict[str, Any]:
+    return {"name": name, "comparison_operator": operator, "value": value}
+
+
+async def test_it_is_one_selection_from_the_index(client: httpx.AsyncClient) -> None:
+    response = await post(client)
+    asked = {"query": "a story", "index": "books", "k": 4, "return_documents": True}
+    chosen = answer(await client.post("/select", json=asked))["documents"]
+    assert answer(response) == {
+        "records": [
+            {
+                "content": document["text"],
+                "score": document["relevance"],
+                "title": document["title"] or document["id"],
+                "metadata": document["metadata"],
+            }
+            for document in chosen
+        ]
+    }
+    assert len(chosen) == 4
+    assert response.headers["x-boundarymorph-status"] == "complete"
+    everything = answer(await post(client, top_k=50))["records"]
+    assert {"The first", "b1991"} < {record["title"] for record in everything}
+
+
+async def test_without_a_number_there_are_as_many_as_by_default(client: httpx.AsyncClient) -> None:
+    assert len(answer(await post(client, top_k=None, score_threshold=None))["records"]) == 7
+
+
+async def test_the_threshold_is_the_least_relevance(client: httpx.AsyncClient) -> None:
+    asked = {"query": "a story", "index": "books", "k": 20, "min_relevance": 0.6}
+    chosen = answer(await client.post("/select", json=asked))["documents"]
+    records = answer(await post(client, top_k=20, score_threshold=0.6))["records"]
+    assert [record["score"] for record in records] == [document["relevance"] for document in chosen]
+    assert 0 < len(records) < 20
+
+
+async def test_a_policy_gives_the_budget(client: httpx.AsyncClient) -> None:
+    asked = {"query": "another story", "index": "books", "k": 4}
+    chosen = answer(await client.post("/select", json=asked | {"budget": 3, "rounds": 1, "reuse": False}))
+    assert chosen["usage"]["cross_encoder_calls"] == 3
+    records = answer(await post(client, "/p/few/retrieval", query="another story"))["records"]
+    assert [record["score"] for record in records] == [document["relevance"] for document in chosen["documents"]]
+    unknown = await post(client, "/p/none/retrieval")
+    assert (unknown.status_code, unknown.json()["error_code"]) == (404, 404)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (compares("is", "de", "language"), {year for year in YEARS if year % 2}),
+        (compares("is not", "de", ["language"]), {year for year in YEARS if year % 2 == 0}),
+        (compares("is", "1990"), set()),
+        (compares("=", "1990"), {1990}),
+        (compares("=", 1990), {1990}),
+        (compares("≠", "1990"), set(YEARS[1:])),
+        (compares(">", "2007"), {2008, 2009}),
+        (compares("≥", 2007), {2007, 2008, 2009}),
+        (compares("<", "1992.5"), {1990, 1991, 1992}),
+        (compares("≤", 1992), {1990, 1991, 1992}),
+        (compares("before", 1991), {1990}),
+        (compares("after", "1991-12-31", "printed"), {1992}),
+        (compares("in", "7, 8", "shelf"), {1992}),
+        (compares("in", ["7"], "shelf"), {1992}),
+        (compares("in", 1990), {1990}),
+        (compares("not in", [1990, 1991]), set(YEARS[2:])),
+        (compares("empty", None, "shelf"), set(YEARS) - {1992}),
+        (compares("null", None, "shelf"), set(YEARS) - {1992}),
+        (compares("not empty", None, "shelf"), {1992}),
+        (compares("not null", None, "shelf"), {1992}),
+        (compares("is", "old", ["language", "tags"]), set(YEARS[:10])),
+        (compares("is not", "old", ["language", "tags"]), set(YEARS[10:])),
+    ],
+)
+async def test_conditions(client: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]) -> None:
+    assert await years(client, condition) == expected
+
+
+async def test_conditions_together(client: httpx.AsyncClient) -> None:
+    both = compares("is", "de", "language"), compares("<", 1993)
+    assert await years(client, *both) == await years(client, *both, logical_operator=None) == {1991}
+    assert await years(client, *both, logical_operator="or") == {1990, 1992, *YEARS[1::2]}
+    assert await years(client) == set(YEARS)
+    assert len(answer(await post(client, top_k=50, metadata_condition={"conditions": None}))["records"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metadata_condition": {"conditions": [compares("contains", "e")]}}, "conditions.0: metadata cannot be"),
+        ({"metadata_condition": {"conditions": [compares("is")]}}, "conditions.0: 'is' needs a value"),
+        ({"metadata_condition": {"conditions": [compares(">", [1])]}}, "filter.and[0].or[0].year.gt"),
+        ({"metadata_condition": {"conditions": [compares("is", "a", [])]}}, "metadata_condition.conditions.0.name"),
+        ({"metadata_condition": {"logical_operator": "xor"}}, "metadata_condition.logical_operator"),
+        ({"top_k": 0}, "retrieval_setting.top_k"),
+        ({"top_k": 51}, "k: over this service's limit of 50 documents"),
+        ({"score_threshold": 1.1}, "retrieval_setting.score_threshold"),
+        ({"query": " "}, "query: "),
+        ({"knowledge_id": None}, "knowledge_id: "),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_in_words(
+    client: httpx.AsyncClient, fields: dict[str, Any], message: str
+) -> None:
+    refused = await post(client, **fields)
+    assert refused.status_code == refused.json()["error_code"] == 422
+    assert message in refused.json()["error_msg"]
+
+
+async def test_codes_of_keys_and_indexes(client: httpx.AsyncClient) -> None:
+    for header, code in (
+        ("", 1001),
+        (SECRET, 1001),
+        (f"Basic {SECRET}", 1001),
+        ("Bearer bm_wrong", 1002),
+        (f"Bearer {OTHER}", 1002),
+    ):
+        refused = await client.post("/retrieval", headers={"authorization": header})
+        assert (refused.status_code, refused.json()["error_code"]) == (403, code), header
+        assert refused.json()["error_msg"]
+    told = [await post(client, knowledge_id=name) for name in ("absent", "secret")]
+    assert {(response.status_code, response.json()["error_code"]) for response in told} == {(404, 2001)}
+
+
+async def test_dify_finds_the_service_when_it_is_registered(client: httpx.AsyncClient) -> None:
+    """It posts nothing, and gives up for 403, 404 and 502."""
+    asked = await client.post("/retrieval", headers={"Authorization": f"Bearer {SECRET}"})
+    assert (asked.status_code, asked.json()["error_code"]) == (422, 422)
+
+
+async def test_without_a_scorer_status_and_warnings_are_in_headers(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SeededScorer, "score", failing(ScorerFailed("nonsense")))
+    response = await post(client, query="a story that nobody asked for")
+    assert len(answer(response)["records"]) == 4
+    assert response.headers["x-boundarymorph-status"] == "retrieval_only"
+    [warning] = json.loads(response.headers["x-boundarymorph-warnings"])
+    assert "scorer" in warning
