@@ -17,6 +17,7 @@ from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from boundarymorph_client import InvalidArgument, haystack, langchain, llamaindex
+from tests.clients.way import Recorder
 
 pytestmark = pytest.mark.strangers
 
@@ -112,3 +113,62 @@ class TestScores:
             rerank.compress_documents(self.documents(score), "sea")
         with pytest.raises(InvalidArgument, match=r"document 1 .*'s' is missing"):
             rerank.compress_documents([LangChainDocument(TEXT)], "sea")
+
+
+TEXTS = [f"{'a walk in the hills' if n % 2 else 'a swim in the sea'} {n}" for n in range(40)]
+# By another reranker, of the first twelve: those of the sea are relevant.
+KNOWN: list[dict[str, Any]] = [
+    {"by": kind(score)} for kind in (float, np.float32, Decimal) for score in (0.75, 0.125) * 2
+]
+
+
+def known_to_langchain(component: Any, metadata: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    found = [LangChainDocument(text, metadata=given) for text, given in zip(TEXTS, metadata, strict=True)]
+    chosen = component.compress_documents(found, "a day out")
+    return [(each.page_content, each.metadata["relevance_source"]) for each in chosen]
+
+
+def known_to_llamaindex(component: Any, metadata: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    nodes = [TextNode(text=text, metadata=given) for text, given in zip(TEXTS, metadata, strict=True)]
+    chosen = component.postprocess_nodes([NodeWithScore(node=node) for node in nodes], query_str="a day out")
+    return [(each.node.get_content(), each.metadata["relevance_source"]) for each in chosen]
+
+
+def known_to_haystack(component: Any, metadata: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    found = [HaystackDocument(content=text, meta=given) for text, given in zip(TEXTS, metadata, strict=True)]
+    return [(each.content, each.meta["relevance_source"]) for each in component.run("a day out", found)["documents"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "k", "rerank"),
+    [
+        (langchain.BoundaryMorphRerank, "k", known_to_langchain),
+        (llamaindex.BoundaryMorphRerank, "top_n", known_to_llamaindex),
+        (haystack.BoundaryMorphRanker, "top_k", known_to_haystack),
+    ],
+)
+class TestKnownScores:
+    async def test_speak_for_documents_that_nobody_read(
+        self, kind: Any, k: str, rerank: Any, url: str, recorder: Recorder
+    ) -> None:
+        component = kind(base_url=url, budget=0, known_score_field="by", options={"reuse": False}, **{k: 12})
+        found = await asyncio.to_thread(rerank, component, [*KNOWN, {"by": None}, *[{} for _ in TEXTS[13:]]])
+        assert sum("sea" in text for text, _ in found) >= 11
+        known = {text for text, source in found if source == "cross_encoder"}
+        assert set(TEXTS[:12:2]) <= known <= set(TEXTS[:12]) and len(known) < len(found)
+        sent = recorder.seen[-1].body["pool"]["documents"]
+        assert [document["text"] for document in sent] == TEXTS, "no model reads the scores"
+        assert [document.get("cross_encoder_score") for document in sent] == [0.75, 0.125] * 6 + [None] * 28
+
+    async def test_are_known_only_if_their_field_is_named(
+        self, kind: Any, k: str, rerank: Any, url: str, recorder: Recorder
+    ) -> None:
+        given = [{"by": 0.5}, *[{} for _ in TEXTS[1:]]]
+        await asyncio.to_thread(rerank, kind(base_url=url), given)
+        assert all("cross_encoder_score" not in each for each in recorder.seen[-1].body["pool"]["documents"])
+
+    @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan"), "0.5", [1]])
+    def test_are_from_0_to_1(self, kind: Any, k: str, rerank: Any, score: object) -> None:
+        component = kind(base_url="http://nowhere", known_score_field="by")
+        with pytest.raises(InvalidArgument, match=r"document 2 .*'by' in its metadata, .* from 0 to 1"):
+            rerank(component, [{"by": 0}, {"by": score}, *[{} for _ in TEXTS[2:]]])

@@ -1,4 +1,4 @@
-"""The first example of clients/python/README.md prints what it says there, and clients/examples/plain.py runs."""
+"""The examples of README.md and clients/python/README.md do what these say, and clients/examples/plain.py runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import tomllib
 from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.clients.examples import check_example
+from tests.clients.way import Recorder
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "clients" / "python" / "README.md"
@@ -26,6 +29,26 @@ async def test_the_example_prints_what_the_embedded_models_make_of_it(
     monkeypatch.setenv("BOUNDARYMORPH_URL", embedded_url)
     await asyncio.to_thread(exec, example, {})
     assert capsys.readouterr().out == printed
+
+
+async def test_the_recipe_for_scores_that_were_bought(
+    url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the first 25 of 100 candidates, half of which are relevant."""
+    (example,) = re.findall(r"```python\n(.*?)```\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    even = np.arange(100) % 2 == 0
+    given: dict[str, Any] = {
+        "query": "what is asked",
+        "texts": [f"text {number}" for number in range(100)],
+        "scores": np.where(even, 0.9, 0.1)[:25].tolist(),
+        "vectors": np.random.default_rng(1).standard_normal((100, 8)) / 4 + np.eye(8)[np.arange(100) % 2],
+        "vector": np.eye(8)[2],
+    }
+    monkeypatch.setenv("BOUNDARYMORPH_URL", url)
+    await asyncio.to_thread(exec, example, given)
+    assert len(given["chosen"]) == 50
+    assert sum(even[given["texts"].index(text)] for text in given["chosen"]) >= 45
+    assert [request.body["budget"] for request in recorder.seen if request.path == "/select"] == [0]
 
 
 @pytest.mark.parametrize("extra", ["langchain", "llamaindex", "haystack"])

@@ -9,12 +9,12 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
 from boundarymorph.evaluation.methods.baselines import Fusion, Gar, Hybrid, Mips, Quam, Rgs, Rocchio, SingleStage
-from boundarymorph.evaluation.methods.morph import Independent, Lexical, Morph
+from boundarymorph.evaluation.methods.morph import Extend, Independent, Lexical, Morph
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question, QuestionTexts, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
-from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.methods import METHODS, TO_PEOPLE
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 from tests.selection.pools import play
 
@@ -172,6 +172,23 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
         assert run.calls == [observation.document for observation in session.history]
 
 
+def test_extend_tells_a_session_the_scores_of_the_head() -> None:
+    """It pays for the same documents as reranking the first B, and returns others beside the best of these."""
+    for question in QUESTIONS:
+        run, ranking = run_once(Extend(), question, 12, 10)
+        assert run.calls == list(range(12))
+        known = dict(enumerate(question.scores[:12].tolist()))
+        session = SelectionSession(question.pool, budget=0, k=10, config=TO_PEOPLE, known=known)
+        assert ranking[:10].tolist() == session.selection().documents.tolist()
+        blind = run_once(Extend(), replace(question, scores=np.where(np.arange(80) < 12, question.scores, 0.0)), 12, 10)
+        assert blind[1].tolist() == ranking.tolist(), "scores that nobody bought decide nothing"
+    gains = [
+        np.mean([quality(question, run_once(method, question, 20, 20)[1], 20).ce_ncg for question in QUESTIONS])
+        for method in (SingleStage(), Extend())
+    ]
+    assert gains[1] > gains[0], gains
+
+
 def test_independent_moves_along_the_boundary() -> None:
     question = on_a_circle(list(range(0, 40, 4)), [0.5] * 10)
     run, ranking = run_once(Independent(), question, 4, 3)
@@ -182,6 +199,7 @@ def test_independent_moves_along_the_boundary() -> None:
 def test_names_groups_and_rounds() -> None:
     assert [contestant.name for contestant in chosen(["baselines"])] == list(GROUPS["baselines"])
     assert [contestant.name for contestant in chosen(["mips", "baselines"])][:2] == ["mips", "bm25"]
+    assert "extend" in [contestant.name for contestant in chosen(["product"])]
     (rounds,) = chosen(["boundarymorph@5"])
     method = rounds.settings[0]
     assert rounds.name == "boundarymorph@5" and rounds.ours and isinstance(method, Morph) and method.batch == 5
@@ -193,6 +211,7 @@ def test_names_groups_and_rounds() -> None:
         ("morphology", "no method is called 'morphology'"),
         ("boundarymorph@", "no method is called 'boundarymorph@'"),
         ("mips@5", "rounds are NAME@n or NAME@auto with a product method"),
+        ("extend@5", "rounds are NAME@n"),
         ("boundarymorph@0", "rounds are NAME@n"),
         ("boundarymorph@x", "rounds are NAME@n"),
         ("boundarymorph@-1", "rounds are NAME@n"),

@@ -65,19 +65,27 @@ class Service(BaseModel):
         return cast(SelectOptions, {**self.options, **kept})
 
 
-def candidate(position: int, text: str, title: object = None, score: float | None = None) -> dict[str, Any]:
-    """A document of a pool, known by its position. Where it has no score, the position says its rank."""
+def candidate(
+    position: int, text: str, title: object = None, score: float | None = None, known: float | None = None
+) -> dict[str, Any]:
+    """A document of a pool, known by its position. Where it has no score, the position says its rank.
+
+    known: a reranker's score in [0, 1].
+    """
     entry = {"id": position, "text": text, "score": -position if score is None else score}
-    return entry if title is None else {**entry, "title": str(title)}
+    more = {"title": None if title is None else str(title), "cross_encoder_score": known}
+    return {**entry, **{name: value for name, value in more.items() if value is not None}}
+
+
+def named(position: int, id: str | None) -> str:
+    """A document, in messages of errors."""
+    return f"document {position + 1}" + ("" if id is None else f" (id {id!r})")
 
 
 def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
     """A retriever's score in the metadata of a document. Raises InvalidArgument, which names the document."""
     found = metadata.get(field)
-    try:
-        number = math.nan if found is None or isinstance(found, str) else float(found)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = _number(found)
     if math.isfinite(number):
         return number
     said = f"is {found!r} there" if field in metadata else "is missing there"
@@ -85,6 +93,29 @@ def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
         f"{document} has no score in its metadata: {field!r} {said}; give every document a number, or leave "
         "score_field out, so that the order of the documents counts"
     )
+
+
+def known_in(metadata: Mapping[str, Any], field: str | None, document: str) -> float | None:
+    """A reranker's score in the metadata of a document; None where there is none. Raises InvalidArgument, which names
+    the document."""
+    found = None if field is None else metadata.get(field)
+    if found is None:
+        return None
+    number = _number(found)
+    if 0 <= number <= 1:
+        return number
+    raise InvalidArgument(
+        f"{document} has {found!r} as {field!r} in its metadata, and a known score is a number from 0 to 1; a document "
+        "without one leaves it out"
+    )
+
+
+def _number(found: Any) -> float:
+    """NaN for what is none."""
+    try:
+        return math.nan if found is None or isinstance(found, str) else float(found)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def found_metadata(chosen: SelectedDocument) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from haystack.utils import Secret
 from pydantic import SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
 from boundarymorph_client.haystack_filters import translated
 from boundarymorph_client.models import SelectedDocument
 
@@ -90,8 +90,9 @@ class _Component:
 class BoundaryMorphRanker(_Component):
     """Chooses the best `top_k` of the documents that a retriever found, which come in its order, best first.
 
-    title_field: of `meta`, for a title that the models read before the text. The other parameters are described at
-    `boundarymorph_client.frameworks.Service`.
+    title_field: of `meta`, for a title that the models read before the text. known_score_field: of `meta`, for the
+    scores in [0, 1] that another reranker gave some of the documents; with a budget of 0 these alone decide. The other
+    parameters are described at `boundarymorph_client.frameworks.Service`.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class BoundaryMorphRanker(_Component):
         budget: int | str | None = None,
         options: dict[str, Any] | None = None,
         title_field: str | None = None,
+        known_score_field: str | None = None,
         base_url: str | None = None,
         api_key: Secret = KEY,
         timeout: float = 60.0,
@@ -110,6 +112,7 @@ class BoundaryMorphRanker(_Component):
         self.budget = budget
         self.options = options
         self.title_field = title_field
+        self.known_score_field = known_score_field
         self.base_url = base_url
         self.api_key = api_key
         self.timeout = timeout
@@ -138,7 +141,12 @@ class BoundaryMorphRanker(_Component):
     def _asked(self, documents: list[Document], top_k: int | None) -> dict[str, Any]:
         field = self.title_field
         pool = [
-            candidate(position, document.content or "", None if field is None else document.meta.get(field))
+            candidate(
+                position,
+                document.content or "",
+                None if field is None else document.meta.get(field),
+                known=known_in(document.meta, self.known_score_field, named(position, document.id)),
+            )
             for position, document in enumerate(documents)
         ]
         return {"pool": pool, "k": self.top_k if top_k is None else top_k}

@@ -13,7 +13,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, score_in
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named, score_in
 from boundarymorph_client.models import SelectedDocument
 
 
@@ -21,13 +21,15 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
     """Chooses the best k of the documents that a retriever found, which come in its order.
 
     k: documents to return. title_field, score_field: of the metadata, for a title that the models read before the text,
-    and for the retriever's scores, which then say the order; a document without a score is an InvalidArgument. The rest
-    is described at `Service`.
+    and for the retriever's scores, which then say the order; a document without a score is an InvalidArgument.
+    known_score_field: of the metadata, for the scores in [0, 1] that another reranker gave some of the documents; with
+    a budget of 0 these alone decide. The rest is described at `Service`.
     """
 
     k: int | None = None
     title_field: str | None = None
     score_field: str | None = None
+    known_score_field: str | None = None
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -53,7 +55,8 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
                 None if self.title_field is None else document.metadata.get(self.title_field),
                 None
                 if self.score_field is None
-                else score_in(document.metadata, self.score_field, _named(position, document)),
+                else score_in(document.metadata, self.score_field, named(position, document.id)),
+                known_in(document.metadata, self.known_score_field, named(position, document.id)),
             )
             for position, document in enumerate(documents)
         ]
@@ -107,10 +110,6 @@ def _documents(selected: list[SelectedDocument]) -> list[Document]:
         )
         for chosen in selected
     ]
-
-
-def _named(position: int, document: Document) -> str:
-    return f"document {position + 1}" + ("" if document.id is None else f" (id {document.id!r})")
 
 
 def _relevance(chosen: SelectedDocument) -> dict[str, Any]:

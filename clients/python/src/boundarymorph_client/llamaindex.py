@@ -21,7 +21,7 @@ from pydantic import Field, SecretStr
 from boundarymorph_client.async_client import AsyncClient
 from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.filters import COMBINING, EVERYTHING, NOTHING, Filter, present
-from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata
+from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
 from boundarymorph_client.models import SelectedDocument
 
 MODEL_NAME = "boundarymorph"  # as events name it; which cross-encoder it is, the service knows
@@ -45,11 +45,14 @@ dispatcher = get_dispatcher(__name__)
 class BoundaryMorphRerank(Service, BaseNodePostprocessor):
     """Chooses the best `top_n` of the nodes that a retriever found, which come in its order.
 
-    The cross-encoder reads them with the metadata that an embedding model would see. The key is not serialised: where
-    none is given it is in BOUNDARYMORPH_API_KEY. The rest is described at `Service`.
+    The cross-encoder reads them with the metadata that an embedding model would see. known_score_field: of the
+    metadata, for the scores in [0, 1] that another reranker gave some of the nodes, which no model reads; with a budget
+    of 0 these alone decide. The key is not serialised: where none is given it is in BOUNDARYMORPH_API_KEY. The rest is
+    described at `Service`.
     """
 
     top_n: int | None = None
+    known_score_field: str | None = None
     api_key: SecretStr | None = Field(None, exclude=True)
 
     @classmethod
@@ -63,7 +66,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
         if not nodes:
             return []
         with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
-            chosen = _chosen(nodes, self.selected(query, pool=_pool(nodes), k=self.top_n))
+            chosen = _chosen(nodes, self.selected(query, pool=self._pool(nodes), k=self.top_n))
             event.on_end(payload={EventPayload.NODES: chosen})
         dispatcher.event(ReRankEndEvent(nodes=chosen))
         return chosen
@@ -76,10 +79,21 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
         if not nodes:
             return []
         with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
-            chosen = _chosen(nodes, await self.aselected(query, pool=_pool(nodes), k=self.top_n))
+            chosen = _chosen(nodes, await self.aselected(query, pool=self._pool(nodes), k=self.top_n))
             event.on_end(payload={EventPayload.NODES: chosen})
         dispatcher.event(ReRankEndEvent(nodes=chosen))
         return chosen
+
+    def _pool(self, nodes: list[NodeWithScore]) -> list[dict[str, Any]]:
+        field = self.known_score_field
+        return [
+            candidate(
+                position,
+                _read(found.node, field),
+                known=known_in(found.metadata, field, named(position, found.node_id)),
+            )
+            for position, found in enumerate(nodes)
+        ]
 
     def _started(self, nodes: list[NodeWithScore], query: str) -> dict[str, Any]:
         """Say that it begins; what a callback gets to know of it."""
@@ -146,13 +160,16 @@ def _query(bundle: QueryBundle | None) -> str:
     return bundle.query_str
 
 
-def _pool(nodes: list[NodeWithScore]) -> list[dict[str, Any]]:
-    return [candidate(position, _read(node.node)) for position, node in enumerate(nodes)]
+def _read(node: BaseNode, unread: str | None) -> str:
+    """What the models read of a node: nothing if it has no text, such as an image, whatever its metadata.
 
-
-def _read(node: BaseNode) -> str:
-    """What the models read of a node: nothing if it has no text, such as an image, whatever its metadata."""
-    return node.get_content(MetadataMode.EMBED) if node.get_content(MetadataMode.NONE).strip() else ""
+    unread: a key of the metadata that is left out.
+    """
+    if not node.get_content(MetadataMode.NONE).strip():
+        return ""
+    if unread in node.metadata:
+        node = node.model_copy(update={"excluded_embed_metadata_keys": [*node.excluded_embed_metadata_keys, unread]})
+    return node.get_content(MetadataMode.EMBED)
 
 
 def _chosen(nodes: list[NodeWithScore], selected: list[SelectedDocument]) -> list[NodeWithScore]:

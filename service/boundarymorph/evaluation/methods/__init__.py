@@ -19,7 +19,7 @@ CONTESTANTS: dict[str, Contestant] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "baselines": ("mips", "bm25", "fusion", "ss", "rocchio", "rgs", "gar", "quam", "bagel"),
     "hybrid": tuple(contestant.name for contestant in baselines.HYBRIDS),
-    "product": tuple(morph.PRODUCT),
+    "product": (*morph.PRODUCT, morph.EXTEND.name),
     "lexical": tuple(contestant.name for contestant in morph.LEXICAL),
     "ablations": ("no-acquisition", "no-prior", "independent"),
     "kernels": ("boundarymorph-rbf", "boundarymorph-matern52", "bagel-rbf", "bagel-matern52"),

@@ -51,11 +51,31 @@ class Morph(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
         drive(session, problem, self.batch)
-        chosen = session.selection().documents
-        rest = np.ones(len(problem.pool), dtype=np.bool_)
-        rest[chosen] = False
-        outside = np.flatnonzero(rest)
-        return np.concatenate([chosen, outside[np.argsort(-session.belief.mean[outside], kind="stable")]])
+        return _ranking(session)
+
+
+@dataclass(frozen=True)
+class Extend(ScoringMethod):
+    """As `extend` of the clients: the first B of the retriever are scored, and a session that knows their scores infers
+    the others, without a call of its own. config: as for the service."""
+
+    config: Config = TO_PEOPLE
+
+    uses_k = True
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        head = np.arange(problem.left)
+        known = dict(enumerate(problem.score(head).tolist()))
+        return _ranking(SelectionSession(problem.pool, budget=0, k=problem.k, config=self.config, known=known))
+
+
+def _ranking(session: SelectionSession) -> Ranking:
+    """The chosen set, best first, and then the other documents by the mean of the belief."""
+    chosen = session.selection().documents
+    rest = np.ones(len(session.pool), dtype=np.bool_)
+    rest[chosen] = False
+    outside = np.flatnonzero(rest)
+    return np.concatenate([chosen, outside[np.argsort(-session.belief.mean[outside], kind="stable")]])
 
 
 @dataclass(frozen=True)
@@ -117,8 +137,16 @@ def in_rounds(contestant: Contestant, batch: int | None) -> Contestant:
     )
 
 
+EXTEND = Contestant(
+    "extend",
+    f"{PEOPLE}, scores of the first B",
+    (Extend(),),
+    "the scores of `ss`, told to the default, which makes no call of its own",
+    ours=True,
+)
 CONTESTANTS = (
     *_product(),
+    EXTEND,
     Contestant("independent", "Independent", (Independent(),), "the paper's boundary rule, each document on its own"),
     Contestant(
         "no-acquisition",
