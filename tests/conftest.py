@@ -14,7 +14,7 @@ from xdist.scheduler import LoadFileScheduling
 from boundarymorph.inference import models
 from load_tests import processes
 from tests import weights
-from tests.stateful import profile as profile  # registers its profile before the command line is read
+from tests.stateful import profile as profile  # registers its profiles before the command line is read
 from tests.system import forked
 
 TESTS = Path(__file__).parent

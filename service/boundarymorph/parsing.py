@@ -32,7 +32,7 @@ ALLOWED = {  # by the `pattern` of a field
     r"^(cpu|faiss(:\d+)?)$": "must be cpu, faiss or faiss:N",
     r"^[A-Za-z0-9_.-]{1,64}$": "must have 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'",
     r"^https?://": "must begin with http:// or https://",
-    r"^[A-Za-z_][A-Za-z0-9_]{0,99}$": "must have 1 to 100 of A-Z, a-z, 0-9 and '_', and not begin with a digit",
+    r"^[a-z][a-z0-9_]{0,39}$": "must have 1 to 40 of a-z, 0-9 and '_', and begin with a letter",
 }
 
 

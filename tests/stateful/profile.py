@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, settings
 SOAK = "soak"
 SOAK_FACTOR = 20  # as many runs, with twice the steps
 
-settings.register_profile(SOAK, derandomize=False, database=None)
+settings.register_profile(SOAK, derandomize=False, database=None, deadline=None)
+settings.register_profile("unhurried", deadline=None)  # a machine may be busy with other things
+settings.load_profile("unhurried")
 
 
 def times(short: int, long: int) -> int:

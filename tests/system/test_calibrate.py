@@ -46,7 +46,7 @@ def test_from_suggestions_to_feedback(tmp_path: Path) -> None:
     with service(data) as running:
         assert running.client.put("/indexes/tales").is_success
         assert running.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
-        before, by_scorer = found(running)
+        before, by_scorer = found(running, relevance="scorer")
         assert before["calibration"] is None
 
         wanted = ("--queries", str(questions), "--suggest", "160", "--budget", "20", "--out", str(pairs))

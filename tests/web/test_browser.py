@@ -154,7 +154,7 @@ def test_comparison(opened: Open, demonstrated: Service, budget: int, k: int) ->
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_what_is_no_score_is_compared_on_one_scale(opened: Open, tmp_path: Path, calibrated: bool) -> None:
     """Headline, lists and curve hold both sets against the relevance of the answer."""
-    with service(tmp_path / "data", environment={"BOUNDARYMORPH_RELEVANCE": "people"}) as running:
+    with service(tmp_path / "data") as running:
         fill(running)
         models = running.client.get("/v1/models").json()["data"][0]["id"]
         encoder = running.client.get(f"/indexes/{demo.INDEX}").json()["encoder"]

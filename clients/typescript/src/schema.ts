@@ -213,6 +213,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/retrieval": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retrieve for Dify, as an external knowledge base
+         * @description Selects the best documents of an index, with the budget of the policy. Its status and warnings are in headers.
+         */
+        post: operations["retrieval_retrieval_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/indexes": {
         parameters: {
             query?: never;
@@ -1321,6 +1341,61 @@ export interface components {
             group?: unknown;
         };
         /**
+         * RetrievalAnswer
+         * @description The chosen set.
+         */
+        RetrievalAnswer: {
+            /**
+             * Records
+             * @description most relevant first
+             */
+            records: components["schemas"]["RetrievedRecord"][];
+        };
+        /**
+         * RetrievalError
+         * @description An error in Dify's format.
+         */
+        RetrievalError: {
+            /**
+             * Error Code
+             * @description 1001: no bearer key; 1002: a key that is unknown or may not do this; 2001: no such index; of others the status
+             */
+            error_code: number;
+            /**
+             * Error Msg
+             * @description what is wrong and what to do about it
+             */
+            error_msg: string;
+        };
+        /**
+         * RetrievedRecord
+         * @description A document of the set.
+         */
+        RetrievedRecord: {
+            /**
+             * Content
+             * @description its text
+             */
+            content: string;
+            /**
+             * Score
+             * @description its relevance in [0, 1], as in POST /select
+             */
+            score: number;
+            /**
+             * Title
+             * @description its title; its id if it has none
+             */
+            title: string;
+            /**
+             * Metadata
+             * @description its metadata
+             */
+            metadata: {
+                [key: string]: unknown;
+            };
+        };
+        /**
          * SelectResponse
          * @description The chosen set, most relevant first, and what is known about it.
          */
@@ -1855,6 +1930,38 @@ export interface components {
             };
             /** @description tokens and cost, if a language model is the scorer */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
+        };
+        /**
+         * WeaviateAnswer
+         * @description The scores of all documents in the order of the request, by which the module reads them.
+         */
+        WeaviateAnswer: {
+            /**
+             * Query
+             * @description as in the request
+             */
+            query: string;
+            /**
+             * Scores
+             * @description one for each document
+             */
+            scores: components["schemas"]["WeaviateScore"][];
+        };
+        /**
+         * WeaviateScore
+         * @description One document.
+         */
+        WeaviateScore: {
+            /**
+             * Document
+             * @description its text
+             */
+            document: string;
+            /**
+             * Score
+             * @description in [0, 1], the cross-encoder's or expected; 0 if min_relevance or distinct left it out
+             */
+            score: number;
         };
         /**
          * AskedQuery
@@ -2428,6 +2535,46 @@ export interface components {
             judgments: components["schemas"]["Judgment"][];
         };
         /**
+         * MetadataComparison
+         * @description A comparison of a field of the metadata.
+         */
+        MetadataComparison: {
+            /**
+             * Name
+             * @description of the field; of several, one that compares so is enough
+             */
+            name: string | string[];
+            /**
+             * Comparison Operator
+             * @description one of is, =, >, after, <, before, ≥, ≤, in, empty, null, is not, ≠, not in, not empty, not null
+             */
+            comparison_operator: string;
+            /**
+             * Value
+             * @description to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with commas between them are a list for in and not in
+             * @default null
+             */
+            value?: string | number | (string | number)[] | null;
+        };
+        /**
+         * MetadataCondition
+         * @description Which documents there are to choose from.
+         */
+        MetadataCondition: {
+            /**
+             * Logical Operator
+             * @description whether all conditions hold, or any
+             * @default and
+             */
+            logical_operator?: ("and" | "or") | null;
+            /**
+             * Conditions
+             * @description null and none: all documents
+             * @default null
+             */
+            conditions?: components["schemas"]["MetadataComparison"][] | null;
+        };
+        /**
          * MixedbreadRequest
          * @description A request in the format of Mixedbread.
          */
@@ -2766,6 +2913,47 @@ export interface components {
             errors?: {
                 [key: string]: string;
             }[] | null;
+        };
+        /**
+         * RetrievalRequest
+         * @description A request of Dify. Unknown fields are ignored.
+         */
+        RetrievalRequest: {
+            /**
+             * Knowledge Id
+             * @description the name of an index
+             */
+            knowledge_id: string;
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /** @description how much to return */
+            retrieval_setting?: components["schemas"]["RetrievalSetting"];
+            /**
+             * @description null: all documents
+             * @default null
+             */
+            metadata_condition?: components["schemas"]["MetadataCondition"] | null;
+        };
+        /**
+         * RetrievalSetting
+         * @description How much to return.
+         */
+        RetrievalSetting: {
+            /**
+             * Top K
+             * @description records to return; null: the setting `k`
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Score Threshold
+             * @description the `min_relevance` of POST /select; 0 and null: none, or that of the policy
+             * @default null
+             */
+            score_threshold?: number | null;
         };
         /**
          * RoundEvent
@@ -3418,6 +3606,88 @@ export interface components {
              */
             use_activation?: boolean | null;
         };
+        /**
+         * WeaviateRequest
+         * @description A request of the module, which sends up to 32 documents, and a `property` that is empty.
+         */
+        WeaviateRequest: {
+            /**
+             * Budget
+             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @default null
+             */
+            budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
+            /**
+             * K
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @default null
+             */
+            k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
+             * Deadline Ms
+             * @description from the arrival of the request
+             * @default null
+             */
+            deadline_ms?: number | null;
+            /**
+             * On Failure
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @default error
+             * @enum {string}
+             */
+            on_failure?: "error" | "degrade";
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Documents
+             * @description one or more texts
+             */
+            documents: string[];
+            /**
+             * Property
+             * @description not read; a request with it is answered in this format
+             */
+            property: string | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -3457,6 +3727,9 @@ export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];
 export type RerankResult = components['schemas']['RerankResult'];
+export type RetrievalAnswer = components['schemas']['RetrievalAnswer'];
+export type RetrievalError = components['schemas']['RetrievalError'];
+export type RetrievedRecord = components['schemas']['RetrievedRecord'];
 export type SelectResponse = components['schemas']['SelectResponse'];
 export type SelectedDocument = components['schemas']['SelectedDocument'];
 export type StoredDocument = components['schemas']['StoredDocument'];
@@ -3471,6 +3744,8 @@ export type UnreadableIndex = components['schemas']['UnreadableIndex'];
 export type UploadProblem = components['schemas']['UploadProblem'];
 export type UploadReport = components['schemas']['UploadReport'];
 export type Usage = components['schemas']['Usage'];
+export type WeaviateAnswer = components['schemas']['WeaviateAnswer'];
+export type WeaviateScore = components['schemas']['WeaviateScore'];
 export type AskedQuery = components['schemas']['AskedQuery'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
@@ -3481,6 +3756,8 @@ export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
 export type Judgment = components['schemas']['Judgment'];
 export type Judgments = components['schemas']['Judgments'];
+export type MetadataComparison = components['schemas']['MetadataComparison'];
+export type MetadataCondition = components['schemas']['MetadataCondition'];
 export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
@@ -3488,6 +3765,8 @@ export type NimText = components['schemas']['NimText'];
 export type PoolBody = components['schemas']['PoolBody'];
 export type PoolDocument = components['schemas']['PoolDocument'];
 export type Problem = components['schemas']['Problem'];
+export type RetrievalRequest = components['schemas']['RetrievalRequest'];
+export type RetrievalSetting = components['schemas']['RetrievalSetting'];
 export type RoundEvent = components['schemas']['RoundEvent'];
 export type SelectRequest = components['schemas']['SelectRequest'];
 export type TeiRequest = components['schemas']['TeiRequest'];
@@ -3495,6 +3774,7 @@ export type UploadProgress = components['schemas']['UploadProgress'];
 export type UploadedDocument = components['schemas']['UploadedDocument'];
 export type VectorBlock = components['schemas']['VectorBlock'];
 export type VoyageRequest = components['schemas']['VoyageRequest'];
+export type WeaviateRequest = components['schemas']['WeaviateRequest'];
 export type $defs = Record<string, never>;
 export interface operations {
     select_select_post: {
@@ -4076,7 +4356,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DocumentsRequest"] | components["schemas"]["TeiRequest"];
+                "application/json": components["schemas"]["DocumentsRequest"] | components["schemas"]["TeiRequest"] | components["schemas"]["WeaviateRequest"];
             };
         };
         responses: {
@@ -4086,7 +4366,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["RerankAnswer"] | components["schemas"]["TeiAnswer"];
+                    "application/json": components["schemas"]["RerankAnswer"] | components["schemas"]["TeiAnswer"] | components["schemas"]["WeaviateAnswer"];
                 };
             };
             /** @description Bad Request */
@@ -4838,6 +5118,170 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+        };
+    };
+    retrieval_retrieval_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RetrievalRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetrievalError"];
                 };
             };
         };
