@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
 from boundarymorph import reading
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, LimitExceeded
 
 TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: times its size, or this if it is more
 OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory that an object, an array and a value in one take
@@ -110,6 +110,12 @@ def _check_memory(body: bytes) -> None:
             f"the body has so many small objects and arrays that they would take more than {TIMES} times its "
             f"{len(body):,} bytes; send fewer at a time, and vectors as blocks"
         )
+
+
+def bound(field: str, value: int, limit: int, unit: str) -> None:
+    """Raises LimitExceeded if the value is over the limit."""
+    if value > limit:
+        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 def with_whole_characters(text: bytes) -> bytes:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from boundarymorph import parsing
 from boundarymorph.access.access import Access
-from boundarymorph.errors import BodyTooLarge, BodyTooSlow, LimitExceeded
+from boundarymorph.errors import BodyTooLarge, BodyTooSlow
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.remote.together import end
 from boundarymorph.settings import Limits
@@ -66,19 +66,13 @@ def decoded(body: bytes, limits: Limits) -> Any:
     most = max(limits.dimension, limits.pool)
     value = parsing.parse(body)
     for name, count in _lists(value):
-        bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
+        parsing.bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
     return value
 
 
 async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
     """Return `parse()`, called in a thread if the body is large. Raises what `parse` does, and Overloaded."""
     return parse() if len(body) < LARGE else await access.work.parsing.run(parse)
-
-
-def bound(field: str, value: int, limit: int, unit: str) -> None:
-    """Raises LimitExceeded if the value is over the limit."""
-    if value > limit:
-        raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:

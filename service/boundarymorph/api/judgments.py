@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.bodies import bound
 from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
@@ -19,6 +18,7 @@ from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import Deleted, Judgments, Kept, KeptNow
 from boundarymorph.calibration.belongings import Event
 from boundarymorph.inference.shares import CALLER
+from boundarymorph.parsing import bound
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.telemetry import metrics
 

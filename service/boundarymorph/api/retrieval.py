@@ -17,6 +17,7 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
+from boundarymorph.parsing import bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.retriever import Search
@@ -80,10 +81,10 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     wanted = await bodies.parsed(request, access, Retrieve)
     permitted(request).require(wanted.index)
     embedding = wanted.query_embedding
-    bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
-    bodies.bound("depth", wanted.depth, limits.pool, "candidates")
-    bodies.bound("documents", wanted.documents, limits.pool, "documents")
-    bodies.bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
+    bound("query", len(wanted.query), limits.query_characters, "characters")
+    bound("depth", wanted.depth, limits.pool, "candidates")
+    bound("documents", wanted.documents, limits.pool, "documents")
+    bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
     search = Search(
         wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid, wanted.documents, wanted.directions
@@ -117,7 +118,7 @@ async def embed_query(request: Request, access: AccessOf, retriever: RetrieverOf
     """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
-    bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
+    bound("query", len(wanted.query), limits.query_characters, "characters")
     vector = await bodies.while_connected(request, retriever.embed_query(wanted.query))
     encoded = Embeddings(vector[None], encoder=indexes.encoder.name)
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
@@ -128,8 +129,8 @@ async def embed_documents(request: Request, access: AccessOf, retriever: Retriev
     """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)
-    bodies.bound("texts", len(wanted.texts), limits.pool, "texts")
-    bodies.bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
+    bound("texts", len(wanted.texts), limits.pool, "texts")
+    bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     encoded = await bodies.while_connected(request, retriever.embed_documents(wanted.texts))
     named = replace(encoded, encoder=indexes.encoder.name)
     return Response(await access.work.parsing.run(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
@@ -138,5 +139,5 @@ async def embed_documents(request: Request, access: AccessOf, retriever: Retriev
 async def _ids(request: Request, access: Access) -> Ids:
     wanted = await bodies.parsed(request, access, Ids)
     permitted(request).require(wanted.index)
-    bodies.bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
+    bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted

@@ -11,6 +11,7 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
+from boundarymorph.parsing import bound
 from boundarymorph.scoring.scorer import of_content
 from boundarymorph.settings import Limits
 
@@ -64,7 +65,7 @@ async def info(access: AccessOf, scorer: ScorerOf) -> ScorerInfo:
 
 def _check(wanted: ScoreRequest, limits: Limits) -> None:
     longest = max((len(text) for text in wanted.texts), default=0)
-    bodies.bound("query", len(wanted.query), limits.query_characters, "characters")
-    bodies.bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
-    bodies.bound("texts", len(wanted.texts), limits.texts, "texts")
-    bodies.bound("texts", longest, limits.text_characters, "characters")
+    bound("query", len(wanted.query), limits.query_characters, "characters")
+    bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
+    bound("texts", len(wanted.texts), limits.texts, "texts")
+    bound("texts", longest, limits.text_characters, "characters")

@@ -13,7 +13,6 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.access.bodies import bound
 from boundarymorph.access.policies import DEFAULT
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
@@ -30,6 +29,7 @@ from boundarymorph.api.select_answers import (
 from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.deadline import Deadline
+from boundarymorph.parsing import bound
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path

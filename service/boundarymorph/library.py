@@ -1,0 +1,226 @@
+"""Selections in the caller's process, without a server: the request, the answer and the words of `POST /select`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, NoReturn
+
+import numpy as np
+import pybase64
+from anyio.from_thread import start_blocking_portal
+from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
+
+from boundarymorph.api.select_answers import RoundEvent, SelectResponse
+from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.api.translate import event_of, response_of, task_of
+from boundarymorph.errors import InvalidInput
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector import selector
+from boundarymorph.selector.task import Progress
+from boundarymorph.settings import Settings
+from boundarymorph.settings.settings import mistakes
+
+Text = str | Mapping[str, Any]
+"""A text, or a document with the fields of one in `pool.documents`."""
+
+_NOT_HERE = {
+    "pool": "give the texts, and what belongs to them as 'embeddings', 'metadata' and 'features'",
+    "calibration": "there are none here; leave it out, or ask a service",
+}
+
+
+class InvalidScores(InvalidInput):
+    """Scores are not one number in [0, 1] for each text."""
+
+    slug = "invalid-input"
+
+
+class Selector:
+    """Chooses the best k of many texts with at most `budget` calls of a function that scores pairs.
+
+    It needs no server, model or index, and keeps nothing between selections.
+    """
+
+    def __init__(
+        self, score: Callable[..., Any], *, pairs: bool = False, settings: Settings | None = None, **defaults: Any
+    ) -> None:
+        """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
+        an awaitable of them. One that is no coroutine function is called in a thread. settings: limits and defaults, by
+        default those of the environment. defaults: of the fields of a request."""
+        self._scorer = _Scorer(score, pairs)
+        self._settings = settings or Settings.load()
+        self._defaults = defaults
+
+    def select(self, query: str, texts: Sequence[Text], **options: Any) -> SelectResponse:
+        """Return the answer of `POST /select`, with the texts. Do not call it in a coroutine; see `aselect`.
+
+        options: the fields of a request that has a pool, and of the pool `embeddings`, (n, d) numbers, and `features`.
+        `query_embedding` has (d,) numbers, and `metadata` n mappings. Raises InvalidInput for what the service refuses
+        with 4xx, InvalidScores for what the function returns, and what the function raises.
+        """
+        with start_blocking_portal() as portal:
+            return portal.call(partial(self.aselect, query, texts, **options))
+
+    def stream(self, query: str, texts: Sequence[Text], **options: Any) -> Iterator[RoundEvent | SelectResponse]:
+        """As `select`, but yield the progress before each round, and finally the answer."""
+        with start_blocking_portal() as portal:
+            steps = self.astream(query, texts, **options)
+            try:
+                while (step := portal.call(anext, steps, None)) is not None:
+                    yield step
+            finally:
+                portal.call(steps.aclose)
+
+    async def aselect(self, query: str, texts: Sequence[Text], **options: Any) -> SelectResponse:
+        """As `select`, on the event loop of the caller."""
+        async with aclosing(self.astream(query, texts, **options)) as steps:
+            async for step in steps:
+                if isinstance(step, SelectResponse):
+                    return step
+        raise AssertionError("a selection ends with its answer")
+
+    async def astream(
+        self, query: str, texts: Sequence[Text], **options: Any
+    ) -> AsyncGenerator[RoundEvent | SelectResponse, None]:
+        """As `stream`, on the event loop of the caller."""
+        arrival = time.monotonic()
+        request = _request(query, texts, {"return_documents": True} | self._defaults | options)
+        task, explain = task_of(request, self._settings, arrival), bool(request.explain)
+        inner = selector.Selector(_NoIndexes(), self._scorer)
+        try:
+            async with aclosing(inner.steps(task)) as steps:
+                async for step in steps:
+                    if isinstance(step, Progress):
+                        yield event_of(step, explain=explain)
+                    else:
+                        yield response_of(step, task, explain=explain)
+        finally:
+            await inner.close()
+
+
+def extend(query: str, texts: Sequence[Text], scores: ArrayLike, **options: Any) -> SelectResponse:
+    """Return the best k of n texts, without a call, by the scores of the first of them.
+
+    texts: in the order of the retriever, best first. scores: (m,) in [0, 1], of the first m of them. options: as of
+    `Selector.select`. Raises InvalidInput, and InvalidScores, as it does.
+    """
+    known = np.asarray(scores)
+    if known.ndim != 1 or len(known) > len(texts):
+        raise InvalidScores(
+            f"scores: of the shape {known.shape}, for {len(texts)} texts; give one for each of the first"
+        )
+    documents: list[Text] = [*map(_document, texts)]
+    for place, score in enumerate(_checked(known, len(known)).tolist()):
+        documents[place] = {**_document(documents[place]), "cross_encoder_score": score}
+    return Selector(_no_call).select(query, documents, **{"ranked": True} | options | {"budget": 0})
+
+
+def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
+    raise AssertionError("a budget of 0 has no call")
+
+
+def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> SelectRequest:
+    """Return a checked request. Raises InvalidInput."""
+    for name in ("pool", "calibration"):
+        if options.get(name):
+            raise InvalidInput(f"{name}: {_NOT_HERE[name]}")
+    documents = [*map(_document, texts)]
+    metadata = options.pop("metadata", None)
+    if metadata is not None:
+        if len(metadata) != len(documents):
+            raise InvalidInput(f"metadata: {len(metadata)} for {len(documents)} texts; give one for each")
+        documents = [{**one, "metadata": dict(its)} for one, its in zip(documents, metadata, strict=True)]
+    pool: dict[str, Any] = {"documents": documents}
+    if options.get("embeddings") is not None:
+        pool["embeddings"] = _block("embeddings", options["embeddings"])
+    if options.get("features") is not None:
+        pool["features"] = options["features"]
+    if options.get("query_embedding") is not None:
+        options["query_embedding"] = np.asarray(options["query_embedding"]).tolist()
+    fields = {name: value for name, value in options.items() if name not in ("embeddings", "features")}
+    try:
+        return SelectRequest.model_validate({"query": query, "pool": pool, **fields})
+    except ValidationError as error:
+        raise InvalidInput(mistakes(error)) from None
+
+
+def _document(text: Text) -> dict[str, Any]:
+    return {"text": text} if isinstance(text, str) else dict(text)
+
+
+def _block(field: str, numbers: ArrayLike) -> dict[str, Any]:
+    """Return numbers as a `VectorBlock`. Raises InvalidInput."""
+    try:
+        vectors = np.ascontiguousarray(numbers, dtype="<f4")
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{field}: not an array of numbers: {error}") from None
+    return {"data": pybase64.b64encode(vectors.tobytes()).decode(), "shape": list(vectors.shape), "dtype": "float32"}
+
+
+def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
+    """Return `count` scores. Raises InvalidScores."""
+    try:
+        scores = np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise InvalidScores(f"the scores are not an array of numbers: {error}") from None
+    if len(scores) != count:
+        raise InvalidScores(f"{len(scores)} scores for {count} texts; return one for each, in their order")
+    wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
+    if wrong.size:
+        place = int(wrong[0])
+        raise InvalidScores(
+            f"the score of text {place} is {scores[place]:g}, not in [0, 1]; apply a sigmoid to logits: "
+            "1 / (1 + exp(-score)). NaN means that the model failed"
+        )
+    return scores
+
+
+class _Scorer:
+    """The caller's function as a `Scorer`."""
+
+    name = "function"
+    takes_instruction = False
+
+    def __init__(self, function: Callable[..., Any], pairs: bool) -> None:
+        self._function, self._pairs = function, pairs
+
+    async def check(self) -> None:
+        """Do nothing: the first call shows whether the function works."""
+
+    async def score(
+        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+    ) -> Scores:
+        given = ([(query, text) for text in texts],) if self._pairs else (query, list(texts))
+        if iscoroutinefunction(self._function):
+            values = await self._function(*given)
+        else:
+            values = await asyncio.to_thread(self._function, *given)
+            values = await values if isawaitable(values) else values
+        return Scores(_checked(values, len(texts)))
+
+    async def close(self) -> None:
+        """Do nothing: the function is the caller's."""
+
+
+class _NoIndexes:
+    """A `Retriever` of a process that has neither indexes nor an encoder."""
+
+    async def retrieve(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidInput("index: there are none here; give texts, or ask a service")
+
+    documents = characters = retrieve
+
+    async def embed_query(self, query: str) -> NoReturn:
+        raise InvalidInput("query_embedding: there is no encoder here; give it with 'embeddings', or give neither")
+
+    async def embed_documents(self, texts: Sequence[str]) -> NoReturn:
+        raise InvalidInput("embeddings: there is no encoder here; give those of all texts, or none")
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to release."""
