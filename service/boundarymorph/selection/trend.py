@@ -47,9 +47,9 @@ FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 # from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
 FIRST_COUNTED, LAST_COUNTED, TYPICAL_SIZE = 0.5, 1.3, 1_000
 BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the share that the trend leaves
-# Relevance to people. What the witnesses add to the log-odds, in standard deviations of the scorer's over the pool:
-# when the set is read, and when calls are chosen, of which half is left after so many scores (docs/evaluation.md).
-READ_BY_WITNESSES, ASKED_BY_WITNESSES, HALF_ASKED = 0.25, 0.15, 15
+# Relevance to people: what the witnesses add to the log-odds, in standard deviations of the scorer's over the pool.
+# Calls are chosen by the scores, whose doubts they resolve (docs/evaluation.md).
+READ_BY_WITNESSES = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -304,15 +304,11 @@ class TrendPosterior:
         if self._witnesses is not None:
             centre, unknown = weights @ means, (weights @ own).mean()
             middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
-            reading = READ_BY_WITNESSES * spread * self._witnesses
-            asking = ASKED_BY_WITNESSES / (1.0 + (len(scores) / HALF_ASKED) ** 2) * spread * self._witnesses
-            factor = float(spread / np.sqrt((centre + reading).var() + unknown))
-            offsets = reading - asking + (1.0 / factor - 1.0) * middle
+            added = READ_BY_WITNESSES * spread * self._witnesses
+            factor = float(spread / np.sqrt((centre + added).var() + unknown))
+            offsets = added + (1.0 / factor - 1.0) * middle
             continuous = replace(scale, levels=(), cuts=())
-            found = continuous.scores(factor * (centre + asking + offsets)[observed])
-            judged = Judged(offsets, factor, found, continuous)
-            means += asking
-            scores = scale.scores(scale.log_odds(scores) + asking[observed])
+            judged = Judged(offsets, factor, continuous.scores(factor * (centre + offsets)[observed]), continuous)
         typical = own.mean(axis=1, keepdims=True)
         return Mixture(weights, means, variances, own, typical, noise, observed, scores, scale, judged)
 
