@@ -118,7 +118,8 @@ class _Learner:
         """By how far scores and words differ among the judged documents of a query."""
         within = np.concatenate([columns - columns.mean(axis=0) for columns in self.evidence])
         deviations = within.std(axis=0)
-        prior = np.eye(1 + len(self.names))[0]
+        prior = np.zeros(1 + len(self.names))
+        prior[0] = 1.0
         shares = {SIMILARITY: 1.0 - BY_WORDS if WORDS in self.names else 1.0, WORDS: BY_WORDS}
         for place, name in enumerate(self.names, start=1):
             if deviations[place] > 0:

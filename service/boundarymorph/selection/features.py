@@ -41,11 +41,9 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
 def witnesses(pool: Pool) -> NDArray[np.float64]:
     """(N,) what speaks for a document besides the scorer: the encoder and, for a pool with BM25, the words, by
     `BY_WORDS`, each with mean 0 and standard deviation 1."""
-    similarity, words = rank_and_similarity(pool)[1], lexical(pool)
-    if not len(words):
-        return similarity
-    both: NDArray[np.float64] = (1.0 - BY_WORDS) * similarity + BY_WORDS * words[0]
-    return both
+    words = lexical(pool)
+    similarity: NDArray[np.float64] = rank_and_similarity(pool)[1]
+    return (1.0 - BY_WORDS) * similarity + BY_WORDS * words[0] if len(words) else similarity
 
 
 def signals(pool: Pool) -> NDArray[np.float64]:
