@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import logit
 
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.calibration.learning import learn
@@ -113,6 +114,28 @@ def test_the_gate() -> None:
     # Log loss gains, but the order is turned around, as by a signal of no use in finding the best.
     turned = [Predictions(query.full, query.alone, query.raw, query.targets) for query in predictions(-0.01, -2.0, 1.0)]
     assert gate(turned) != "signals"
+
+
+def test_few_judgements_begin_where_there_are_none() -> None:
+    """Of three queries with five judged documents each, the weights are nearly those of relevance to people."""
+    few = [
+        JudgedQuery(query.scores[:5], {name: values[:5] for name, values in query.signals.items()}, query.grades[:5])
+        for query in World(0.8, 0.3, level=-0.5, seed=4).judged(3)
+    ]
+    found = learn("few", few, **MODELS).full
+    within = np.concatenate([logit(query.scores) - logit(query.scores).mean() for query in few])
+    words = np.concatenate([query.signals["bm25"] - query.signals["bm25"].mean() for query in few])
+    assert found.slope > 0
+    assert found.weights["similarity"] / found.slope == pytest.approx(0.25 * 0.75 * within.std(), rel=0.5)
+    assert found.weights["bm25"] / found.slope == pytest.approx(0.25 * 0.25 * within.std() / words.std(), rel=0.5)
+
+
+def test_what_judgements_must_improve_on_is_relevance_without_them() -> None:
+    sign = np.tile([1.0, -1.0], 10)
+    right, wrong, targets = 2.0 * sign, -2.0 * sign, sign.clip(0)
+    assert Predictions(right, right, wrong, targets).gain() > 0
+    assert Predictions(right, right, wrong, targets, right).gain() == 0
+    assert Predictions(right, right, right, targets, wrong).gain() > 0
 
 
 def test_a_gain_takes_two_standard_errors() -> None:
