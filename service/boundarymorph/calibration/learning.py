@@ -122,9 +122,9 @@ class _Learner:
         prior[0] = 1.0
         shares = {SIMILARITY: 1.0 - BY_WORDS if WORDS in self.names else 1.0, WORDS: BY_WORDS}
         for place, name in enumerate(self.names, start=1):
-            if deviations[place] > 0:
-                prior[place] = READ_BY_WITNESSES * shares.get(name, 0.0) * deviations[0]
-                prior[place] /= deviations[place] if name == WORDS else 1.0  # a similarity is in standard deviations
+            unit = deviations[place] if name == WORDS else 1.0  # a similarity is in standard deviations
+            if unit > 0:
+                prior[place] = READ_BY_WITNESSES * shares.get(name, 0.0) * deviations[0] / unit
         return prior
 
     def _of(self, among: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
