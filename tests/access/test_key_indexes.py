@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
+from boundarymorph.memory.memory import evidence_to_json
+from boundarymorph.selection.prior import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
@@ -24,6 +27,8 @@ ON_INDEXES: list[tuple[str, str, object]] = [
     ("POST", "/indexes/{name}/documents", [DOCUMENT]),
     ("GET", "/indexes/{name}/documents", None),
     ("GET", "/indexes/{name}/stats", None),
+    ("GET", "/indexes/{name}/learned", None),
+    ("DELETE", "/indexes/{name}/learned", None),
     ("PUT", "/indexes/{name}/description", {"description": "d"}),
     ("GET", "/indexes/{name}/documents/{id}", None),
     ("DELETE", "/indexes/{name}/documents/{id}", None),
@@ -36,8 +41,15 @@ OF_RETRIEVERS: list[tuple[str, str, object]] = [
     ("POST", "/documents", {"index": None, "ids": ["a"]}),
     ("POST", "/characters", {"index": None, "ids": ["a"]}),
 ]
+EVIDENCE = Evidence(np.eye(4), np.zeros(4), 1.0, 5)
 LEARNED: list[tuple[str, str, object]] = [
     ("POST", "/calibrations", {"index": None}),
+    ("POST", "/memories/recall", {"index": None, "name": "a", "scorer": "s", "vectors": "v", "tenant": ""}),
+    (
+        "POST",
+        "/memories/hear",
+        {"index": None, "scorer": "s", "vectors": "v", "evidence": evidence_to_json(EVIDENCE), "caller": "c"},
+    ),
     ("POST", "/judgments/events", {"index": None}),
 ]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})

@@ -24,6 +24,7 @@ from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.learned import Learned, pools_of
 from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.memories import AllMemories
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne, Retrieval
@@ -40,14 +41,22 @@ NDJSON = {"content-type": "application/x-ndjson"}
 def fake_service(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
     """Real indexes; encoder and scorer are cheap and deterministic."""
     catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, pools_of(settings)))
+    retriever = IndexRetriever(
+        catalog, encoder, learned=Learned(catalog, pools_of(settings)), memories=AllMemories(catalog, settings)
+    )
     return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 
 def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
     """Real indexes; the encoder is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
-    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, pools_of(settings))))
+    return Retrieval(
+        catalog,
+        encoder,
+        IndexRetriever(
+            catalog, encoder, learned=Learned(catalog, pools_of(settings)), memories=AllMemories(catalog, settings)
+        ),
+    )
 
 
 @asynccontextmanager

@@ -89,6 +89,7 @@ INDEXES: list[Asked] = [
     ("GET", "/indexes/large/stats", None),
     PAGE,
     ("GET", "/indexes/large/documents/0001", None),
+    ("GET", "/indexes/large/learned", None),
 ]
 OPERATIONS: list[Asked] = [("GET", path, None) for path in ("/livez", "/readyz", "/metrics")]
 REQUESTS: dict[App, list[Asked]] = {
@@ -102,6 +103,7 @@ REQUESTS: dict[App, list[Asked]] = {
         ("POST", "/embed/query", {"query": "q"}),
         ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
         ("POST", "/calibrations", {"index": "large"}),
+        ("POST", "/memories/recall", {"index": "large", "name": "", "scorer": "s", "vectors": "v", "tenant": ""}),
         ("POST", "/judgments/events", {"index": "large"}),
     ],
 }

@@ -13,28 +13,25 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 from scipy.stats import logistic, norm, rankdata
 
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig, trend
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.geometry import SharedRows, VonMisesFisher, median_distance
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.selection.scale import BLOCK, Scale, logistic_share
 from boundarymorph.selection.trend import (
     FIRST_APART,
     HALF_APART,
     HALF_KNOWN,
     LAST_APART,
-    LEVEL,
-    LEVEL_DEVIATION,
     LINEAR_WEIGHT,
     NOISE,
-    SLOPE,
-    SLOPE_BY_WORDS,
-    SLOPE_DEVIATION,
     Mixture,
     TrendPosterior,
 )
 from tests.selection.pools import FAMILIES, Scores, clustered, play
 
 Matrix = NDArray[np.float64]
+LEARNED = TrendPrior(-1.0, 0.8, -0.2, 0.9, 0.2, 0.6, 0.3, 2.0, 4.0)
 
 
 def with_bm25(pool: Pool, seed: int = 0) -> Pool:
@@ -59,7 +56,7 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
     return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, features)
 
 
-def members_before(pool: Pool, kappa: float) -> list[tuple[Matrix, Matrix, Matrix]]:
+def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
     """Of each member, the (N, N) covariances of its field and of its trend and what it expects, (N,) in units of the
     amplitude: without and with BM25, with the caller's signals too, each without and with the reweighted query."""
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
@@ -68,12 +65,12 @@ def members_before(pool: Pool, kappa: float) -> list[tuple[Matrix, Matrix, Matri
     weighed = weighed - weighed.mean(axis=0)
     weighed /= np.sqrt((weighed**2).sum(axis=1).mean())
     reweighting = weighed @ weighed.T
-    trend: Matrix = np.full_like(field, LEVEL_DEVIATION**2)
-    trend += SLOPE_DEVIATION**2 * sum(np.outer(s, s) for s in signals)
-    sets = [(trend, SLOPE * (signals[0] + signals[1]))]
+    trend: Matrix = np.full_like(field, prior.level_deviation**2)
+    trend += prior.slope_deviation**2 * sum(np.outer(s, s) for s in signals)
+    sets = [(trend, prior.rank * signals[0] + prior.similarity * signals[1])]
     if "bm25" in pool.features:
         bm25 = standardised(np.sqrt(pool.features["bm25"]))
-        sets.append((trend + LINEAR_WEIGHT * np.outer(bm25, bm25), sets[0][1] + SLOPE_BY_WORDS * bm25))
+        sets.append((trend + prior.words_deviation**2 * np.outer(bm25, bm25), sets[0][1] + prior.words * bm25))
     if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
         more = sum(np.outer(s, s) for s in others) / len(others) ** 2
         sets.append((sets[-1][0] + LINEAR_WEIGHT * more, sets[-1][1]))
@@ -90,29 +87,35 @@ def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix
     return inverse, cross, np.diag(covariance) - np.einsum("nt,ts,ns->n", cross, inverse, cross)
 
 
-def member(field: Matrix, trend: Matrix, lean: Matrix, observed: list[int], y: Matrix) -> tuple[Matrix, Matrix, float]:
+def member(
+    field: Matrix, trend: Matrix, lean: Matrix, observed: list[int], y: Matrix, prior: TrendPrior
+) -> tuple[Matrix, Matrix, float]:
     """Mean and variance of a score's log-odds, and the log marginal likelihood under the most probable amplitude, as if
-    one more score had been seen of an amplitude of 1. Differences in variance count by t^2 / (t^2 + 6.25)."""
+    more scores had been seen, by default one of an amplitude of 1. Differences in variance count by
+    t^2 / (t^2 + 6.25)."""
     t = len(observed)
     inverse, cross, variance = conditioned(field + trend, observed)
     own = conditioned(field, observed)[2]
-    above = y - LEVEL
+    above = y - prior.level
 
     def surprise(log_amplitude: float) -> float:
         off = above / np.exp(log_amplitude) - lean[observed]
-        prior = log_amplitude + np.exp(-2 * log_amplitude) / 2
-        return float(t * log_amplitude + off @ inverse @ off / 2 + prior)
+        seen = prior.scores * (log_amplitude + prior.scale * np.exp(-2 * log_amplitude) / 2)
+        return float(t * log_amplitude + off @ inverse @ off / 2 + seen)
 
     best = minimize_scalar(surprise, bounds=(-6, 6), method="bounded", options={"xatol": 1e-9})
     amplitude = np.exp(best.x)
-    mean = LEVEL + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
+    mean = prior.level + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
     variance = own.mean() + t**2 / (t**2 + HALF_KNOWN**2) * (variance - own.mean())
     return mean, amplitude**2 * (variance + NOISE), 0.5 * np.linalg.slogdet(inverse)[1] - best.fun
 
 
 @pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_terms, 4), (with_signals, 6)])
 @pytest.mark.parametrize("observations", [1, 2, 15])
-def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, size: int, observations: int) -> None:
+@pytest.mark.parametrize("prior", [DEFAULT_PRIOR, LEARNED])
+def test_mixture_matches_the_textbook(
+    featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
+) -> None:
     """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
@@ -120,11 +123,11 @@ def test_mixture_matches_the_textbook(featured: Callable[[Pool], Pool] | None, s
         pool = pool if featured is None else featured(pool)
         kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
         observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
-        posterior = TrendConfig().posterior(pool, observations)
+        posterior = TrendConfig(prior=prior).posterior(pool, observations)
         posterior.observe(observed, scores[observed].tolist())
 
         y = logit(scores[observed])
-        members = [member(*before, observed, y) for before in members_before(pool, kappa)]
+        members = [member(*before, observed, y, prior) for before in members_before(pool, kappa, prior)]
         assert len(members) == size
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
@@ -231,7 +234,7 @@ def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     ):
         new = range(len(processes.observed), known)
         posterior.observe(new, scores[new].tolist())
-        np.testing.assert_allclose(processes.targets + LEVEL, logit(held))
+        np.testing.assert_allclose(processes.targets + DEFAULT_PRIOR.level, logit(held))
     np.testing.assert_array_equal(posterior.beliefs.belief().mean[:6], scores)
 
 
@@ -306,11 +309,11 @@ def test_fantasies_leave_no_trace() -> None:
     np.testing.assert_array_equal(after.std, before.std)
 
 
-def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trend, "PRIOR_SCORES", 1e12)  # so that real scores leave the amplitudes as they are, too
+def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before() -> None:
+    prior = TrendPrior(scores=1e12)  # so that real scores leave the amplitudes as they are, too
     pool, scores = clustered(60, 8, 0)
     scores = 0.1 + 0.8 * scores
-    posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20)
+    posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20, prior=prior)
     posterior.observe(range(12), scores[:12].tolist())
     few = np.arange(0, 60, 1)
     fantasy = posterior.among(few)

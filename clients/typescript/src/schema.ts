@@ -281,6 +281,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/indexes/{name}/learned": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Describe what selections have learned
+         * @description Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant.
+         */
+        get: operations["learned_indexes__name__learned_get"];
+        put?: never;
+        post?: never;
+        /**
+         * Forget what selections have learned
+         * @description Forget it, for all scorers and tenants.
+         */
+        delete: operations["forget_indexes__name__learned_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/indexes/{name}/description": {
         parameters: {
             query?: never;
@@ -975,6 +999,83 @@ export interface components {
             cost: number;
         };
         /**
+         * LearnedMemories
+         * @description What selections of an index have learned, for each scorer.
+         */
+        LearnedMemories: {
+            /**
+             * Memories
+             * @description by scorer, source of vectors and tenant
+             */
+            memories: components["schemas"]["LearnedMemory"][];
+        };
+        /**
+         * LearnedMemory
+         * @description What selections of an index have learned of a scorer. Slopes and amplitude are in log-odds of its scores.
+         */
+        LearnedMemory: {
+            /**
+             * Scorer
+             * @description its name
+             */
+            scorer: string;
+            /**
+             * Vectors
+             * @description what made the vectors: the encoder's name, or 'words'
+             */
+            vectors: string;
+            /**
+             * Tenant
+             * @description of the keys whose selections they are; empty without tenants
+             */
+            tenant: string;
+            /**
+             * Requests
+             * @description that were learned from, of all times
+             */
+            requests: number;
+            /**
+             * Remembered
+             * @description the recent ones of these that are kept
+             */
+            remembered: number;
+            /**
+             * In Force
+             * @description whether selections use it: while it predicts scores better than the default
+             */
+            in_force: boolean;
+            /**
+             * Ahead
+             * @description nats a request by which it does, of late; in force from 1 on
+             */
+            ahead: number | null;
+            /**
+             * Level
+             * @description log-odds expected of an average candidate
+             */
+            level: number | null;
+            /**
+             * By Rank
+             * @description more log-odds for each standard deviation along the ranking
+             */
+            by_rank: number | null;
+            /**
+             * By Similarity
+             * @description the same, of the similarity
+             */
+            by_similarity: number | null;
+            /**
+             * By Words
+             * @description the same, of the root of BM25
+             */
+            by_words: number | null;
+            /**
+             * Amplitude
+             * @description standard deviation of what none of these explains
+             */
+            amplitude: number | null;
+        };
+        /**
          * Meta
          * @description What Cohere's clients read besides the results.
          */
@@ -1442,6 +1543,12 @@ export interface components {
              * @description by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
+            /**
+             * Learned From
+             * @description earlier selections that this one learned from; 0 as long as that would not have helped them
+             * @default 0
+             */
+            learned_from?: number;
             /**
              * Policy
              * @description the policy in force, whose defaults the request has
@@ -3097,6 +3204,18 @@ export interface components {
              */
             calibration?: string | false | null;
             /**
+             * Memory
+             * @description for a pool: what selections with this name learn from each other, as those of an index always do
+             * @default null
+             */
+            memory?: string | null;
+            /**
+             * Learn
+             * @description learn from this selection how scores follow from what the retriever knows, and use what was learned from earlier ones; false: neither
+             * @default true
+             */
+            learn?: boolean;
+            /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
              * @default null
@@ -3218,6 +3337,7 @@ export interface components {
             index: string;
             pool?: null;
             vectors?: null;
+            memory?: null;
             /** @constant */
             ranked?: false;
         } | {
@@ -3235,6 +3355,7 @@ export interface components {
             index: string;
             pool?: null;
             vectors?: null;
+            memory?: null;
             /** @constant */
             ranked?: false;
         } | {
@@ -3713,6 +3834,8 @@ export type IndexStatistics = components['schemas']['IndexStatistics'];
 export type Kept = components['schemas']['Kept'];
 export type KeptNow = components['schemas']['KeptNow'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
+export type LearnedMemories = components['schemas']['LearnedMemories'];
+export type LearnedMemory = components['schemas']['LearnedMemory'];
 export type Meta = components['schemas']['Meta'];
 export type MixedbreadAnswer = components['schemas']['MixedbreadAnswer'];
 export type MixedbreadRank = components['schemas']['MixedbreadRank'];
@@ -5641,6 +5764,179 @@ export interface operations {
                 headers: {
                     /** @description seconds */
                     "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    learned_indexes__name__learned_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LearnedMemories"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    forget_indexes__name__learned_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            507: {
+                headers: {
                     [name: string]: unknown;
                 };
                 content: {

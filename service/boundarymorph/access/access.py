@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from boundarymorph.access.admission import Admission
 from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.keys import KeyRing
+from boundarymorph.access.memories import MemoriesInUse
 from boundarymorph.access.origins import Origins
 from boundarymorph.access.policies import Policies
 from boundarymorph.access.rates import RateLimits
@@ -60,6 +61,7 @@ class Access:
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.calibrations = Calibrations(settings.calibration.keys)
+        self.memories = MemoriesInUse()
         self.policies = Policies(settings, self.keys.callers)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(
@@ -89,5 +91,6 @@ class Access:
 
     async def close(self) -> None:
         """Release threads and connections."""
+        await self.memories.close()
         await self.work.close()
         await self.rates.close()

@@ -22,6 +22,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.retrieval.learned import CalibrationSource
+from boundarymorph.retrieval.memories import MemorySource
 from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -80,6 +81,10 @@ class Service(Protocol):
     def require(self, *, probed: bool = True) -> Any: ...
 
 
+class Learning(CalibrationSource, MemorySource, Protocol):
+    """Where what was learned of indexes and pools is."""
+
+
 class HasSelector(Protocol):
     """Parts that include a selector."""
 
@@ -88,7 +93,7 @@ class HasSelector(Protocol):
     @property
     def scorer(self) -> Scorer: ...
     @property
-    def retriever(self) -> CalibrationSource: ...
+    def retriever(self) -> Learning: ...
 
 
 class HasIndexes(Protocol):

@@ -22,11 +22,13 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
 from boundarymorph.api import openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
+from boundarymorph.api.memories import described_memories
 from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
     CreateIndex,
+    Deleted,
     DeleteDocuments,
     DeleteReport,
     Describe,
@@ -34,6 +36,7 @@ from boundarymorph.api.schemas import (
     FieldStatistics,
     IndexList,
     IndexStatistics,
+    LearnedMemories,
     StoredDocument,
     UploadProgress,
     UploadReport,
@@ -112,6 +115,29 @@ async def create_index(
 async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
     return await access.work.read.run(described, indexes.catalog, name)
+
+
+@router.get(
+    "/{name:index}/learned",
+    dependencies=READ,
+    summary="Describe what selections have learned",
+    responses=openapi.problems(404, 422, 503),
+)
+async def learned(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> LearnedMemories:
+    """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
+    found = await access.work.read.run(lambda: described_memories(indexes.catalog.belongings(name).memories))
+    return LearnedMemories(memories=[one for one in found if one.tenant == permitted(request).tenant])
+
+
+@router.delete(
+    "/{name:index}/learned",
+    dependencies=ADMIN,
+    summary="Forget what selections have learned",
+    responses=openapi.problems(404, 422, 503, 507),
+)
+async def forget(name: str, access: AccessOf, indexes: IndexesOf) -> Deleted:
+    """Forget it, for all scorers and tenants."""
+    return Deleted(deleted=await access.work.write.run(lambda: indexes.catalog.belongings(name).memories.forget()))
 
 
 @router.put(

@@ -9,12 +9,15 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from boundarymorph.access import bodies
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.keys import Caller, Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import InvalidInput
+from boundarymorph.memory.memory import evidence_of_json
 from boundarymorph.retrieval.learned import Learned, pools_of
+from boundarymorph.retrieval.memories import AllMemories, Place
 
 JSON = "application/json"
 PAGE = 1_000  # judgements
@@ -78,6 +81,63 @@ async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     if made.index is not None:
         permitted(request).require(made.index)
     await access.work.write.run(Learned(indexes.catalog, pools_of(access.settings)).keep, made)
+    return Response(b"{}", media_type=JSON)
+
+
+class Asked(Message):
+    """Which memory: of an index, or of pools by a name."""
+
+    index: str | None = None
+    name: str = Field("", max_length=64)
+    scorer: str = Field(max_length=1_000)
+    vectors: str = Field(max_length=1_000)
+    tenant: str = Field("", max_length=1_000)
+
+    def place(self, caller: Caller) -> Place:
+        """Raises UnknownIndex for one that the caller does not see."""
+        if self.index is not None:
+            caller.require(self.index)
+        return Place(self.index, self.name, self.scorer, self.vectors, self.tenant)
+
+
+class Heard(Asked):
+    """What a request told a memory."""
+
+    evidence: dict[str, Any]
+    caller: str = Field(max_length=64)
+
+
+@router.post(
+    "/memories/recall",
+    summary="Recall what selections have learned",
+    dependencies=[Depends(allowed(Scope.SELECT))],
+    openapi_extra=_body(Asked),
+    responses=openapi.problems(404, 413, 422, 503),
+)
+async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Return the prior in force, and from how many requests it was learned."""
+    place = (await bodies.parsed(request, access, Asked)).place(permitted(request))
+    found = await access.work.read.run(AllMemories(indexes.catalog, access.settings).recall, place)
+    return Response(orjson.dumps(found.to_json()), media_type=JSON)
+
+
+@router.post(
+    "/memories/hear",
+    summary="Learn from a selection",
+    dependencies=[Depends(allowed(Scope.WRITE))],
+    openapi_extra=_body(Heard),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def hear(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Tell a memory of a request: sums over its scored documents."""
+    given = await bodies.parsed(request, access, Heard)
+    place = given.place(permitted(request))
+    try:
+        evidence = evidence_of_json(given.evidence)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"evidence: {error}") from error
+    memories = AllMemories(indexes.catalog, access.settings)
+    await access.work.write.run(memories.hear, place, evidence, given.caller)
     return Response(b"{}", media_type=JSON)
 
 

@@ -317,6 +317,29 @@ class Judgment(Message):
     )
 
 
+class LearnedMemory(BaseModel):
+    """What selections of an index have learned of a scorer. Slopes and amplitude are in log-odds of its scores."""
+
+    scorer: str = Field(description="its name")
+    vectors: str = Field(description="what made the vectors: the encoder's name, or 'words'")
+    tenant: str = Field(description="of the keys whose selections they are; empty without tenants")
+    requests: int = Field(description="that were learned from, of all times")
+    remembered: int = Field(description="the recent ones of these that are kept")
+    in_force: bool = Field(description="whether selections use it: while it predicts scores better than the default")
+    ahead: float | None = Field(description="nats a request by which it does, of late; in force from 1 on")
+    level: float | None = Field(description="log-odds expected of an average candidate")
+    by_rank: float | None = Field(description="more log-odds for each standard deviation along the ranking")
+    by_similarity: float | None = Field(description="the same, of the similarity")
+    by_words: float | None = Field(description="the same, of the root of BM25")
+    amplitude: float | None = Field(description="standard deviation of what none of these explains")
+
+
+class LearnedMemories(BaseModel):
+    """What selections of an index have learned, for each scorer."""
+
+    memories: list[LearnedMemory] = Field(description="by scorer, source of vectors and tenant")
+
+
 class Judgments(Message):
     """What people said of the answer to one query."""
 

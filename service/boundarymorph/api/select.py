@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.calibrations import Wanted
+from boundarymorph.access.memories import TaskMemory
 from boundarymorph.access.policies import Policy
 from boundarymorph.api import examples, openapi, problems
 from boundarymorph.api.dependencies import (
@@ -23,6 +24,7 @@ from boundarymorph.api.dependencies import (
     BuiltOf,
     CallerOf,
     HasSelector,
+    Learning,
     Service,
     ServiceOf,
     permitted,
@@ -108,6 +110,7 @@ async def asked_of(
     if wanted.index is not None:
         permitted(request).require(wanted.index)
     task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted.index)
+    task = _with_memory(access, task, wanted, parts.retriever)
     turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
     return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
 
@@ -120,6 +123,14 @@ async def calibrated(
     async with task.deadline.enforced():
         chosen = await access.calibrations.of(wanted, permitted(request), source, index)
     return replace(task, calibration=chosen)
+
+
+def _with_memory(access: Access, task: SelectionTask, wanted: SelectRequest, source: Learning) -> SelectionTask:
+    """Return the task with the memory of its index, or of the name that it gives for a pool."""
+    if not (access.settings.memory.enabled and wanted.learn and (wanted.index or wanted.memory)):
+        return task
+    name, caller = wanted.memory or "", CALLER.get()
+    return replace(task, memory=TaskMemory(access.memories, source, wanted.index, name, task.tenant, caller))
 
 
 async def selected(

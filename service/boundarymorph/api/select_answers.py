@@ -123,6 +123,9 @@ class SelectResponse(BaseModel):
         "scorer", description="what the relevance of documents is: what people are expected to find, or the score"
     )
     calibration: str | None = Field(None, description="by which relevance is a probability; null if none is in use")
+    learned_from: int = Field(
+        0, description="earlier selections that this one learned from; 0 as long as that would not have helped them"
+    )
     policy: str = Field("default", description="the policy in force, whose defaults the request has")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(

@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
+from boundarymorph.calibration.belongings import NAME
 from boundarymorph.selection.methods import METHODS
 
 
@@ -123,7 +124,14 @@ FOR_ONE_QUERY = (  # fields that do not go with several
 )
 _NULL: JsonDict = {"type": "null"}
 _SOURCES: tuple[tuple[str, JsonDict], ...] = (
-    ("index", {"index": {"type": "string"}, "pool": _NULL, "vectors": _NULL, "ranked": {"const": False}}),
+    (
+        "index",
+        {
+            "index": {"type": "string"},
+            **dict.fromkeys(("pool", "vectors", "memory"), _NULL),
+            "ranked": {"const": False},
+        },
+    ),
     (
         "pool",
         {
@@ -202,6 +210,16 @@ class SelectRequest(Message):
         None,
         description="by which relevance is the probability that a person agrees; by default that of the key or of the "
         "index, if there is one; false: none",
+    )
+    memory: str | None = Field(
+        None,
+        pattern=f"^{NAME.pattern}$",
+        description="for a pool: what selections with this name learn from each other, as those of an index always do",
+    )
+    learn: bool = Field(
+        True,
+        description="learn from this selection how scores follow from what the retriever knows, and use what was "
+        "learned from earlier ones; false: neither",
     )
     instruction: str | None = Field(
         None,
@@ -305,6 +323,8 @@ class SelectRequest(Message):
             raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
         if self.index is not None and (self.vectors is not None or self.ranked):
             raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
+        if self.index is not None and self.memory is not None:
+            raise ValueError("'memory' goes with 'pool'; an index has a memory of its own")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:

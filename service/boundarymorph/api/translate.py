@@ -264,6 +264,7 @@ def response_of(
         min_relevance=task.min_relevance,
         relevance="people" if result.to_people else "scorer",
         calibration=result.calibration,
+        learned_from=result.learned_from,
         policy=policy,
         method=task.method,
         vectors=result.vectors,

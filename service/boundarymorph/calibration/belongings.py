@@ -1,15 +1,15 @@
-"""What belongs to an index besides its documents: a description, judgements in SQLite, and calibrations as JSON."""
+"""What belongs to an index besides its documents: a description, judgements and memories in SQLite, and calibrations as
+JSON."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -17,7 +17,9 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.errors import InvalidInput, LimitExceeded, StorageFull, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import InvalidInput, LimitExceeded, UnknownIndex
+from boundarymorph.memory.database import Database
+from boundarymorph.memory.store import Memories
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -98,7 +100,6 @@ create table if not exists judgments (
 INSERT = "insert into judgments (at, query, document, grade, caller) values (?, ?, ?, ?, ?)"
 SELECT = """select number, query, document, grade from judgments where number > ? and grade is not null
 order by number limit ?"""
-BUSY_SECONDS = 10.0
 ALL = -1  # as a limit of SQLite
 
 
@@ -112,34 +113,29 @@ class Event:
 
 
 class Feedback:
-    """The events of an index, oldest first. Methods block, may be called from any thread, and raise StorageUnavailable,
-    and StorageFull on a full disk. What only reads or deletes makes no file."""
+    """The events of an index, oldest first. Methods block and raise as those of `Database`. What only reads or deletes
+    makes no file."""
 
     def __init__(self, path: Path, index: str, prepare: Callable[[], None]) -> None:
         """path: of the file, which need not exist; index: its name; prepare: makes the folder of a new file."""
-        self._path, self._index, self._prepare = path, index, prepare
+        self._database, self._index = Database(path, SCHEMA, prepare), index
+        self.copy_to = self._database.copy_to
 
     def add(self, events: Sequence[Event], caller: str, at: float, most: int) -> int:
         """Keep all events or none, and return how many the index has. most: as it may have, else LimitExceeded."""
-        with self._errors():
-            self._prepare()
-            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as database:
-                database.execute("begin immediate")
-                for statement in SCHEMA:
-                    database.execute(statement)
-                before = _count(database)
-                if before + len(events) > most:
-                    raise LimitExceeded(
-                        f"the index {self._index!r} has {before:,} judgements of at most {most:,} "
-                        "(calibration.judgments); calibrate with them and delete them"
-                    )
-                rows = [(at, event.query, event.document, event.grade, caller) for event in events]
-                database.executemany(INSERT, rows)
-                database.execute("commit")  # closing it rolls back what was not committed
+        with self._database.writing() as database:
+            before = _count(database)
+            if before + len(events) > most:
+                raise LimitExceeded(
+                    f"the index {self._index!r} has {before:,} judgements of at most {most:,} "
+                    "(calibration.judgments); calibrate with them and delete them"
+                )
+            rows = [(at, event.query, event.document, event.grade, caller) for event in events]
+            database.executemany(INSERT, rows)
         return before + len(events)
 
     def count(self) -> int:
-        with self._opened() as database:
+        with self._database.opened() as database:
             return 0 if database is None else _count(database)
 
     def events(self) -> Sequence[Event]:
@@ -147,51 +143,19 @@ class Feedback:
 
     def page(self, after: int, most: int) -> Sequence[tuple[int, Event]]:
         """Return the first events, at most so many, whose numbers come after this one, with their numbers."""
-        with self._opened() as database:
+        with self._database.opened() as database:
             found = [] if database is None else database.execute(SELECT, (after, most)).fetchall()
         return [(number, Event(query, id, grade)) for number, query, id, grade in found]
 
     def delete(self, query: str | None = None) -> int:
         """Delete the events, or those of a query, and return how many there were. All of them on a full disk, too."""
-        with self._opened() as database:
+        with self._database.opened() as database:
             if database is None:
                 return 0
             if query is not None:
                 return database.execute("delete from judgments where query = ?", (query,)).rowcount
             database.execute("pragma journal_mode = memory")  # needs no room; what a crash may damage was to go anyway
             return database.execute("delete from judgments").rowcount
-
-    def copy_to(self, target: Path) -> None:
-        """Copy one state of the events into a new file, if there are any."""
-        with self._opened() as database:
-            if database is not None:
-                with closing(sqlite3.connect(target)) as copy:
-                    database.backup(copy)
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection | None]:
-        """Open the file as it is; None if there is none."""
-        with self._errors():
-            if not self._path.exists():
-                yield None
-                return
-            where = f"{self._path.absolute().as_uri()}?mode=rw"  # which reads what may not be written
-            with closing(sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
-                if database.execute("select 1 from sqlite_master where name = 'judgments'").fetchone() is None:
-                    yield None  # whoever made the file came no further
-                else:
-                    yield database
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-            raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {error}") from error
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {error}") from error
 
 
 def _count(database: sqlite3.Connection) -> int:
@@ -216,7 +180,8 @@ def merged(
 
 FOLDER = "belongings"  # in the folder of an index
 JUDGMENTS, DEFAULT, DESCRIPTION, NAMED = "judgments.sqlite3", "calibration.json", "description.txt", "calibrations"
-_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, DEFAULT, DESCRIPTION))
+MEMORIES = "memories.sqlite3"
+_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, MEMORIES, DEFAULT, DESCRIPTION))
 _FILE = re.compile(rf"{FOLDER}/({_FILES}|{NAMED}/{NAME.pattern}\.json)")
 
 
@@ -226,7 +191,7 @@ def is_one_of_them(path: str) -> bool:
 
 
 class Belongings:
-    """The description, judgements and calibrations of one index, in one folder, whatever the index is called.
+    """The description, judgements, memories and calibrations of one index, in one folder, whatever the index is called.
 
     The default of the index has the name of the index; others have names of their own. Methods block and raise OSError.
     """
@@ -235,6 +200,7 @@ class Belongings:
         """folder: need not exist. within_index: whether it is within the folder of the index, which does."""
         self.index, self._folder, self._within = index, folder, within_index
         self.judgments = Feedback(folder / JUDGMENTS, index, self._make)
+        self.memories = Memories(folder / MEMORIES, self._make)
         self._named = CalibrationFolder(folder / NAMED)
 
     def description(self) -> str | None:
@@ -279,6 +245,7 @@ class Belongings:
             return
         (target / NAMED).mkdir(parents=True)
         self.judgments.copy_to(target / JUDGMENTS)
+        self.memories.copy_to(target / MEMORIES)
         for file in (DEFAULT, DESCRIPTION, *(f"{NAMED}/{name}.json" for name in self._named.names())):
             with suppress(FileNotFoundError):
                 shutil.copyfile(self._folder / file, target / file)

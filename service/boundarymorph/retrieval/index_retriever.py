@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +17,10 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
 from boundarymorph.retrieval.learned import Found, Learned
+from boundarymorph.retrieval.memories import AllMemories, Place, Recalled
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.index import StoreIndex
+from boundarymorph.selection.prior import Evidence
 from boundarymorph.settings import SERVICE
 
 ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
@@ -38,13 +41,14 @@ class IndexRetriever:
         encoder: Encoder | None,
         *,
         learned: Learned | None = None,
+        memories: AllMemories | None = None,
         threads: int = 4,
         waiting: int = 512,
         share: float = 1.0,
     ) -> None:
-        """learned: the calibrations, if there are any. share: of the threads and places that one caller gets, as in
-        `Shares`."""
-        self._learned = learned
+        """learned, memories: what there is of these, if anything. share: of the threads and places that one caller
+        gets, as in `Shares`."""
+        self._learned, self._memories = learned, memories
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
@@ -76,6 +80,15 @@ class IndexRetriever:
     async def calibrations(self, name: str | None, index: str | None) -> Found:
         """See `CalibrationSource`."""
         return Found() if self._learned is None else await self._executor.run(self._learned.find, name, index)
+
+    async def recall(self, place: Place) -> Recalled:
+        """See `MemorySource`."""
+        return Recalled() if self._memories is None else await self._executor.run(self._memories.recall, place)
+
+    async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+        """See `MemorySource`. Runs in a thread of its own, so that no search waits for what is learned."""
+        if self._memories is not None:
+            await asyncio.to_thread(self._memories.hear, place, evidence, caller)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)

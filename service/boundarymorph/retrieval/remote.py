@@ -32,6 +32,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.inference.deadline import Budget
+from boundarymorph.memory.memory import evidence_to_json
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.connections import SMALL, Response
 from boundarymorph.remote.peer import (
@@ -50,8 +51,10 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.learned import Found
+from boundarymorph.retrieval.memories import Place, Recalled
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
+from boundarymorph.selection.prior import Evidence
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
 INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
@@ -154,6 +157,22 @@ class RemoteRetriever:
     async def keep(self, made: Calibration) -> None:
         """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
         await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
+
+    async def recall(self, place: Place) -> Recalled:
+        """See `MemorySource`. Of a retriever that does not answer in time, nothing is in force."""
+
+        def read(answer: bytes) -> Recalled:
+            try:
+                return Recalled.of_json(mapping(parsed(answer)))
+            except (KeyError, TypeError, ValueError) as error:
+                raise Unusable(f"what was learned cannot be read: {error}") from error
+
+        return await self._call("/memories/recall", place.to_json(), read, SMALL)
+
+    async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+        """See `MemorySource`."""
+        body = place.to_json() | {"evidence": evidence_to_json(evidence), "caller": caller}
+        await self._call("/memories/hear", body, lambda answer: None, SMALL)
 
     async def events(self, index: str) -> Sequence[Event]:
         """Return the judgements of an index. Raises UnknownIndex."""

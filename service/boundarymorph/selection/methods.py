@@ -18,6 +18,7 @@ from boundarymorph.selection.geometry import (
 )
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.selection.trend import LINEAR_WEIGHT, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0
@@ -79,7 +80,7 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people: as in
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, prior: as in
     `TrendPosterior`.
     """
 
@@ -88,10 +89,11 @@ class TrendConfig:
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
+    prior: TrendPrior = DEFAULT_PRIOR
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
-        return TrendPosterior(pool, kernel, size, weight=self.weight, to_people=self.to_people)
+        return TrendPosterior(pool, kernel, size, weight=self.weight, to_people=self.to_people, prior=self.prior)
 
     def worth(
         self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]

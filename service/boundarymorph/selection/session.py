@@ -32,7 +32,9 @@ from boundarymorph.selection.outlook import (
 )
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
+from boundarymorph.selection.prior import Evidence
 from boundarymorph.selection.rounds import HEADS, Contest, choose_round, equal, growing, head
+from boundarymorph.selection.trend import TrendPosterior
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
 FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
@@ -210,6 +212,11 @@ class SelectionSession(Session):
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
         return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
+
+    def evidence(self) -> Evidence | None:
+        """What the known scores say of the prior of the trend; None for a method without one, or without scores."""
+        posterior = self._posterior
+        return posterior.evidence if isinstance(posterior, TrendPosterior) and self.belief.scored.any() else None
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left

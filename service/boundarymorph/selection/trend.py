@@ -22,20 +22,15 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.features import lexical, rank_and_similarity, signals, witnesses
 from boundarymorph.selection.geometry import Kernel, SharedRows, WeightedCovariances
 from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcesses, Rehearsal
 from boundarymorph.selection.scale import Scale
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
-# Priors. Most cross-encoders accept few documents, and prefer those that the retriever prefers. The level is in
-# log-odds; its standard deviation and the slopes are in units of the amplitude.
-LEVEL, LEVEL_DEVIATION = -3.0, 4.0
-SLOPE, SLOPE_DEVIATION = 0.5, 0.3  # along the ranking, and in the similarity
-SLOPE_BY_WORDS = 0.3  # in BM25
 # Number of scores at which half of the differences in variance count in expected scores. The logistic function raises
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
-PRIOR_SCALE, PRIOR_SCORES = 1.0, 1  # prior of the squared amplitude: its value, and its weight in scores
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
@@ -220,11 +215,11 @@ class TrendFantasy:
 class TrendPosterior:
     """A mixture of Gaussian processes over a pool of N documents, after at most `size` scores.
 
-    A member models the log-odds y as `LEVEL` plus its amplitude times the sum of a level, slopes in the features F, and
-    a noisy field of covariance k. Slopes along the ranking, in the similarity and in BM25 have a positive prior mean;
-    those in the caller's signals have mean 0. Members with and without BM25 and the caller's signals share one process,
-    whose columns are the level and the features: the leading entries of the Cholesky factor of G'G + I are those of the
-    fit without the last columns. Memory: size x N numbers of the type of the embeddings.
+    A member models the log-odds y as the level of the prior plus its amplitude times the sum of a level, slopes in the
+    features F, and a noisy field of covariance k. Slopes along the ranking, in the similarity and in BM25 are expected
+    as the prior says, those in the caller's signals have mean 0. Members with and without BM25 and the caller's signals
+    share one process, whose columns are the level and the features: the leading entries of the Cholesky factor of
+    G'G + I are those of the fit without the last columns. Memory: size x N numbers of the type of the embeddings.
 
     to_people: whether relevance is what people are expected to find, by several witnesses of which the scorer is one,
     instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
@@ -240,16 +235,19 @@ class TrendPosterior:
         noise: float = NOISE,
         weight: float = LINEAR_WEIGHT,
         to_people: bool = False,
+        prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
         others /= max(len(others), 1)  # the more signals, the smaller the slope of each
         level, share = np.ones((1, len(pool))), np.sqrt(weight / LINEAR_WEIGHT)
-        retrieved, learned = SLOPE_DEVIATION * share * always, np.sqrt(weight) * np.concatenate([by_words, others])
-        columns = np.concatenate([LEVEL_DEVIATION * level, retrieved, learned])
+        followed = np.concatenate([always, by_words])
+        deviations = prior.deviations[: 1 + len(followed)]
+        columns = np.concatenate(
+            [deviations[:1] * level, share * deviations[1:, None] * followed, np.sqrt(weight) * others]
+        )
         self._expected = np.zeros(len(columns))
-        self._expected[1 : 1 + len(always)] = SLOPE / SLOPE_DEVIATION
-        if weight > 0:
-            self._expected[1 + len(always) : 1 + len(always) + len(by_words)] = SLOPE_BY_WORDS / np.sqrt(weight)
+        self._expected[1 : 1 + len(followed)] = prior.slopes[: len(followed)] / deviations[1:]
+        self._prior, self._followed = prior, np.concatenate([level, followed])
         self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array([0.0, weight]))
         self._processes = GaussianProcesses(
             self._covariances, columns, max(size, 1), noise, dtype=pool.embeddings.dtype
@@ -265,7 +263,7 @@ class TrendPosterior:
         self._scores.update(zip(documents, scores, strict=True))
         scale = Scale.of(self._scores.values())
         changed, self._scale = scale.clip != self._scale.clip, scale
-        values = scale.log_odds(np.array(list(self._scores.values()))) - LEVEL
+        values = scale.log_odds(np.array(list(self._scores.values()))) - self._prior.level
         self._processes.observe(documents, values[len(values) - len(documents) :])
         if changed:
             self._processes.retarget(values)
@@ -281,6 +279,20 @@ class TrendPosterior:
     def prepare(self, documents: Sequence[int]) -> None:
         self._processes.prepare(documents)
 
+    @property
+    def evidence(self) -> Evidence:
+        """What the scores so far say of the prior, under the covariance that knows the query's words or dimensions."""
+        observed = list(self._scores)
+        scores = np.array(list(self._scores.values()))
+        among = self._covariances.among(np.array(observed, dtype=np.intp))
+        covariance = among.rows(range(len(observed)))[-1].astype(np.float64)
+        factor = np.linalg.cholesky(covariance + self._processes.noise * np.eye(len(observed)))
+        columns = np.zeros((len(observed), 4))
+        columns[:, : len(self._followed)] = self._followed[:, observed].T
+        whitened = np.linalg.solve(factor, np.column_stack([columns, Scale.of(scores).log_odds(scores)]))
+        products = whitened.T @ whitened
+        return Evidence(products[:4, :4], products[:4, 4], float(products[4, 4]), len(scores), bool(self._scale.levels))
+
     def among(self, documents: NDArray[np.intp]) -> TrendFantasy:
         fitted = self._fitted
         directions = fitted.directions[:, :, documents]
@@ -289,16 +301,16 @@ class TrendPosterior:
         return TrendFantasy(self._mixture.among(documents), self._mixture.belief().mean[documents], rehearsal)
 
     def _mixed(self) -> Mixture:
-        self._fitted = fitted = Fitted.of(self._processes, self._members, self._expected)
+        self._fitted = fitted = Fitted.of(self._processes, self._members, self._expected, self._prior)
         weights = np.exp(fitted.log_likelihoods - fitted.log_likelihoods.max()).ravel()
         weights /= weights.sum()
         means = fitted.means
-        means += LEVEL
+        means += self._prior.level
         noise = self._processes.noise * fitted.scales.reshape(-1, 1)
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         scale = self._scale
         if scale.levels:
-            scale = scale.cut(scores, weights, _flat(fitted.foreseen) + LEVEL, _flat(fitted.deviations))
+            scale = scale.cut(scores, weights, _flat(fitted.foreseen) + self._prior.level, _flat(fitted.deviations))
         means, variances, own = _flat(means), _flat(fitted.variances), _flat(fitted.own)
         judged = None
         if self._witnesses is not None:
@@ -334,7 +346,13 @@ class Fitted:
     deviations: NDArray[np.float64]
 
     @classmethod
-    def of(cls, processes: GaussianProcesses, members: NDArray[np.float64], expected: NDArray[np.float64]) -> Fitted:
+    def of(
+        cls,
+        processes: GaussianProcesses,
+        members: NDArray[np.float64],
+        expected: NDArray[np.float64],
+        prior: TrendPrior,
+    ) -> Fitted:
         """members: (q, p), 1 for the leading columns that each has; expected: (p,) coefficients before any score, in
         units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
         posterior precision, a member depends on the leading entries only.
@@ -351,9 +369,9 @@ class Fitted:
         from_prior = members * (inverse @ expected)[:, None]
         directions = inverse @ processes.residuals
 
-        free = len(processes.targets) + PRIOR_SCORES
+        free = len(processes.targets) + prior.scores
         lengths = np.square(targets).sum(axis=1)
-        squares = np.maximum(lengths - np.square(from_scores).sum(axis=2), 0.0) + PRIOR_SCORES * PRIOR_SCALE
+        squares = np.maximum(lengths - np.square(from_scores).sum(axis=2), 0.0) + prior.scores * prior.scale
         cross = (from_scores * from_prior).sum(axis=2)
         amplitudes = (np.sqrt(np.square(cross) + 4.0 * free * squares) - cross) / (2.0 * free)
         scales = np.square(amplitudes)

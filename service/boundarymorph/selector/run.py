@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
+from boundarymorph.memory.memory import FEWEST_SCORES
 from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.memories import Recalled
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
     Distinct,
@@ -27,10 +29,10 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE, TrendConfig
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
-from boundarymorph.selector.scores import CalibratedScores, Pace
+from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
     Interruption,
@@ -111,6 +113,7 @@ class SelectionRun:
         self.calibrated = CalibratedScores()
         self.interruption: Interruption | None = None
         self.ungraded = 0
+        self._recalled = Recalled()
         self._rounds: int | None = None  # in all; None for rounds that grow
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
@@ -173,6 +176,8 @@ class SelectionRun:
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
+        if task.memory is not None and task.method == DEFAULT and self.scores.model is not None:
+            self._recalled = await task.memory.recall(self.scores.model, self._made_by)
         scores = task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
@@ -237,12 +242,17 @@ class SelectionRun:
         task, scores = self._task, self.calibrated.add_known(known)
         if task.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
+        config = TO_PEOPLE if self.calibrated.witnesses else METHODS[task.method]
+        if self.calibrated.told:  # of probabilities nothing is remembered
+            self._recalled = Recalled()
+        elif isinstance(config, TrendConfig):
+            config = replace(config, prior=self._recalled.prior)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         return SelectionSession(
             self.pool,
             budget=max(0, task.budget - replacing),
             k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=TO_PEOPLE if self.calibrated.witnesses else METHODS[task.method],
+            config=config,
             known=scores,
             settle=task.settle,
             order=task.goal != "set",
@@ -393,10 +403,28 @@ class SelectionRun:
             fare=scores.fare,
             calibration=self.calibrated.name,
             to_people=self.calibrated.to_people,
+            learned_from=self._recalled.requests,
             scores=self.calibrated.original(self.documents.texts),
         )
         self._observer.finished(result, task, scores.model)
+        if session is not None:
+            self._tell(session)
         return result
+
+    def _tell(self, session: Session) -> None:
+        """Tell the memory of what was scored, unless scores came from somewhere else, or none is new."""
+        memory, model = self._task.memory, self.scores.model
+        if memory is None or model is None or self.calibrated.told or self._candidates.known_scores():
+            return
+        if not (session.history and isinstance(session, SelectionSession) and session.known >= FEWEST_SCORES):
+            return
+        if (evidence := session.evidence()) is not None:
+            memory.tell(model, self._made_by, evidence)
+
+    @property
+    def _made_by(self) -> str:
+        """What made the vectors of the pool: an encoder's name, the words, or the caller."""
+        return {"lexical": WORDS, "index": self._encoder, "encoder": self._encoder}.get(self.vectors) or self.vectors
 
     async def _ranking(self) -> Selection | None:
         """Return the belief about all candidates, if the task asks for it and there is one."""

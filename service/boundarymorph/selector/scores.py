@@ -62,6 +62,11 @@ class CalibratedScores:
         return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=witnesses and not on_pool.told)
 
     @property
+    def told(self) -> bool:
+        """Whether the session gets probabilities instead of scores."""
+        return self.calibration is not None and (self.calibration.told or self.ranking_only)
+
+    @property
     def to_people(self) -> bool:
         """Whether relevance is what people are expected to find."""
         return self.witnesses or (self.calibration is not None and self.calibration.told)
@@ -85,7 +90,7 @@ class CalibratedScores:
     def add(self, documents: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Keep the scores (n,) of n documents, by position, and return (n,) what the session gets."""
         self.scores.update(zip(documents.tolist(), scores.tolist(), strict=True))
-        if self.calibration is None or not (self.calibration.told or self.ranking_only):
+        if self.calibration is None or not self.told:
             return scores
         return self.calibration.probability(scores, documents)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,14 @@ from boundarymorph.errors import (
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.memories import Recalled
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.trips import Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason
 from boundarymorph.selection.methods import DEFAULT, PAPER
 from boundarymorph.selection.pool import Places
+from boundarymorph.selection.prior import Evidence
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, timing, tracing
 from boundarymorph.text import counted
@@ -49,6 +51,16 @@ CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
+
+
+class Remembering(Protocol):
+    """The memory of a task: what earlier selections told of a scorer, given the source of the vectors."""
+
+    async def recall(self, scorer: str, vectors: str) -> Recalled:
+        """Return what is in force; never raises."""
+
+    def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
+        """Tell it of this selection, in the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class SelectionTask:
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
     replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
-    room: where its memory is counted.
+    memory: what earlier selections told, None for none. room: where its bytes are counted.
     """
 
     query: str
@@ -107,6 +119,7 @@ class SelectionTask:
     instruction: str | None = None
     excluded: frozenset[str] = frozenset()
     queries: Sequence[WeightedQuery] = ()
+    memory: Remembering | None = None
     room: Room = FREE
 
     @property
@@ -202,7 +215,8 @@ class SelectionResult:
     charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's vectors;
     believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it. calibration: the
     name of that in use; to_people: whether relevance is what people are expected to find; scores: the scorer's own, by
-    position, where relevance is something else. answered: of a task with several queries.
+    position, where relevance is something else. answered: of a task with several queries. learned_from: the number of
+    earlier requests that the session's prior was learned from; 0 for the default.
     """
 
     pool: Pool
@@ -228,6 +242,7 @@ class SelectionResult:
     to_people: bool = False
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
+    learned_from: int = 0
 
     @property
     def cost(self) -> float | None:

@@ -156,6 +156,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
     from boundarymorph.retrieval.learned import Learned, pools_of
+    from boundarymorph.retrieval.memories import AllMemories
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
@@ -167,6 +168,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
         catalog,
         encoder,
         learned=Learned(catalog, pools_of(settings)),
+        memories=AllMemories(catalog, settings),
         threads=work.search_threads,
         waiting=work.search_waiting,
         share=settings.limits.key_share,

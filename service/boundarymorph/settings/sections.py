@@ -264,6 +264,14 @@ class CalibrationSettings(BaseModel, extra="forbid"):
     judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
 
 
+class MemorySettings(BaseModel, extra="forbid"):
+    """What selections learn from each other: how the scorer's scores follow from what the retriever knows."""
+
+    enabled: bool = Field(True, description="learn from selections of indexes, and use what was learned")
+    frozen: bool = Field(False, description="use what was learned, and learn nothing more")
+    requests: int = Field(64, ge=16, le=512, description="recent requests that a memory keeps")
+
+
 class CacheSettings(BaseModel, extra="forbid"):
     """Known scores, in Redis if there is a url, else in this process; embeddings of queries, in this process."""
 

@@ -217,6 +217,16 @@ attempt_seconds = {
 }
 
 judgments = Counter("boundarymorph_judgments_total", "Judgements received.")
+memory_requests = Counter(
+    "boundarymorph_memory_requests_total",
+    "Selections that a memory was told of, or not: left_out, failed.",
+    ["outcome"],
+)
+memory_in_force = Counter(
+    "boundarymorph_memory_selections_total",
+    "Selections with a memory, by whether what it learned was in force.",
+    ["in_force"],
+)
 judgment_log_loss = Histogram(
     "boundarymorph_judgment_log_loss_nats",
     "Log loss of relevance in answers by the grades that people then gave.",

@@ -1,0 +1,82 @@
+"""What selections learn from each other: looked up before one, told after it, never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from dataclasses import dataclass
+
+from cachetools import TTLCache
+
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.retrieval.memories import MemorySource, Place, Recalled
+from boundarymorph.selection.prior import Evidence
+from boundarymorph.telemetry import metrics
+
+log = logging.getLogger(__name__)
+SECONDS, PLACES = 2.0, 1_000  # for which a process knows what is in force, and of how many memories
+WAITING = 16  # requests that have not been told yet; of more, some are left out
+
+
+class MemoriesInUse:
+    """What this process knows of memories, and what it is telling them."""
+
+    def __init__(self) -> None:
+        self._known: TTLCache[Place, Recalled] = TTLCache(PLACES, SECONDS)
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def recall(self, source: MemorySource, place: Place) -> Recalled:
+        """Return what is in force; nothing where it cannot be found out, which is logged."""
+        if (known := self._known.get(place)) is None:
+            try:
+                known = await source.recall(place)
+            except BoundaryMorphError as error:
+                log.warning("a selection goes without what was learned: %s", error)
+                known = Recalled()
+            self._known[place] = known
+        return known
+
+    def tell(self, source: MemorySource, place: Place, evidence: Evidence, caller: str) -> None:
+        """Tell a memory in the background, unless too many requests wait for that."""
+        if len(self._telling) >= WAITING:
+            metrics.memory_requests.labels("left_out").inc()
+            return
+        task = asyncio.create_task(_told(source, place, evidence, hashlib.sha256(caller.encode()).hexdigest()[:16]))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def close(self) -> None:
+        """Wait until all is told."""
+        await asyncio.gather(*self._telling)
+
+
+async def _told(source: MemorySource, place: Place, evidence: Evidence, caller: str) -> None:
+    try:
+        await source.hear(place, evidence, caller)
+    except BoundaryMorphError as error:
+        metrics.memory_requests.labels("failed").inc()
+        log.warning("a selection was not learned from: %s", error)
+    else:
+        metrics.memory_requests.labels("told").inc()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMemory:
+    """The memory of one selection; see `selector.task.Remembering`."""
+
+    memories: MemoriesInUse
+    source: MemorySource
+    index: str | None
+    name: str
+    tenant: str
+    caller: str
+
+    async def recall(self, scorer: str, vectors: str) -> Recalled:
+        return await self.memories.recall(self.source, self._place(scorer, vectors))
+
+    def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
+        self.memories.tell(self.source, self._place(scorer, vectors), evidence, self.caller)
+
+    def _place(self, scorer: str, vectors: str) -> Place:
+        return Place(self.index, self.name, scorer, vectors, self.tenant)

@@ -1,0 +1,66 @@
+"""A small SQLite file that belongs to something, and need not exist."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from boundarymorph.errors import StorageFull, StorageUnavailable
+
+BUSY_SECONDS = 10.0
+
+
+class Database:
+    """Opens the file for each use, so that it may go away in between. Methods may be called from any thread, and raise
+    StorageUnavailable, and StorageFull on a full disk."""
+
+    def __init__(self, path: Path, schema: Sequence[str], prepare: Callable[[], None]) -> None:
+        """schema: statements that make what is missing; prepare: makes the folder of a new file."""
+        self._path, self._schema, self._prepare = path, schema, prepare
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Open or make the file for one transaction, all of which is kept, or nothing."""
+        with self._errors():
+            self._prepare()
+            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+                database.execute("begin immediate")
+                for statement in self._schema:
+                    database.execute(statement)
+                yield database
+                database.execute("commit")  # closing it rolls back what was not committed
+
+    @contextmanager
+    def opened(self) -> Iterator[sqlite3.Connection | None]:
+        """Open the file as it is; None if there is none."""
+        with self._errors():
+            if not self._path.exists():
+                yield None
+                return
+            where = f"{self._path.absolute().as_uri()}?mode=rw"  # which reads what may not be written
+            with closing(sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+                if database.execute("select 1 from sqlite_master where type = 'table'").fetchone() is None:
+                    yield None  # whoever made the file came no further
+                else:
+                    yield database
+
+    def copy_to(self, target: Path) -> None:
+        """Copy one state into a new file, if there is any."""
+        with self.opened() as database:
+            if database is not None:
+                with closing(sqlite3.connect(target)) as copy:
+                    database.backup(copy)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+            raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {error}") from error
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {error}") from error

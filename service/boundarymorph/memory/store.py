@@ -1,0 +1,72 @@
+"""Memories in one SQLite file, shared by all processes of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import orjson
+
+from boundarymorph.memory.database import Database
+from boundarymorph.memory.memory import Memory
+from boundarymorph.selection.prior import Evidence
+
+SCHEMA = ("create table if not exists memories (key text primary key, used integer not null, state blob not null)",)
+REQUESTS = 64  # that are remembered
+MEMORIES = 1_000  # in a file; the one that has not learned for longest makes room
+
+
+class Memories:
+    """The memories of an index or of pools, by key. Methods block and raise as those of `Database`. A memory that
+    cannot be read counts as new."""
+
+    def __init__(self, path: Path, prepare: Callable[[], None]) -> None:
+        """path: of the file, which need not exist; prepare: makes the folder of a new file."""
+        self._database = Database(path, SCHEMA, prepare)
+        self.copy_to = self._database.copy_to
+
+    def get(self, key: str) -> Memory:
+        """Return the memory of this key, which may be new."""
+        with self._database.opened() as database:
+            if database is None:
+                return Memory()
+            row = database.execute("select state from memories where key = ?", (key,)).fetchone()
+        return Memory() if row is None else _read(row[0])
+
+    def all(self) -> Mapping[str, Memory]:
+        """Return all memories by key."""
+        with self._database.opened() as database:
+            rows = [] if database is None else database.execute("select key, state from memories").fetchall()
+        return {key: _read(state) for key, state in sorted(rows)}
+
+    def hear(self, key: str, evidence: Evidence, caller: str, most: int = REQUESTS) -> None:
+        """Tell a memory of a request, and have it learn where that is due, which takes up to a second."""
+        heard = self._change(key, lambda memory: memory.hear(evidence, caller, most))
+        if heard.due:
+            learned = heard.learn()
+            self._change(key, lambda memory: memory.taking(learned))
+
+    def forget(self) -> int:
+        """Delete all memories, and return how many there were."""
+        with self._database.opened() as database:
+            return 0 if database is None else database.execute("delete from memories").rowcount
+
+    def _change(self, key: str, change: Callable[[Memory], Memory]) -> Memory:
+        with self._database.writing() as database:
+            row = database.execute("select state from memories where key = ?", (key,)).fetchone()
+            changed = change(Memory() if row is None else _read(row[0]))
+            used = database.execute("select coalesce(max(used), 0) + 1 from memories").fetchone()[0]
+            state = orjson.dumps(changed.to_json())
+            database.execute("insert or replace into memories values (?, ?, ?)", (key, used, state))
+            database.execute(
+                "delete from memories where key not in (select key from memories order by used desc limit ?)",
+                (MEMORIES,),
+            )
+        return changed
+
+
+def _read(state: bytes) -> Memory:
+    try:
+        return Memory.of_json(orjson.loads(state))
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+        return Memory()

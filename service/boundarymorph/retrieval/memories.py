@@ -1,0 +1,89 @@
+"""The memories of indexes, which live with them, and of pools, which have a file of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
+
+import orjson
+
+from boundarymorph.calibration.belongings import checked_name
+from boundarymorph.memory.memory import Memory, prior_of_json
+from boundarymorph.memory.store import Memories
+from boundarymorph.retrieval.catalog import Catalog
+from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.settings import Settings
+
+POOLS = ".memories.sqlite3"  # in the data directory
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which memory: of an index, or of pools by a name; for each scorer, source of vectors, and tenant one."""
+
+    index: str | None
+    name: str
+    scorer: str
+    vectors: str
+    tenant: str
+
+    @property
+    def key(self) -> str:
+        return orjson.dumps([self.name, self.scorer, self.vectors, self.tenant]).decode()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The prior of a memory, and from how many requests it was learned; the default and 0 while none is in force."""
+
+    prior: TrendPrior = DEFAULT_PRIOR
+    requests: int = 0
+
+    @classmethod
+    def of(cls, memory: Memory) -> Self:
+        return cls() if memory.prior is None or not memory.in_force else cls(memory.prior, memory.learned_at)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError for what is none."""
+        return cls(prior_of_json(values["prior"]), int(values["requests"]))
+
+
+class MemorySource(Protocol):
+    """Where memories are: in this process, or at a retriever."""
+
+    async def recall(self, place: Place) -> Recalled:
+        """Return what is in force. Raises UnknownIndex, and what the source raises."""
+
+    async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+        """Tell the memory of a request. Raises as `recall` does."""
+
+
+class AllMemories:
+    """The memories of a catalog and of pools. Methods block, and raise UnknownIndex, StorageUnavailable or
+    StorageFull."""
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        self._catalog, self._settings = catalog, settings.memory
+        directory = settings.data_directory
+        self._pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
+
+    def recall(self, place: Place) -> Recalled:
+        return Recalled.of(self._of(place).get(place.key))
+
+    def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+        if not self._settings.frozen:
+            self._of(place).hear(place.key, evidence, caller, self._settings.requests)
+
+    def _of(self, place: Place) -> Memories:
+        if place.index is not None:
+            return self._catalog.belongings(place.index).memories
+        checked_name(place.name)
+        return self._pools

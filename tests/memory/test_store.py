@@ -1,0 +1,89 @@
+"""Memories on disk: shared by processes, killed in the middle, damaged."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import numpy as np
+
+from boundarymorph.memory.memory import Memory
+from boundarymorph.memory.store import MEMORIES, Memories
+from tests.memory.test_fitting import LEARNED, drawn, evidence_of
+
+
+def memories(folder: Path) -> Memories:
+    return Memories(folder / "memories.sqlite3", lambda: folder.mkdir(parents=True, exist_ok=True))
+
+
+def tell(folder: Path, key: str, count: int, seed: int) -> None:
+    rng, held = np.random.default_rng(seed), memories(folder)
+    for _ in range(count):
+        held.hear(key, evidence_of(*drawn(rng, LEARNED, 8)), str(seed))
+
+
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    held = memories(tmp_path / "none")
+    assert held.get("a") == Memory() and not held.all() and held.forget() == 0
+    held.copy_to(tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_tell_one_memory_and_none_is_lost(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=tell, args=(tmp_path, "a", 15, seed)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    found = memories(tmp_path).get("a")
+    assert found.requests == 45 and found.in_force
+    assert list(memories(tmp_path).all()) == ["a"]
+
+
+def test_a_process_killed_while_it_tells_leaves_a_whole_memory(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    for seed in range(3):
+        worker = fork.Process(target=tell, args=(tmp_path, "a", 10_000, seed))
+        worker.start()
+        before = memories(tmp_path).get("a").requests
+        while memories(tmp_path).get("a").requests < before + 5:
+            time.sleep(0.005)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        found = memories(tmp_path).get("a")
+        tell(tmp_path, "a", 1, seed)
+        assert memories(tmp_path).get("a").requests == found.requests + 1
+
+
+def test_a_memory_that_cannot_be_read_begins_anew(tmp_path: Path) -> None:
+    tell(tmp_path, "a", 3, 0)
+    with sqlite3.connect(tmp_path / "memories.sqlite3") as database:
+        database.execute("update memories set state = '{\"told\": 3}'")
+    assert memories(tmp_path).get("a") == Memory()
+    tell(tmp_path, "a", 1, 0)
+    assert memories(tmp_path).get("a").requests == 1
+
+
+def test_of_too_many_the_one_that_has_not_learned_for_longest_goes(tmp_path: Path) -> None:
+    tell(tmp_path, "first", 1, 0)
+    with sqlite3.connect(tmp_path / "memories.sqlite3") as database:
+        database.executemany(
+            "insert into memories select ?, ?, state from memories where key = 'first'",
+            [(f"other {number}", number + 2) for number in range(MEMORIES - 1)],
+        )
+    tell(tmp_path, "first", 1, 0)
+    tell(tmp_path, "new", 1, 0)
+    left = memories(tmp_path).all()
+    assert len(left) == MEMORIES and {"first", "new"} <= left.keys() and "other 0" not in left
+
+
+def test_a_copy_has_all_and_forgetting_leaves_none(tmp_path: Path) -> None:
+    tell(tmp_path, "a", 2, 0)
+    memories(tmp_path).copy_to(tmp_path / "copy.sqlite3")
+    assert memories(tmp_path).forget() == 1 and not memories(tmp_path).all()
+    copied = Memories(tmp_path / "copy.sqlite3", lambda: None)
+    assert copied.get("a").requests == 2
