@@ -65,11 +65,20 @@ class Evaluation:
         ),
     ] = None
     calibrate_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other queries.")] = 10
+    learn_from: Annotated[
+        int | None,
+        typer.Option(
+            min=5,
+            help="Play half of the queries as earlier requests with so many calls, and report the others with "
+            "and without what they taught.",
+        ),
+    ] = None
+    learn_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other halves.")] = 4
 
     @property
     def all_budgets(self) -> list[int]:
         """Every B, by size. Raises InvalidInput."""
-        return _numbers(self.budgets, "--budgets")
+        return _numbers(self.budgets, "--budgets", least=0)
 
     @property
     def all_k(self) -> list[int]:
@@ -77,12 +86,12 @@ class Evaluation:
         return _numbers(self.k, "--k")
 
 
-def _numbers(text: str, option: str) -> list[int]:
+def _numbers(text: str, option: str, least: int = 1) -> list[int]:
     """Parse "50,25" into [25, 50]. Raises InvalidInput that names the option."""
     try:
         numbers = sorted({int(part) for part in text.split(",") if part.strip()})
     except ValueError as error:
         raise InvalidInput(f"{option} takes whole numbers separated by commas, not {text!r}") from error
-    if not numbers or numbers[0] < 1:
-        raise InvalidInput(f"{option} needs numbers from 1 on, separated by commas")
+    if not numbers or numbers[0] < least:
+        raise InvalidInput(f"{option} needs numbers from {least} on, separated by commas")
     return numbers

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from boundarymorph.evaluation import calibrated, plots
+from boundarymorph.evaluation import calibrated, learned, plots
 from boundarymorph.evaluation.analyses import SIGNIFICANT, changes
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods.morph import PRODUCT
@@ -53,8 +53,11 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     """Return the figures for machines: means over tables, each counting as much; ncg is null without human labels.
 
     A method that could not run on every table is not in it. In a study of calibrations the means are over the judged
-    tables' queries that no calibration was learned from, and each row says whether it is calibrated.
+    tables' queries that no calibration was learned from, and each row says whether it is calibrated; in one of memories
+    over the queries that none was learned from, and whether something was learned.
     """
+    if told := {found.name: found.learned for found in studies if found.learned is not None}:
+        return {"default": PEOPLE, "paper": PAPER, "rows": learned.rows(told)}
     if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
         return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(found)}
     scored, judged = (quality_by_table(studies, metric) for metric in ("ce_ncg", "ncg"))
@@ -93,6 +96,8 @@ def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) ->
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
     if made := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
         parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
+    if told := {found.name: found.learned for found in studies if found.learned is not None}:
+        parts += ["## Learned from earlier requests", *learned.section(told)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

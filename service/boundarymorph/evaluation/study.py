@@ -9,6 +9,7 @@ import pandas as pd
 
 from boundarymorph.evaluation.analyses import comparisons, latencies
 from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_study
+from boundarymorph.evaluation.learned import LearnedStudy, learned_study
 from boundarymorph.evaluation.methods import Contestant
 from boundarymorph.evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph.evaluation.tables import ScoreTable
@@ -27,6 +28,7 @@ class Study:
     comparisons: pd.DataFrame
     latencies: pd.DataFrame
     calibrated: CalibratedStudy | None = None
+    learned: LearnedStudy | None = None
 
     @property
     def name(self) -> str:
@@ -42,9 +44,11 @@ def study(
     call_seconds: float | None = None,
     jobs: int = 1,
     calibrate: tuple[int, int] | None = None,
+    learn: tuple[int, int] | None = None,
     watch: Watch = lambda *_: None,
 ) -> Study:
-    """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations."""
+    """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations;
+    learn: calls and splits of that of memories."""
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
@@ -52,7 +56,8 @@ def study(
     compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
     calibrated = calibrated_study(outcome, *calibrate, jobs, watch) if calibrate and outcome.judged else None
-    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated)
+    learned = learned_study(outcome, *learn, jobs, watch) if learn else None
+    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated, learned)
 
 
 def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.DataFrame]:
