@@ -22,7 +22,6 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
 from boundarymorph.api import openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
-from boundarymorph.api.memories import described_memories
 from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
@@ -37,12 +36,14 @@ from boundarymorph.api.schemas import (
     IndexList,
     IndexStatistics,
     LearnedMemories,
+    LearnedMemory,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
+from boundarymorph.memory.words import described as memories_described
 from boundarymorph.retrieval.catalog import (
     WORDS,
     Catalog,
@@ -125,8 +126,9 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
 )
 async def learned(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> LearnedMemories:
     """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
-    found = await access.work.read.run(lambda: described_memories(indexes.catalog.belongings(name).memories))
-    return LearnedMemories(memories=[one for one in found if one.tenant == permitted(request).tenant])
+    found = await access.work.read.run(lambda: memories_described(indexes.catalog.belongings(name).memories))
+    seen = [one for one in found if one.tenant == permitted(request).tenant]
+    return LearnedMemories(memories=[LearnedMemory(**one.to_json()) for one in seen])
 
 
 @router.delete(

@@ -152,6 +152,31 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
         typer.echo(f"{label:<14} {value}")
 
 
+@app.command("learned")
+def show_learned(
+    name: Name,
+    reset: Annotated[bool, typer.Option(help="Forget it, for all scorers.")] = False,
+    as_json: AsJson = False,
+    data_directory: DataDirectory = None,
+) -> None:
+    """Say what selections of an index have learned from each other, and whether that is in force."""
+    from boundarymorph.memory.words import described, in_words
+
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+        memories = catalog.belongings(name).memories
+        if reset:
+            console.print(f"{name}: {memories.forget()} forgotten")
+            return
+        found = described(memories)
+    if as_json:
+        _print_json({"memories": [memory.to_json() for memory in found]})
+        return
+    if not found:
+        console.print(f"{name}: nothing yet")
+    for memory in found:
+        typer.echo(in_words(memory))
+
+
 @app.command("describe")
 def say_what_it_holds(
     name: Name,

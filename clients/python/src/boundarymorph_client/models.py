@@ -79,6 +79,8 @@ class SelectOptions(TypedDict, total=False):
         which relevance is a probability; False for none, by default that of the key or of the index.
     relevance: `people`, the default: what people are expected to find, by the scorer, the vectors and the words
         together; or `scorer`: the score alone, known or expected.
+    memory: a name, by which selections from pools learn from each other, as those of an index always do; learn: False
+        for a selection that neither learns nor uses what was learned.
     instruction: what counts as relevant, in words, for a scorer that takes an instruction.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
@@ -109,6 +111,8 @@ class SelectOptions(TypedDict, total=False):
     min_relevance: float
     relevance: Literal["people", "scorer"]
     calibration: str | Literal[False]
+    memory: str
+    learn: bool
     instruction: str
     distinct: bool | str | Distinct
     diversity: float
@@ -232,6 +236,7 @@ class Selection(Answer):
     min_relevance: float | None
     relevance: str = "scorer"
     calibration: str | None = None
+    learned_from: int = 0
     policy: str = "default"
     method: str
     vectors: str

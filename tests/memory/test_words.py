@@ -1,0 +1,55 @@
+"""What a memory says of itself, and the command that shows it."""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from boundarymorph.cli.main import app
+from boundarymorph.memory.memory import FIRST
+from boundarymorph.memory.words import described, in_words
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.memories import Place
+from tests.memory.test_fitting import LEARNED, drawn, evidence_of
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    LocalCatalog(tmp_path / "indexes").create("docs", encoder=None, dimension=2)
+    return Place("docs", "", "a-scorer", "an-encoder", "")
+
+
+def teach(tmp_path: Path, place: Place, requests: int) -> None:
+    rng = np.random.default_rng(0)
+    memories = LocalCatalog(tmp_path / "indexes").belongings("docs").memories
+    for _ in range(requests):
+        memories.hear(place.key, evidence_of(*drawn(rng, LEARNED)), "c")
+
+
+def run(tmp_path: Path, *options: str) -> str:
+    done = CliRunner().invoke(app, ["index", "learned", "docs", *options, "--data-directory", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_command_says_what_was_learned(tmp_path: Path, place: Place) -> None:
+    assert "nothing yet" in run(tmp_path)
+    teach(tmp_path, place, FIRST - 1)
+    assert "9 requests, too few to learn from" in run(tmp_path)
+    teach(tmp_path, place, 1)
+    shown = run(tmp_path)
+    assert "a-scorer, vectors of an-encoder" in shown and "in force" in shown and "not in force" not in shown
+    (found,) = orjson.loads(run(tmp_path, "--json"))["memories"]
+    assert found["requests"] == FIRST and found["level"] == pytest.approx(LEARNED.level, abs=2)
+    assert "1 forgotten" in run(tmp_path, "--reset") and "nothing yet" in run(tmp_path)
+
+
+def test_slopes_are_factors_of_the_odds(tmp_path: Path, place: Place) -> None:
+    teach(tmp_path, place, 40)
+    (found,) = described(LocalCatalog(tmp_path / "indexes").belongings("docs").memories)
+    assert found.by_similarity is not None and found.amplitude is not None
+    assert found.by_similarity == pytest.approx(found.amplitude * LEARNED.similarity, abs=0.5)
+    (line,) = [line for line in in_words(found).splitlines() if "similarity" in line]
+    assert float(line.split()[1]) == pytest.approx(np.exp(found.by_similarity), abs=0.01)
