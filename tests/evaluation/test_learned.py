@@ -51,7 +51,7 @@ def test_what_is_not_ahead_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_summary_has_rows_with_and_without(tmp_path: Path) -> None:
-    made = study(low(), chosen(["trend@auto", "ss-hybrid"]), [5], [10], learn=(10, 1))
+    made = study(low(), chosen(["trend@auto", "ss-hybrid"]), [5], [10], learn=(10, 1, 11))
     report.write([made], tmp_path)
     rows = json.loads((tmp_path / "summary.json").read_bytes())["rows"]
     assert [(row["method"], row["budget"], row["learned"]) for row in rows] == [

@@ -73,7 +73,9 @@ class TaskMemory:
     caller: str
 
     async def recall(self, scorer: str, vectors: str) -> Recalled:
-        return await self.memories.recall(self.source, self._place(scorer, vectors))
+        recalled = await self.memories.recall(self.source, self._place(scorer, vectors))
+        metrics.memory_selections.labels("yes" if recalled.requests else "no").inc()
+        return recalled
 
     def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
         self.memories.tell(self.source, self._place(scorer, vectors), evidence, self.caller)

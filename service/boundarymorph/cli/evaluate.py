@@ -73,6 +73,9 @@ class Evaluation:
             "and without what they taught.",
         ),
     ] = None
+    learn_requests: Annotated[
+        int | None, typer.Option(min=10, help="Play so many queries instead of half; half at most.")
+    ] = None
     learn_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other halves.")] = 4
 
     @property

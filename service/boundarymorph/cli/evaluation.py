@@ -145,7 +145,9 @@ def _studied(
             call_seconds=evaluation.call_seconds,
             jobs=evaluation.jobs,
             calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.calibrate_splits),
-            learn=None if evaluation.learn_from is None else (evaluation.learn_from, evaluation.learn_splits),
+            learn=None
+            if evaluation.learn_from is None
+            else (evaluation.learn_from, evaluation.learn_splits, evaluation.learn_requests),
             watch=_watch(progress, table.name),
         )
         for table in found

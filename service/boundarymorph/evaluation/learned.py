@@ -42,13 +42,21 @@ class LearnedStudy:
 
 
 def learned_study(
-    outcome: Outcome, budget: int, splits: int, jobs: int = 1, watch: Watch = lambda *_: None
+    outcome: Outcome,
+    budget: int,
+    splits: int,
+    played: int | None = None,
+    *,
+    jobs: int = 1,
+    watch: Watch = lambda *_: None,
 ) -> LearnedStudy:
-    """Learn from random halves of the queries with so many calls each, `splits` times, `jobs` at a time.
+    """Learn from random halves of the queries with so many calls each, `splits` times, `jobs` at a time. played: of a
+    half, so many queries.
 
     Raises InvalidInput for too few queries or calls.
     """
-    table, requests = outcome.table, len(outcome.table) // 2
+    table, half = outcome.table, len(outcome.table) // 2
+    requests = half if played is None else min(half, played)
     if requests < FIRST or budget < FEWEST_SCORES:
         raise InvalidInput(
             f"a memory learns from {FIRST} requests on, and from {FEWEST_SCORES} calls of each; half of "
@@ -81,7 +89,7 @@ def _split(
     with it."""
     requests, budget, k = played
     order = np.random.default_rng(seed).permutation(len(table))
-    past, rest = order[:requests], np.sort(order[requests:])
+    past, rest = order[:requests], np.sort(order[len(table) // 2 :])
     prior = remembered(table, past, budget, k)
     without = {
         run: {

@@ -44,11 +44,11 @@ def study(
     call_seconds: float | None = None,
     jobs: int = 1,
     calibrate: tuple[int, int] | None = None,
-    learn: tuple[int, int] | None = None,
+    learn: tuple[int, int, int | None] | None = None,
     watch: Watch = lambda *_: None,
 ) -> Study:
     """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations;
-    learn: calls and splits of that of memories."""
+    learn: calls, splits and requests of that of memories."""
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
@@ -56,7 +56,7 @@ def study(
     compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
     calibrated = calibrated_study(outcome, *calibrate, jobs, watch) if calibrate and outcome.judged else None
-    learned = learned_study(outcome, *learn, jobs, watch) if learn else None
+    learned = learned_study(outcome, *learn, jobs=jobs, watch=watch) if learn else None
     return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated, learned)
 
 

@@ -10,6 +10,7 @@ import orjson
 from boundarymorph.memory.database import Database
 from boundarymorph.memory.memory import Memory
 from boundarymorph.selection.prior import Evidence
+from boundarymorph.telemetry import metrics
 
 SCHEMA = ("create table if not exists memories (key text primary key, used integer not null, state blob not null)",)
 REQUESTS = 64  # that are remembered
@@ -41,7 +42,16 @@ class Memories:
 
     def hear(self, key: str, evidence: Evidence, caller: str, most: int = REQUESTS) -> None:
         """Tell a memory of a request, and have it learn where that is due, which takes up to a second."""
-        heard = self._change(key, lambda memory: memory.hear(evidence, caller, most))
+        was_in_force = False
+
+        def hear(memory: Memory) -> Memory:
+            nonlocal was_in_force
+            was_in_force = memory.in_force
+            return memory.hear(evidence, caller, most)
+
+        heard = self._change(key, hear)
+        if was_in_force and not heard.in_force:
+            metrics.memory_out_of_force.inc()
         if heard.due:
             learned = heard.learn()
             self._change(key, lambda memory: memory.taking(learned))

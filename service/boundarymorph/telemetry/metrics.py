@@ -222,7 +222,11 @@ memory_requests = Counter(
     "Selections that a memory was told of, or not: left_out, failed.",
     ["outcome"],
 )
-memory_in_force = Counter(
+memory_out_of_force = Counter(
+    "boundarymorph_memory_out_of_force_total",
+    "Memories whose prior went out of force: the scorer or the questions changed.",
+)
+memory_selections = Counter(
     "boundarymorph_memory_selections_total",
     "Selections with a memory, by whether what it learned was in force.",
     ["in_force"],
