@@ -8,7 +8,17 @@ import pytest
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
-from boundarymorph.evaluation.methods.baselines import Fusion, Gar, Hybrid, Mips, Quam, Rgs, Rocchio, SingleStage
+from boundarymorph.evaluation.methods.baselines import (
+    Feedback,
+    Fusion,
+    Gar,
+    Hybrid,
+    Mips,
+    Quam,
+    Rgs,
+    Rocchio,
+    SingleStage,
+)
 from boundarymorph.evaluation.methods.morph import Extend, Independent, Lexical, Morph
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question, QuestionTexts, fused_order, reordered
@@ -271,3 +281,14 @@ def test_fusion_is_three_parts_similarity_and_one_of_words() -> None:
     roots = (np.sqrt(bm25) - np.sqrt(bm25).mean()) / np.sqrt(bm25).std()
     by_both = 0.75 * (similarity - similarity.mean()) / similarity.std() + 0.25 * roots
     assert ranking.tolist() == np.argsort(-by_both).tolist() == [0, 1, 3, 2]
+
+
+def test_feedback_moves_the_query_by_pairs_of_the_best_and_the_worst() -> None:
+    question = on_a_circle([0, 10, 20, 30, 40, 60], [0.1, 0.5, 0.2, 0.9, 0.0, 0.0])
+    run, ranking = run_once(Feedback(b=2.0, c=0.5), question, 4, 3)
+    assert run.calls == [0, 1, 2, 3]
+    at = question.pool.embeddings.astype(np.float64)
+    # Pairs: 30 degrees (.9) against 0 (.1), and 10 (.5) against 20 (.2); the differences squared, times a half.
+    moved = question.pool.query + 0.32 * (at[3] - at[0]) + 0.045 * (at[1] - at[2])
+    assert ranking.tolist() == np.argsort(-(at @ moved), kind="stable").tolist() != list(range(6))
+    assert run_once(Feedback(b=1.0, c=1.0), question, 1, 3)[1].tolist() == list(range(6)), "one document makes no pair"

@@ -17,7 +17,7 @@ CONTESTANTS: dict[str, Contestant] = {
     for contestant in group
 }
 GROUPS: dict[str, tuple[str, ...]] = {
-    "baselines": ("mips", "bm25", "fusion", "ss", "rocchio", "rgs", "gar", "quam", "bagel"),
+    "baselines": ("mips", "bm25", "fusion", "ss", "rocchio", "feedback", "rgs", "gar", "quam", "bagel"),
     "hybrid": tuple(contestant.name for contestant in baselines.HYBRIDS),
     "product": (*morph.PRODUCT, morph.EXTEND.name),
     "lexical": tuple(contestant.name for contestant in morph.LEXICAL),

@@ -185,6 +185,27 @@ class Rocchio(ScoringMethod):
         return np.argsort(-(pool.embeddings @ moved), kind="stable")
 
 
+@dataclass(frozen=True)
+class Feedback(ScoringMethod):
+    """Qdrant's relevance feedback, the strategy "naive": all documents are ranked by their similarity to the query plus
+    c times a sum over pairs of the best and the worst of the first B: the difference of the pair's scores to the power
+    b, times the similarity to the better one less that to the worse one. pairs: at most so many."""
+
+    b: float
+    c: float
+    pairs: int = 3
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        head, vectors = np.arange(problem.left), problem.pool.embeddings
+        scores = problem.score(head)
+        order = np.argsort(-scores, kind="stable")
+        count = min(self.pairs, len(head) // 2)
+        better, worse = order[:count], order[::-1][:count]
+        weights = self.c * (scores[better] - scores[worse]) ** self.b
+        moved = problem.pool.query + weights @ (vectors[better] - vectors[worse])
+        return np.argsort(-(vectors @ moved), kind="stable")
+
+
 def _hybrid(one: Contestant) -> Contestant:
     kind = Hybrid if one.settings[0].uses_budget else HybridOrder
     about = f"{one.about}; in the order of similarity and BM25 together"
@@ -214,5 +235,11 @@ QUAM = Contestant(
 )
 FUSION = Contestant("fusion", "Fusion", (Fusion(),), "similarity and BM25, 3 to 1, both standardised; no calls")
 ROCCHIO = Contestant("rocchio", "Rocchio", (Rocchio(),), "moves the query to what scored well among the first B")
+FEEDBACK = Contestant(
+    "feedback",
+    "Feedback",
+    tuple(Feedback(*values) for values in product((0.5, 1.0, 2.0), (0.1, 0.3, 1.0))),
+    "moves the query by pairs of the best and the worst of the first B, as Qdrant does",
+)
 HYBRIDS = tuple(_hybrid(one) for one in (MIPS, SINGLE_STAGE, GAR, QUAM))
-CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, FUSION, ROCCHIO, RGS, GAR, QUAM, *HYBRIDS)
+CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, FUSION, ROCCHIO, FEEDBACK, RGS, GAR, QUAM, *HYBRIDS)
