@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
-from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
     Distinct,
@@ -46,6 +46,7 @@ from boundarymorph.selector.task import (
     of_documents,
     unfamiliar,
 )
+from boundarymorph.selector.trust import Place, Trust
 
 log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
@@ -80,6 +81,7 @@ class Shared:
 
     executor: BoundedExecutor
     pace: Pace = field(default_factory=Pace)
+    trust: Trust = field(default_factory=Trust)
     running: int = 0
 
 
@@ -522,12 +524,21 @@ class SelectionRun:
             ),
             *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
+            *self._doubts(),
             *of_documents(self.ungraded, "{}", "{}", "got no score of the language model, only an expected one"),
             *of_documents(
                 self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
+
+    def _doubts(self) -> list[str]:
+        """Say why the scorer seems not to work here, by its scores of this task and the latest others."""
+        brought, ids = self._candidates.known_scores(), self.pool.ids
+        own = {place: score for place, score in self.calibrated.scores.items() if ids[place] not in brought}
+        index = self._candidates.index if isinstance(self._candidates, IndexedCandidates) else ""
+        place = Place(self.scores.model or "", self._task.tenant, index)
+        return self._shared.trust.warnings(place, self._task.query, self.pool, own)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:
