@@ -47,13 +47,15 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
 def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
     """Return what trips to a scorer cost. scorer: made by these settings."""
     prices = settings.price
-    price = Price(prices.request, prices.hundred_documents, prices.thousand_tokens)
+    price = Price(prices.request, prices.hundred_documents, prices.thousand_tokens, prices.ceiling)
     if settings.url:
         from boundarymorph.scoring.remote.dialects import Cohere
         from boundarymorph.scoring.remote.urls import parse
 
-        billed = price.unit or any(isinstance(parse(url).dialect, Cohere) for url in settings.url)
-        return Trips("billed" if billed else "dear", price)
+        dialects = [parse(url).dialect for url in settings.url]
+        billed = price.unit or any(isinstance(dialect, Cohere) for dialect in dialects)
+        full = min(dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects)
+        return Trips("billed" if billed else "dear", price, full=full)
     on_cpu = not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu")
     return Trips("cheap" if on_cpu else "dear", price)
 

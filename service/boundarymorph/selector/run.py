@@ -114,6 +114,7 @@ class SelectionRun:
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._rounds: int | None = None  # in all; None for rounds that grow
+        self._full = 1 if task.rounds != "auto" else scores.trips.full
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -258,7 +259,7 @@ class SelectionRun:
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
-        return session.ask_round(self._rounds, most)
+        return session.ask_round(self._rounds, most, self._full)
 
     @property
     def _seconds(self) -> float:
