@@ -8,6 +8,7 @@ from dataclasses import replace
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger, OpenLedger
+from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import CrossEncoder, Scorer
 from boundarymorph.scoring.trips import Price, Trips
 from boundarymorph.settings import ScorerSettings, Settings
@@ -72,7 +73,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerCrossEncoder.load(
-        chosen.model,
+        repository_of(chosen.model),
         max_length=chosen.max_length,
         prompt=chosen.prompt,
         instruction=chosen.instruction,
