@@ -1,6 +1,7 @@
 """What the latest scores on an index say of the scorer."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def test_a_constant_scorer() -> None:
     assert told(lambda _: [0.5] * 9, QUERIES - 1) == []
     [said] = told(lambda _: [0.5] * 9, QUERIES)
     assert said == "the scorer may not work on this index: all of its last 27 scores, of 3 queries, are 0.5"
-    [said] = told(lambda _: [0.5] * 9, QUERIES, place=PLACE._replace(index=""))
+    [said] = told(lambda _: [0.5] * 9, QUERIES, place=replace(PLACE, index=""))
     assert "on these pools" in said
     assert told(lambda number: [0.1 * number] * 9, RECENT // 4) == [], "each query has a score of its own"
     assert told(lambda _: [0.5] * 8 + [0.501], QUERIES) == []
@@ -112,5 +113,5 @@ def test_it_mends_and_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(kept._seen[PLACE]) == RECENT
     monkeypatch.setattr(trust, "PLACES", 3)
     for number in range(PLACES):
-        kept.warnings(PLACE._replace(index=f"{number}"), "q", POOL, dict.fromkeys(range(9), 0.5))
+        kept.warnings(replace(PLACE, index=f"{number}"), "q", POOL, dict.fromkeys(range(9), 0.5))
     assert [place.index for place in kept._seen] == [f"{number}" for number in range(PLACES - 3, PLACES)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -31,7 +32,8 @@ class Doubt(StrEnum):
     CONTRARY = "contrary"
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """Where scores are compared. scorer: name of the model; index: empty for pools that callers bring."""
 
     scorer: str
