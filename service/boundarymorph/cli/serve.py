@@ -33,8 +33,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
-            "llamacpp://, cohere:// or jina://, if needed with ?model=NAME, or ?activation=sigmoid for logits; "
-            "repeatable for replicas of one model.",
+            "llamacpp://, cohere://, jina://, systemone:// or decisions://, if needed with ?model=NAME, or "
+            "?activation=sigmoid for logits; repeatable for replicas of one model.",
             show_default="the embedded one",
         ),
     ] = None,
