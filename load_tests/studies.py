@@ -202,7 +202,7 @@ def equal(question: Question, number: int) -> Iterator[Row]:
         people = np.nan if relevant is None else normalised_gain(by_people, relevant)
         return {"k": k, "B": calls, "rounds": rounds, "ce_ncg": normalised_gain(by_scores, scores), "ncg": people}
 
-    for k, (calls, rounds) in product((10, 50), ((100, None), *product((5, 10, 15, 20, 25, 30, 40), (0, 3, 2, 1)))):
+    for k, (calls, rounds) in product((10, 50), ((100, None), *product((10, 15, 20, 25, 30, 40, 64), (0, 3, 2, 1)))):
         if rounds is None:
             first = first_by_score(scores, calls)[:k]
             yield of(k, calls, "reranked", first, first)
