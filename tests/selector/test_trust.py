@@ -46,7 +46,10 @@ def test_a_constant_scorer() -> None:
     [said] = told(lambda _: [0.5] * 9, QUERIES, place=replace(PLACE, index=""))
     assert "on these pools" in said
     assert told(lambda number: [0.1 * number] * 9, RECENT // 4) == [], "each query has a score of its own"
+    assert told(lambda _: [0.5] * 8 + [0.5004], QUERIES) != [], "in half precision"
     assert told(lambda _: [0.5] * 8 + [0.501], QUERIES) == []
+    assert told(lambda _: [1e-5] * 8 + [3e-5], QUERIES) == [], "none is relevant, and they differ"
+    assert "are 0" in told(lambda _: [0.0] * 9, QUERIES)[0]
 
 
 @pytest.mark.parametrize(("off", "warned"), [(0, True), (1, True), (2, False)])

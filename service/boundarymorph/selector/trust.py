@@ -18,6 +18,7 @@ from boundarymorph.telemetry import metrics
 RECENT, PLACES = 30, 256  # queries that are remembered of a place, and places
 FEWEST = 5  # scores of a query, from which on they are counted
 QUERIES, TO_COMPARE = 3, 10  # that constant or saturated scores need, and those against the witnesses
+SAME = 1e-3  # of the greatest score, by which scores that are the same may differ for rounding
 EDGE, EDGES = 1e-6, 0.9  # so near to 0 or 1 a score has no order left; the share of such scores that is too many
 # A scorer that guesses has a mean rank correlation of 0 with a standard error of .1 over ten queries of ten scores, and
 # one whose scores are reversed -.4 to -.9 (docs/evaluation.md).
@@ -93,9 +94,9 @@ def _doubt(seen: list[Seen]) -> tuple[Doubt, str] | None:
     """Return what is wrong with the scores of these queries, and a sentence about it."""
     if len(seen) < QUERIES:
         return None
-    scores, least, greatest = sum(each.scores for each in seen), seen[0].least, seen[0].greatest
-    if all(each.least == each.greatest == least for each in seen):
-        return Doubt.CONSTANT, f"all of its last {scores} scores, of {len(seen)} queries, are {greatest:g}"
+    scores, greatest = sum(each.scores for each in seen), max(each.greatest for each in seen)
+    if greatest - min(each.least for each in seen) <= SAME * greatest:
+        return Doubt.CONSTANT, f"all of its last {scores} scores, of {len(seen)} queries, are {greatest:.3g}"
     share = sum(each.at_edge for each in seen) / scores
     if share >= EDGES:
         return Doubt.SATURATED, (
