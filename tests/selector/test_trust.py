@@ -28,7 +28,7 @@ def told(of: Callable[[int], Scores], queries: int, *, pool: Pool = POOL, place:
 
 def reversed_scores(number: int) -> Scores:
     noise = np.random.default_rng(number).normal(0.0, 0.2, N)
-    return np.clip(0.5 - 0.3 * (SIMILARITY - 0.5) + 0.3 * noise, 0.01, 0.99).tolist()
+    return list(np.clip(0.5 - 0.3 * (SIMILARITY - 0.5) + 0.3 * noise, 0.01, 0.99))
 
 
 def right_scores(number: int) -> Scores:
@@ -36,7 +36,7 @@ def right_scores(number: int) -> Scores:
 
 
 def random_scores(number: int) -> Scores:
-    return np.random.default_rng(number).uniform(0.01, 0.99, N).tolist()
+    return list(np.random.default_rng(number).uniform(0.01, 0.99, N))
 
 
 def test_a_constant_scorer() -> None:
@@ -80,7 +80,7 @@ def test_a_mean_below_zero_must_be_certain() -> None:
     assert told(lambda number: (right_scores if number % 3 else reversed_scores)(number), TO_COMPARE) == []
 
     def a_little(number: int) -> Scores:
-        return np.clip(np.array(random_scores(number)) - 0.1 * SIMILARITY, 0.0, 1.0).tolist()
+        return list(np.clip(np.array(random_scores(number)) - 0.1 * SIMILARITY, 0.0, 1.0))
 
     assert told(a_little, RECENT) == []
 

@@ -243,11 +243,10 @@ class SystemOne(Wire):
         if len(orjson.dumps(body)) > 65_536 or len(body["questions"]) > self.most:
             return Reply({"error": {"message": "too many questions"}}, 422)
         query, texts = body["state"]["query"], self.texts(body)
-        answers = {
-            name: {"type": "noul", "noul": score_of(query, text)}
-            for name, text in zip(body["questions"], texts, strict=True)
+        scores = {name: score_of(query, text) for name, text in zip(body["questions"], texts, strict=True)}
+        in_some_order = {
+            name: {"type": "noul", "noul": scores[name]} for name in sorted(scores, key=scores.__getitem__)
         }
-        in_some_order = dict(sorted(answers.items(), key=lambda item: item[1]["noul"]))
         usage = {"input_tokens": len(orjson.dumps(body)) // 4, "output_tokens": 0}
         return Reply({"model": f"{body['model']}.0", "answers": in_some_order, "usage": usage})
 

@@ -217,14 +217,15 @@ class SystemOne(Dialect):
     characters = 8_000  # of a document
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        wanted = {} if context.instruction is None else {"what counts as an answer": context.instruction}
+        state = {"query": context.query}
+        if context.instruction is not None:
+            state["what counts as an answer"] = context.instruction
         questions = {
             str(place): {"type": "noul", "instructions": f"{QUESTION}\n\n{text[: self.characters]}"}
             for place, text in enumerate(texts)
         }
         cut = sum(len(text) > self.characters for text in texts)
-        body = {"model": model, "state": {"query": context.query, **wanted}, "questions": questions}
-        return Request(self.path, body, cut)
+        return Request(self.path, {"model": model, "state": state, "questions": questions}, cut)
 
     def read(self, body: bytes, count: int) -> Answer:
         answer = mapping(parsed(body))
