@@ -304,7 +304,7 @@ class TestSettings:
             load(folder("zerank-tiny"), instruction="Find timetables")
 
     def test_a_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, chat"):
+        with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, mxbai, chat"):
             load(tiny.qwen3(tmp_path / "chatty"))
         assert load(tmp_path / "chatty", prompt="zerank").name
 
