@@ -29,7 +29,7 @@ from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionConfig, SelectionSession, TrendConfig
 from boundarymorph.selection.features import standardised
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
 from load_tests import report
 
 Row = dict[str, Any]
@@ -192,6 +192,28 @@ def trips(question: Question, number: int) -> Iterator[Row]:
     yield from (row | {"B": "all", "k": "all"} for row in rows)
 
 
+def equal(question: Question, number: int) -> Iterator[Row]:
+    """How many calls make a set as good as the first hundred, reranked: by the scores for a session that goes by them,
+    and by people for one that goes by people."""
+    pool, scores = question.pool, question.scores
+    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
+
+    def of(k: int, calls: int, rounds: str, by_scores: NDArray[np.intp], by_people: NDArray[np.intp]) -> Row:
+        people = np.nan if relevant is None else normalised_gain(by_people, relevant)
+        return {"k": k, "B": calls, "rounds": rounds, "ce_ncg": normalised_gain(by_scores, scores), "ncg": people}
+
+    for k, (calls, rounds) in product((10, 50), ((100, None), *product((10, 15, 20, 25, 30, 40, 64), (0, 3, 2, 1)))):
+        if rounds is None:
+            first = first_by_score(scores, calls)[:k]
+            yield of(k, calls, "reranked", first, first)
+            continue
+        each = [
+            next(sets(pool, scores, k, (calls,), size=None, rounds=rounds or None, config=config))[1].documents
+            for config in (METHODS[DEFAULT], TO_PEOPLE)
+        ]
+        yield of(k, calls, str(rounds or "growing"), *each)
+
+
 def paces(question: Question, number: int) -> Iterator[Row]:
     """Growing rounds, single calls, the paper's method and the first B reranked, with and without words."""
     options: dict[str, dict[str, Any]] = {
@@ -351,6 +373,7 @@ LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
     "ablations": Study("What each part brings", ablations, ("variant",), PEOPLE, None, {"variant": "default"}),
     "rounds": Study("Rounds of several documents", rounds, ("method", "round"), base={"round": 1}),
+    "equal": Study("As good as the first hundred, reranked", equal, ("k", "B", "rounds"), PEOPLE),
     "trips": Study("Few trips", trips, ("B", "k", "rounds"), PEOPLE, base={"rounds": "growing"}),
     "paces": Study(
         "Growing rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}

@@ -111,7 +111,7 @@ class Overloaded(BoundaryMorphError):
 
 
 class CostCeiling(Overloaded):
-    """The request would exceed a ceiling on what a language model may cost; it was not sent.
+    """The request would exceed a ceiling on what a scorer may cost; it was not sent.
 
     retry_after: seconds until the end of the ceiling's day; infinite for the ceiling of one request.
     """

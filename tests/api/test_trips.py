@@ -4,36 +4,50 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import orjson
 import pytest
 
+from boundarymorph.caching.interfaces import ScoreCache
+from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_service, serving, texts
-from tests.scoring.remote.servers import Cohere, Ours, Server, Tei, Wire, running, slow
+from tests.api.service import answer, fake_service, problem, serving, texts
+from tests.scoring.remote.servers import (
+    Cohere,
+    Decisions,
+    ListwiseJina,
+    Ours,
+    Server,
+    SystemOne,
+    Tei,
+    Wire,
+    running,
+    slow,
+)
 
 POOL = texts(150)
 
 
 @asynccontextmanager
 async def gateway(
-    wire: Wire, folder: Path, price: dict[str, float] | None = None, **options: Any
+    wire: Wire, folder: Path, price: dict[str, float] | None = None, cache: ScoreCache | None = None, **options: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
     """The service with a scorer of this kind, 20 ms away."""
     async with running(wire) as [server]:
         server.behaviour = slow(0.02)
-        url = f"{wire.scheme}://127.0.0.1:{server.port}" + ("?model=stand-in" if isinstance(wire, Cohere) else "")
+        named = f"?model={wire.models[0]}" if wire.description_path is None else ""
+        url = f"{wire.scheme}://127.0.0.1:{server.port}{named}"
         scorer_settings = {"url": url, "price": price or {}}
         settings = Settings.model_validate({"data_directory": folder, "scorer": scorer_settings, **options})
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
             parts, scorer = fake_service(settings), build_scorer(settings)
-            selector = Selector(parts.retriever, scorer, trips=trips_to(settings.scorer, scorer))
+            selector = Selector(parts.retriever, scorer, cache, trips=trips_to(settings.scorer, scorer))
             return replace(parts, scorer=scorer, selector=selector)
 
         async with serving(settings, build) as client:
@@ -74,6 +88,73 @@ async def test_what_is_known_makes_no_trip(tmp_path: Path) -> None:
         usage = answer(await client.post("/select", json=request))["usage"]
         assert (usage["trips"], usage["rounds"], usage["billed_units"], usage["cost"]) == (0, 0, 0, 0.0)
         assert server.batches == []
+
+
+class TestFullPasses:
+    @pytest.mark.parametrize("wire", [SystemOne(), Decisions()])
+    @pytest.mark.parametrize(
+        ("budget", "trips", "batches"), [(20, 1, [20]), (50, 2, [30, 20]), (100, 3, [30, 30, 30, 10])]
+    )
+    async def test_of_a_decision_model(
+        self, tmp_path: Path, wire: Wire, budget: int, trips: int, batches: list[int]
+    ) -> None:
+        async with gateway(wire, tmp_path, {"thousand_tokens": 0.01}) as (client, server):
+            usage = answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": budget}))["usage"]
+            assert (usage["trips"], usage["cross_encoder_calls"]) == (trips, budget)
+            assert server.batches == batches
+            characters = sum(len(text) for body in server.asked for text in wire.texts(body))
+            assert usage["cost"] == pytest.approx(0.01 * (characters + len(batches) * len("q")) / 4_000)
+
+    async def test_of_a_listwise_model(self, tmp_path: Path) -> None:
+        async with gateway(ListwiseJina(), tmp_path) as (client, server):
+            answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": 100}))
+            assert server.batches == [64, 36]
+
+    async def test_what_stops_by_itself_looks_after_each(self, tmp_path: Path) -> None:
+        async with gateway(SystemOne(), tmp_path, auto_budget=120) as (client, server):
+            answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": "auto", "k": 20}))
+            assert len(server.batches) > 1 and {*server.batches[:-1]} == {30}
+
+    async def test_a_number_of_rounds_is_kept(self, tmp_path: Path) -> None:
+        async with gateway(SystemOne(), tmp_path) as (client, server):
+            request = {"query": "q", "pool": POOL, "budget": 40, "rounds": 4}
+            answer(await client.post("/select", json=request))
+            assert server.batches == [10, 10, 10, 10]
+
+
+class TestCeiling:
+    REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "pool": POOL, "k": 10, "rounds": 1, "budget": 12}
+
+    @pytest.mark.parametrize("cache", [False, True])
+    async def test_as_many_are_scored_as_it_pays_for(self, tmp_path: Path, cache: bool) -> None:
+        kept = MemoryScoreCache() if cache else None
+        pool = [{"id": f"{number}", "text": f"{number:04}" * 5} for number in range(100)]  # five tokens each
+        request = {**self.REQUEST, "query": "four", "pool": pool}
+        price = {"thousand_tokens": 10.0, "ceiling": 7 * 0.06 + 1e-9}  # each with the query's one
+        async with gateway(Ours(), tmp_path, price, kept) as (client, server):
+            body = answer(await client.post("/select", json=request))
+            assert (body["status"], body["stop_reason"]) == ("partial", "cost_ceiling")
+            assert server.batches == [7]
+            assert body["usage"]["cost"] == pytest.approx(price["ceiling"])
+            assert sum(document["source"] == "cross_encoder" for document in body["documents"]) <= 7
+            assert any("may cost 0.42 at most" in warning for warning in body["warnings"])
+            fits = {**request, "query": "else", "budget": 7}
+            assert answer(await client.post("/select", json=fits))["status"] == "complete"
+            metrics = (await client.get("/metrics")).text
+            assert 'boundarymorph_cost_ceiling_refusals_total{ceiling="ceiling"}' in metrics
+
+    async def test_a_started_hundred_too_many_ends_the_rounds(self, tmp_path: Path) -> None:
+        price = {"hundred_documents": 2.0, "ceiling": 3.0}
+        async with gateway(Cohere(), tmp_path, price) as (client, server):
+            body = answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": 130}))
+            assert (body["stop_reason"], body["usage"]["billed_units"], body["usage"]["cost"]) == ("cost_ceiling", 1, 2)
+            assert server.batches == [65]
+
+    async def test_one_that_pays_for_nothing_is_said_at_once(self, tmp_path: Path) -> None:
+        async with gateway(Cohere(), tmp_path, {"request": 2.0, "ceiling": 1.0}) as (client, server):
+            refused = await client.post("/select", json=self.REQUEST)
+            assert "scorer.price.ceiling" in problem(refused, 429, "cost-ceiling")
+            assert server.asked == []
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 7])

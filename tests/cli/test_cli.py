@@ -30,6 +30,8 @@ from boundarymorph.retrieval.local import index as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.server import process
+from boundarymorph.settings import Settings
 from tests.patience import PATIENCE
 from tests.retrieval.milvus import embedded
 
@@ -372,6 +374,26 @@ class TestKeys:
         refused = run(role, "--host", "0.0.0.0", "--port", "0")
         assert refused.code == 1
         assert "boundarymorph key" in refused.err
+
+
+class TestScorer:
+    def test_a_name_is_the_model_of_the_settings(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        served = list[Settings]()
+
+        def serve(_: object, settings: Settings, *__: object) -> int:
+            served.append(settings)
+            return 0
+
+        monkeypatch.setattr(process, "serve", serve)
+        assert run("serve", "--scorer", "bge-reranker-v2-m3").code == 0
+        assert run("serve", "--scorer-url", "tei://one", "--scorer-url", "tei://other").code == 0
+        assert run("serve").code == 0
+        assert [(each.scorer.model, each.scorer.url) for each in served] == [
+            ("bge-reranker-v2-m3", ()),
+            (None, ("tei://one", "tei://other")),
+            (None, ()),
+        ]
+        assert "not both" in run("serve", "--scorer", "m", "--scorer-url", "tei://one").err
 
 
 class TestOwnVectors:

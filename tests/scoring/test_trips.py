@@ -55,6 +55,13 @@ class TestRounds:
     def test_two_where_each_is_billed(self, budget: int) -> None:
         assert Trips("billed").rounds(budget) == 2
 
+    @pytest.mark.parametrize(("budget", "rounds"), [(20, 1), (30, 1), (31, 2), (50, 2), (100, 3), (500, 3)])
+    def test_no_more_than_full_passes(self, budget: int, rounds: int) -> None:
+        assert Trips("dear", full=30).rounds(budget) == rounds
+        assert Trips("dear", full=30).rounds(budget, settles=True) == -(-budget // 30)
+        quick = timed(0.0005, 0.001, [1, 2] * LATEST)
+        assert Trips("dear", clock=quick, full=30).rounds(budget) == rounds
+
     @pytest.mark.parametrize("seconds", [0.1, math.inf])
     def test_the_clock_says_nothing_where_trips_are_cheap(self, seconds: float) -> None:
         """So the same request has the same answer, whatever came before it."""
@@ -83,6 +90,22 @@ class TestRounds:
         assert Trips(kind).rounds(200, settles=True) == rounds
 
 
+class TestCeiling:
+    TEXTS = ("1234", "12345678", "1234")  # one, two and one token, each with a query of one
+
+    @pytest.mark.parametrize(
+        ("ceiling", "spent", "count"), [(None, 9.0, 3), (5.0, 0.0, 2), (4.99, 0.0, 1), (6.0, 1.0, 2), (6.0, 6.0, 0)]
+    )
+    def test_pays_for_the_first_texts(self, ceiling: float | None, spent: float, count: int) -> None:
+        trips = Trips("dear", Price(tokens=1_000.0, ceiling=ceiling))
+        assert trips.affordable(Fare(1, None, spent), "four", self.TEXTS) == count
+
+    def test_needs_a_price(self) -> None:
+        with pytest.raises(ValueError, match="ceiling needs a price"):
+            ScorerSettings.model_validate({"price": {"ceiling": 1.0}})
+        assert ScorerSettings.model_validate({"price": {"ceiling": 1.0, "request": 0.1}}).price.ceiling == 1.0
+
+
 class TestFare:
     @pytest.mark.parametrize(("count", "units"), [(1, 1), (100, 1), (101, 2), (0, 0)])
     def test_started_hundreds(self, count: int, units: int) -> None:
@@ -97,9 +120,28 @@ class TestFare:
         assert fare.units is None
         assert fare.cost == pytest.approx(10.0 * (3 + 2) / 1_000)
 
+    def test_a_pass_has_one_query(self) -> None:
+        fare = Trips("dear", Price(tokens=10.0), full=2).fare("four", ["1234"] * 3)
+        assert fare.cost == pytest.approx(10.0 * (3 + 2) / 1_000)
+
     def test_sums(self) -> None:
         assert Fare(1, 2, 3.0).plus(Fare(1, 1, 0.5)) == Fare(2, 3, 3.5)
         assert Fare(1, None, 3.0).plus(Fare(1, 1, None)) == Fare(2, None, None)
+
+
+@pytest.mark.parametrize(
+    ("urls", "full"),
+    [
+        (("tei://host",), 1),
+        (("jina://host?model=jina-reranker-v2",), 1),
+        (("jina://host?model=jina-reranker-v3.5",), 64),
+        (("systemone://host?model=m",), 30),
+        (("decisions://one?model=m", "decisions://other?model=m"), 30),
+        (("decisions://one?model=m", "tei://other?model=m"), 1),
+    ],
+)
+def test_what_is_read_in_one_pass(urls: tuple[str, ...], full: int) -> None:
+    assert trips_to(ScorerSettings(url=urls), SeededScorer()).full == full
 
 
 @pytest.mark.parametrize(

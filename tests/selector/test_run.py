@@ -60,6 +60,7 @@ SCORER, ENCODER = (
         ("αβγ ab", (SCORER, ENCODER), "(Greek)"),
         ("2 + 2 = ?", (SCORER, ENCODER), None),
         ("какие поезда", ("BAAI/bge-reranker-v2-m3@main", None), None),
+        ("какие поезда", ("Alibaba-NLP/gte-reranker-modernbert-base@main/fp32/8192", None), "gte-reranker-modernbert"),
         ("какие поезда", ("BAAI/bge-reranker-v2-m3@main", ENCODER), "BAAI/bge-small-en-v1.5"),
     ],
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.caching.interfaces import CachedScore, ScoreCache, digest
 from boundarymorph.caching.read_through import ReadThrough, Source
-from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.errors import BoundaryMorphError, CostCeiling
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.bill import Bill
@@ -185,6 +187,11 @@ class TaskScores:
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
+        paid = self.trips.affordable(self.fare, self._query, texts)
+        over = _over(self.trips.price.ceiling) if paid < len(texts) else None
+        if over is not None and not paid:
+            raise over
+        texts, unpaid = texts[:paid], len(texts) - paid
         begin = self._known.clock()
         if self.bill is not None and isinstance(scorer, PricedScorer):
             scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
@@ -196,7 +203,10 @@ class TaskScores:
             self.fare = self.fare.plus(fare)
             self.trips.clock.took(len(texts), self._known.clock() - begin)
             metrics.observe_trip(fare.units, fare.cost)
-        return scores
+        if over is None:
+            return scores
+        self.failure = over
+        return replace(scores, values=np.append(scores.values, np.full(unpaid, np.nan)))
 
     def _count(self, scored: int, cached: int, truncated: int) -> None:
         self.calls += scored - cached
@@ -207,3 +217,10 @@ class TaskScores:
         before, self._model = self._model, name or self._model
         if before not in (None, self._model):
             raise model_changed()
+
+
+def _over(ceiling: float | None) -> CostCeiling:
+    """Return the error of scores that would cost too much, and count it."""
+    metrics.cost_refused.labels("ceiling").inc()
+    message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
+    return CostCeiling(message, retry_after=math.inf, public=message)

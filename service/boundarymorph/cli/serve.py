@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, command_of, stores_of
+from boundarymorph.scoring.rerankers import RERANKERS
 from boundarymorph.settings import Settings
 
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
@@ -20,12 +21,20 @@ def serve(
     host: Host = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None,
     data_directory: DataDirectory = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The cross-encoder in this process: {', '.join(RERANKERS)}, or the Hugging Face name or folder of "
+            "another.",
+            show_default="the embedded one",
+        ),
+    ] = None,
     scorer_url: Annotated[
         list[str] | None,
         typer.Option(
             help="URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
-            "llamacpp://, cohere:// or jina://, if needed with ?model=NAME, or ?activation=sigmoid for logits; "
-            "repeatable for replicas of one model.",
+            "llamacpp://, cohere://, jina://, systemone:// or decisions://, if needed with ?model=NAME, or "
+            "?activation=sigmoid for logits; repeatable for replicas of one model.",
             show_default="the embedded one",
         ),
     ] = None,
@@ -50,7 +59,8 @@ def serve(
         host=host,
         port=port,
         data_directory=data_directory,
-        scorer={"url": tuple(scorer_url)} if scorer_url else None,
+        scorer={name: value for name, value in {"model": scorer, "url": tuple(scorer_url or ())}.items() if value}
+        or None,
         retriever={"url": tuple(retriever_url)} if retriever_url else None,
         stores=stores_of(store),
         index_store=index_store,
@@ -64,9 +74,10 @@ def serve(
 class ScorerOptions:
     """Where the scorer listens, and its settings under `scorer`."""
 
-    model: Annotated[str | None, typer.Option(help="Hugging Face name or folder.", show_default="the embedded one")] = (
-        None
-    )
+    model: Annotated[
+        str | None,
+        typer.Option(help="Hugging Face name, short name or folder.", show_default="the embedded one"),
+    ] = None
     revision: Annotated[
         str | None, typer.Option(help="Commit, branch or tag of --model.", show_default="its main branch")
     ] = None

@@ -38,12 +38,12 @@ def identified(description: Description, endpoint: Endpoint, address: str) -> De
 
     A name that any server may give to any model does not identify it. Unless the server names a revision, or its model
     belongs to the hub or to a hosted service, the operator's revision is appended or, without one, a hash of `address`,
-    the base URL of the first server of the model. How the operator has logits read is part of the name.
+    the base URL of the first server of the model. How the operator has results read is part of the name.
 
     Raises Unusable if the server has another revision than the operator's.
     """
-    if endpoint.activation == "sigmoid":
-        description = replace(description, name=f"{description.name}/sigmoid")
+    if endpoint.activation not in (None, "none"):
+        description = replace(description, name=f"{description.name}/{endpoint.activation}")
     named, wanted = description.revision, endpoint.revision
     if named is not None:
         if wanted is not None and not (named.startswith(wanted) or wanted.startswith(named)):

@@ -104,6 +104,8 @@ class Dialect(ABC):
     """The path of a base URL given without one."""
     answer_bytes = 1024
     """Most bytes of the result of one text, besides the text itself."""
+    in_one_pass = False
+    """Whether a model reads all texts of a request in one pass, so that full requests cost least."""
     honours_deadlines = False
     """Whether requests carry a time limit, and a 504 means that it passed."""
 

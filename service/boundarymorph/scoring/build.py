@@ -8,6 +8,7 @@ from dataclasses import replace
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger, OpenLedger
+from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import CrossEncoder, Scorer
 from boundarymorph.scoring.trips import Price, Trips
 from boundarymorph.settings import ScorerSettings, Settings
@@ -47,13 +48,15 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
 def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
     """Return what trips to a scorer cost. scorer: made by these settings."""
     prices = settings.price
-    price = Price(prices.request, prices.hundred_documents, prices.thousand_tokens)
+    price = Price(prices.request, prices.hundred_documents, prices.thousand_tokens, prices.ceiling)
     if settings.url:
         from boundarymorph.scoring.remote.dialects import Cohere
         from boundarymorph.scoring.remote.urls import parse
 
-        billed = price.unit or any(isinstance(parse(url).dialect, Cohere) for url in settings.url)
-        return Trips("billed" if billed else "dear", price)
+        dialects = [parse(url).dialect for url in settings.url]
+        billed = price.unit or any(isinstance(dialect, Cohere) for dialect in dialects)
+        full = min(dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects)
+        return Trips("billed" if billed else "dear", price, full=full)
     on_cpu = not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu")
     return Trips("cheap" if on_cpu else "dear", price)
 
@@ -70,7 +73,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerCrossEncoder.load(
-        chosen.model,
+        repository_of(chosen.model),
         max_length=chosen.max_length,
         prompt=chosen.prompt,
         instruction=chosen.instruction,

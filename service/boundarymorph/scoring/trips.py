@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Price:
     request: float = 0.0
     unit: float = 0.0
     tokens: float = 0.0
+    ceiling: float | None = None  # of the scores of a query
 
     def __bool__(self) -> bool:
         return bool(self.request or self.unit or self.tokens)
@@ -79,25 +81,30 @@ class Clock:
 
 @dataclass(slots=True)
 class Trips:
-    """The trips to one scorer: their kind, price and time."""
+    """The trips to one scorer: their kind, price and time. full: documents that the scorer reads in one pass."""
 
     kind: Kind = "cheap"
     price: Price = field(default_factory=Price)
     clock: Clock = field(default_factory=Clock)
+    full: int = 1
 
     def rounds(self, budget: int, seconds: float = math.inf, *, settles: bool = False) -> int | None:
         """Return in how many rounds to spend a budget, or None for many that grow (`selection.rounds.growing`).
 
         seconds: until the deadline, in which all must fit. settles: whether the selection stops by itself, which takes
-        many looks. What is known of the time counts only where trips are dear, so that elsewhere the same request has
-        the same rounds.
+        many looks: one after each pass of a scorer that reads many documents in one. What is known of the time counts
+        only where trips are dear, so that elsewhere the same request has the same rounds.
         """
-        if self.kind == "cheap" or (settles and self.kind == "dear"):
+        one_by_one = self.kind == "dear" and self.full == 1
+        if self.kind == "cheap" or (settles and one_by_one):
             return None
         parts = self.clock.parts()
-        if self.kind == "dear" and parts is not None and parts[0] <= CHEAP * parts[1]:
+        if one_by_one and parts is not None and parts[0] <= CHEAP * parts[1]:
             return None
         rounds = FEWER if self.kind == "billed" or budget <= FEW else MORE
+        if self.full > 1:
+            passes = -(-budget // self.full)
+            rounds = passes if settles else min(rounds, passes)
         if parts is None or parts[0] == 0.0 or math.isinf(seconds):
             return rounds
         fixed, each = parts
@@ -113,9 +120,19 @@ class Trips:
         return int(max(0.0, left) / max(parts[1], SHORTEST))
 
     def fare(self, query: str, texts: Sequence[str]) -> Fare:
-        """Return what a trip with these texts costs; without any there is none. Tokens are estimated from
-        characters."""
+        """Return what a trip with these texts costs; without any there is none. Tokens are estimated from characters;
+        each pass has those of the query."""
         trips, units, price = int(bool(texts)), -(-len(texts) // UNIT), self.price
-        tokens = sum(len(query) + len(text) for text in texts) / CHARACTERS_PER_TOKEN
+        queries = -(-len(texts) // self.full)
+        tokens = (queries * len(query) + sum(map(len, texts))) / CHARACTERS_PER_TOKEN
         cost = price.request * trips + price.unit * units + price.tokens * tokens / 1_000
         return Fare(trips, units if self.kind == "billed" else None, cost if price else None)
+
+    def affordable(self, spent: Fare, query: str, texts: Sequence[str]) -> int:
+        """Return how many of the first texts one more trip can have under the ceiling of a query."""
+        if self.price.ceiling is None:
+            return len(texts)
+        left = self.price.ceiling - (spent.cost or 0.0)
+        return bisect_right(
+            range(1, len(texts) + 1), left, key=lambda count: self.fare(query, texts[:count]).cost or 0.0
+        )

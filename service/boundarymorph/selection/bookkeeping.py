@@ -91,8 +91,9 @@ class Session(ABC):
         return self._name(self._choices(n) if self.stop_reason is None else [])
 
     @abstractmethod
-    def ask_round(self, rounds: int | None = None, most: int | None = None) -> NDArray[np.intp]:
-        """As `ask`, for the next of `rounds` in all, or the next of rounds that grow; at most `most` documents."""
+    def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
+        """As `ask`, for the next of `rounds` in all, or the next of rounds that grow; at most `most` documents. full:
+        documents that cost what one costs."""
 
     def _name(self, choices: Sequence[Choice]) -> NDArray[np.intp]:
         """Make these the documents that are asked for."""
@@ -243,7 +244,7 @@ class ExhaustiveSession(Session):
 
     selection = ranking
 
-    def ask_round(self, rounds: int | None = None, most: int | None = None) -> NDArray[np.intp]:
+    def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
         """All that is left, in one round."""
         return self.ask(len(self.pool) if most is None else most)
 

@@ -53,7 +53,7 @@ def signals(pool: Pool) -> NDArray[np.float64]:
     columns = np.zeros((len(others), len(pool)))
     for column, name in zip(columns, others, strict=True):
         there = ~np.isnan(pool.features[name])
-        column[there] = standardised(_ranks(pool.features[name][there]))
+        column[there] = standardised(ranks(pool.features[name][there]))
     return columns
 
 
@@ -68,7 +68,7 @@ def terms(pool: Pool) -> NDArray[np.floating]:
     return centred / length if length > 0 else centred
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """(n,) ascending; equal values share the mean of theirs."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[group]

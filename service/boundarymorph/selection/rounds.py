@@ -127,6 +127,7 @@ def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     return np.concatenate([first, best, np.setdiff1d(others, best)])[:n]
 
 
-def equal(rounds: int, done: int, left: int) -> int:
-    """The size of the next of so many rounds, `done` of which are over, with `left` calls remaining."""
-    return -(-left // max(1, rounds - done))
+def equal(rounds: int, done: int, left: int, full: int = 1) -> int:
+    """The size of the next of so many rounds, `done` of which are over, with `left` calls remaining: a multiple of
+    `full`, unless that is more than are left."""
+    return min(left, -(-left // (max(1, rounds - done) * full)) * full)

@@ -141,16 +141,17 @@ class SelectionSession(Session):
         """
         return self.known >= FEWEST_TO_SETTLE and len(self._different) > 1
 
-    def ask_round(self, rounds: int | None = None, most: int | None = None) -> NDArray[np.intp]:
+    def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
         """As `ask`. If the budget pays for all, one round has them all. Of few rounds of several documents, the first
-        is the `head` of the list, unless as many scores are known: choosing is no better while nothing is known."""
+        is the `head` of the list, unless as many scores are known: choosing is no better while nothing is known.
+        full: documents that cost what one costs; rounds are multiples of it, as far as the budget goes."""
         left = self.budget - self.spent
         if self.stop_reason is not None or self.budget_covers_pool:
             return self.ask(max(1, left if most is None else min(left, most)))
         size = (
             growing(self.known, left, self.budget)
             if rounds is None
-            else equal(rounds, self.rounds, min(left, len(self.open)))
+            else equal(rounds, self.rounds, min(left, len(self.open)), full)
         )
         most = size if most is None else min(size, most)
         if rounds is None or rounds > HEADS or rounds >= self.budget or self.known >= size:

@@ -16,7 +16,7 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
 from boundarymorph.memory.memory import FEWEST_SCORES
-from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.memories import Recalled
 from boundarymorph.retrieval.retriever import VectorSource
 from boundarymorph.selection import (
@@ -48,6 +48,7 @@ from boundarymorph.selector.task import (
     of_documents,
     unfamiliar,
 )
+from boundarymorph.selector.trust import Place, Trust
 
 log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
@@ -82,6 +83,7 @@ class Shared:
 
     executor: BoundedExecutor
     pace: Pace = field(default_factory=Pace)
+    trust: Trust = field(default_factory=Trust)
     running: int = 0
 
 
@@ -115,6 +117,7 @@ class SelectionRun:
         self.ungraded = 0
         self._recalled = Recalled()
         self._rounds: int | None = None  # in all; None for rounds that grow
+        self._full = 1 if task.rounds != "auto" else scores.trips.full
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -266,7 +269,7 @@ class SelectionRun:
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
-        return session.ask_round(self._rounds, most)
+        return session.ask_round(self._rounds, most, self._full)
 
     @property
     def _seconds(self) -> float:
@@ -550,12 +553,21 @@ class SelectionRun:
             ),
             *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
+            *self._doubts(),
             *of_documents(self.ungraded, "{}", "{}", "got no score of the language model, only an expected one"),
             *of_documents(
                 self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
+
+    def _doubts(self) -> list[str]:
+        """Say why the scorer seems not to work here, by its scores of this task and the latest others."""
+        brought, ids = self._candidates.known_scores(), self.pool.ids
+        own = {place: score for place, score in self.calibrated.scores.items() if ids[place] not in brought}
+        index = self._candidates.index if isinstance(self._candidates, IndexedCandidates) else ""
+        place = Place(self.scores.model or "", self._task.tenant, index)
+        return self._shared.trust.warnings(place, self._task.query, self.pool, own)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:

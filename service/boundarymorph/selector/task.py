@@ -34,6 +34,7 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.memories import Recalled
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
+from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.trips import Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason
@@ -45,7 +46,8 @@ from boundarymorph.telemetry import metrics, timing, tracing
 from boundarymorph.text import counted
 
 ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
-ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en")  # what the names of the embedded models begin with
+# what the names of models that read English alone begin with
+ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en", *rerankers.ENGLISH)
 SHOWN = 20  # documents in a span
 CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]

@@ -190,6 +190,15 @@ class PriceSettings(BaseModel, extra="forbid", frozen=True):
     thousand_tokens: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="price of a thousand tokens, which are estimated from characters"
     )
+    ceiling: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="most that the scores of a query may cost"
+    )
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        if self.ceiling is not None and not (self.request or self.hundred_documents or self.thousand_tokens):
+            raise ValueError("ceiling needs a price, or nothing would ever count against it")
+        return self
 
 
 class ScorerSettings(ModelSettings):
@@ -198,9 +207,13 @@ class ScorerSettings(ModelSettings):
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
 
     url: Urls = Field(
-        (), description="http://, tei://, vllm://, infinity://, llamacpp://, cohere://, jina:// or openai:// servers"
+        (),
+        description="http://, tei://, vllm://, infinity://, llamacpp://, cohere://, jina://, systemone://, "
+        "decisions:// or openai:// servers",
     )
-    model: str | None = Field(None, description="Hugging Face name or folder; the embedded cross-encoder if unset")
+    model: str | None = Field(
+        None, description="Hugging Face name, short name or folder; the embedded cross-encoder if unset"
+    )
     max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
     prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")
     self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")

@@ -193,6 +193,12 @@ scorer_units = Counter(
     "boundarymorph_scorer_billed_units_total", "Started hundreds of documents, of a scorer that bills by them."
 )
 scorer_cost = Counter("boundarymorph_scorer_cost_total", "Cost of a scorer, in the currency of its prices.")
+scorer_doubts = Counter(
+    "boundarymorph_scorer_doubts_total",
+    "Selections on an index on which the scorer seems not to work: its scores are constant, saturated, or contrary to "
+    "similarity and words.",
+    ["doubt"],
+)
 judge_answers = Counter(
     "boundarymorph_judge_answers_total", "Answers of a language model that grades, by outcome.", ["outcome"]
 )

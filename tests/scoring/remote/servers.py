@@ -84,6 +84,7 @@ class Wire:
     score_path: str
     description_path: str | None = None
     description: Any = None
+    models: tuple[str, ...] = (MODEL,)
 
     def texts(self, body: dict[str, Any]) -> list[str]:
         return list(body["texts"])
@@ -140,8 +141,6 @@ class Tei(Wire):
 
 class _Results(Wire):
     """The wires whose answer is an object with `results`."""
-
-    models: tuple[str, ...] = (MODEL,)
 
     def texts(self, body: dict[str, Any]) -> list[str]:
         return list(body["documents"])
@@ -217,6 +216,45 @@ class Jina(_Results):
         return super().reply(body)
 
 
+class ListwiseJina(Jina):
+    """jina-reranker-v3: its scores are cosines, and one of its requests is one pass."""
+
+    most, models = 64, ("jina-reranker-v3",)
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        reply = super().reply(body)
+        for result in reply.body.get("results", ()):
+            result["relevance_score"] = 2 * result["relevance_score"] - 1
+        return reply
+
+
+class SystemOne(Wire):
+    """A decision model: a query as the state, and a question with each document."""
+
+    scheme, most, score_path = "systemone+http", 30, "/v1/systemone"
+
+    def texts(self, body: dict[str, Any]) -> list[str]:
+        return [question["instructions"].partition("\n\n")[2] for question in body["questions"].values()]
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert body.keys() == {"model", "state", "questions"}
+        assert all(question.keys() == {"type", "instructions"} for question in body["questions"].values())
+        assert {question["type"] for question in body["questions"].values()} == {"noul"}
+        if len(orjson.dumps(body)) > 65_536 or len(body["questions"]) > self.most:
+            return Reply({"error": {"message": "too many questions"}}, 422)
+        query, texts = body["state"]["query"], self.texts(body)
+        scores = {name: score_of(query, text) for name, text in zip(body["questions"], texts, strict=True)}
+        in_some_order = {
+            name: {"type": "noul", "noul": scores[name]} for name in sorted(scores, key=scores.__getitem__)
+        }
+        usage = {"input_tokens": len(orjson.dumps(body)) // 4, "output_tokens": 0}
+        return Reply({"model": f"{body['model']}.0", "answers": in_some_order, "usage": usage})
+
+
+class Decisions(SystemOne):
+    scheme, score_path = "decisions+http", "/v1/decisions"
+
+
 class Server:
     """A wire behind a port of this machine.
 
@@ -240,7 +278,7 @@ class Server:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def endpoint(self, *, prefix: str = "", model: str | None = None, activation: str = "") -> Endpoint:
-        wanted = MODEL if model is None and self.wire.description_path is None else model
+        wanted = self.wire.models[0] if model is None and self.wire.description_path is None else model
         options = ([f"model={wanted}"] if wanted else []) + ([f"activation={activation}"] if activation else [])
         query = "?" + "&".join(options) if options else ""
         return parse(f"{self.wire.scheme}://127.0.0.1:{self.port}{prefix}{query}")

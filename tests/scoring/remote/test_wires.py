@@ -14,10 +14,14 @@ from tests.scoring.remote.servers import (
     MODEL,
     Behaviour,
     Cohere,
+    Decisions,
     Infinity,
     Jina,
+    ListwiseJina,
     LlamaCpp,
     Ours,
+    Server,
+    SystemOne,
     Tei,
     Vllm,
     Wire,
@@ -275,6 +279,83 @@ class TestLogits(ScorerContract):
         scores = await scorer.score(QUERY, TEXTS)
         np.testing.assert_allclose(scores.values, [score_of(QUERY, text) for text in TEXTS], rtol=1e-12)
         assert "/sigmoid" in scorer.name, "they are not known by the name of a server whose results are scores"
+
+
+class TestDecisionModels(ScorerContract):
+    @pytest.fixture(params=[SystemOne, Decisions])
+    async def server(self, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+        async with running(request.param()) as [server]:
+            yield server
+
+    @pytest.fixture
+    async def scorer(self, server: Server) -> AsyncIterator[RemoteScorer]:
+        scorer = RemoteScorer([server.endpoint()])
+        yield scorer
+        await scorer.close()
+
+    async def test_a_request_is_a_state_and_a_question_for_each_text(
+        self, server: Server, scorer: RemoteScorer
+    ) -> None:
+        texts = [f"text {index}" for index in range(30)]
+        scores = await scorer.score(QUERY, texts, instruction="the year counts")
+        [asked] = server.asked
+        assert asked["model"] == MODEL
+        assert asked["state"] == {"query": QUERY, "what counts as an answer": "the year counts"}
+        assert [question["type"] for question in asked["questions"].values()] == ["noul"] * 30
+        np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
+        await scorer.score(QUERY, [*texts, "one more"])
+        assert server.batches[1:] == [15, 16]
+
+    async def test_long_texts_are_cut_and_requests_are_kept_small(self, server: Server, scorer: RemoteScorer) -> None:
+        scores = await scorer.score(QUERY, ["é" * 8_001, "é" * 8_000, *["e" * 8_000] * 8])
+        assert scores.truncated == 1
+        assert scores.values[0] == scores.values[1]
+        assert len(server.asked) > 1
+
+    @pytest.mark.parametrize(
+        ("behaviour", "message"),
+        [
+            (answer({"answers": {}}), "there is missing where an object should be"),
+            (answer({"model": "m"}), "there is missing"),
+            (answer({"answers": {"0": {"type": "noul", "noul": None}}}), "score of text 0 is missing, not a number"),
+            (answer({"answers": {"0": {"type": "noul", "noul": True}}}), "not a number"),
+            (answer({"answers": {"0": {"type": "noul", "noul": 1.5}}}), "answers with probabilities"),
+            (answer({"answers": [{"name": "0", "probability": 0.5}]}), "where an object should be"),
+        ],
+    )
+    async def test_an_answer_that_is_no_probability_is_refused(
+        self, server: Server, scorer: RemoteScorer, behaviour: Behaviour, message: str
+    ) -> None:
+        server.behaviour = behaviour
+        with pytest.raises(ScorerFailed, match=message):
+            await scorer.score(QUERY, ["a text"])
+
+
+class TestCosines(ScorerContract):
+    @pytest.fixture
+    async def scorer(self) -> AsyncIterator[RemoteScorer]:
+        async with running(ListwiseJina()) as [server]:
+            scorer = RemoteScorer([server.endpoint()])
+            yield scorer
+            await scorer.close()
+
+    async def test_become_relevances(self, scorer: RemoteScorer) -> None:
+        scores = await scorer.score(QUERY, TEXTS)
+        np.testing.assert_allclose(scores.values, [score_of(QUERY, text) for text in TEXTS], rtol=1e-12)
+
+    async def test_of_any_server_if_its_url_says_so(self) -> None:
+        async with running(Jina()) as [server]:
+            server.behaviour = edited(_with_score(-0.5))
+            scorer = RemoteScorer([server.endpoint(activation="cosine")])
+            np.testing.assert_array_equal((await scorer.score(QUERY, TEXTS[:2])).values, [0.25, 0.25])
+            assert "/cosine" in scorer.name
+            server.behaviour = edited(_with_score(1.1))
+            with pytest.raises(ScorerFailed, match="leave activation=cosine off"):
+                await scorer.score(QUERY, TEXTS[:2])
+            server.behaviour = edited(_with_score("high"))
+            with pytest.raises(ScorerFailed, match="not a number"):
+                await scorer.score(QUERY, TEXTS[:2])
+            await scorer.close()
 
 
 @pytest.mark.parametrize("logit", [7.7, -11.0, 1.01, -0.01])

@@ -15,6 +15,15 @@ SYSTEM = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
+MXBAI_BEFORE = (
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\n"
+)
+MXBAI_AFTER = (
+    "You are a search relevance expert who evaluates how well documents match search queries. For each "
+    "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+    "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
+)
 WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
 
 
@@ -58,6 +67,21 @@ def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float
     logits, tokenizer = _next_tokens(folder, prompts)
     scores: NDArray[np.float64] = torch.sigmoid(logits[:, tokenizer.convert_tokens_to_ids("Yes")] / 5).numpy()
     return scores
+
+
+def weighed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    """(n,) probabilities of 1 against 0, asked as mxbai-rerank-v2 is: query, document and task are tokenized apart."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    answers = tokenizer.convert_tokens_to_ids(["0", "1"])
+    scores = []
+    with torch.no_grad():
+        for text in texts:
+            parts = [MXBAI_BEFORE, f"query: {query}", "\n", f"document: {text}", "\n", MXBAI_AFTER]
+            ids = [number for part in parts for number in tokenizer(part, add_special_tokens=False)["input_ids"]]
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1].double()
+            scores.append(float(torch.softmax(logits[answers], 0)[1]))
+    return np.array(scores)
 
 
 def _asked(query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> list[str]:

@@ -74,7 +74,8 @@ class TestScores:
 
     @pytest.mark.parametrize("name", GENERATORS)
     def test_a_causal_model_is_the_one_of_transformers(self, folder: Folder, name: str) -> None:
-        ask = reference.affirmed if "zerank" in name else reference.judged
+        family = name.partition("-")[0]
+        ask = {"zerank": reference.affirmed, "mxbai": reference.weighed}.get(family, reference.judged)
         encoder = load(folder(name))
         for query in (QUERY, ""):
             expected = ask(folder(name), query, TEXTS)
@@ -284,8 +285,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"prompt": "llama"}, "qwen3, zerank, chat"),
-            ({"prompt": "chat"}, "qwen3, zerank, chat"),
+            ({"prompt": "llama"}, "qwen3, zerank, mxbai, chat"),
+            ({"prompt": "chat"}, "qwen3, zerank, mxbai, chat"),
             ({"instruction": "Find timetables"}, "takes no instruction"),
         ],
     )
@@ -303,7 +304,7 @@ class TestSettings:
             load(folder("zerank-tiny"), instruction="Find timetables")
 
     def test_a_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, chat"):
+        with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, mxbai, chat"):
             load(tiny.qwen3(tmp_path / "chatty"))
         assert load(tmp_path / "chatty", prompt="zerank").name
 

@@ -136,6 +136,7 @@ GENERATORS: dict[str, Callable[[Path], Path]] = {
     "Qwen3-Reranker-untied": qwen3_untied,
     "Qwen3-Reranker-windowed": qwen2,
     "zerank-tiny": qwen3,
+    "mxbai-rerank-base-v2-tiny": qwen2,
 }
 
 

@@ -34,8 +34,9 @@ from boundarymorph.remote.wire import (
     word,
 )
 
-Activation = Literal["sigmoid", "none"]
+Activation = Literal["sigmoid", "cosine", "none"]
 TOLERANCE = 1e-6  # how far a score may be outside [0, 1], for the rounding of a server
+QUESTION = "Does this passage answer the query, or a part of it?"  # asked of decision models, before the passage
 DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
 
 
@@ -82,8 +83,8 @@ class RerankServer(Dialect):
     texts, results, score: the fields of a request's texts, of the list of results (None if the answer is that list) and
     of a score; named, counted, instructed: whether requests have `model`, `top_n` and an instruction; options: further
     fields of each; characters: most of a text, as the server rejects longer ones that no model reads to the end.
-    advice: how to make such a server give relevances. activation: what the operator says of its results; without it
-    they must be in [0, 1].
+    advice: how to make such a server give relevances. activation: what the operator says of its results, or what is
+    known of the model; without it they must be in [0, 1].
     """
 
     texts, score = "documents", "relevance_score"
@@ -95,7 +96,7 @@ class RerankServer(Dialect):
     activation: Activation | None = None
 
     def activated(self, activation: Activation) -> Self:
-        """Return this dialect for a server whose results are logits, or are not."""
+        """Return this dialect for a server whose results are logits or cosines, or neither."""
         activated = copy(self)
         activated.activation = activation
         return activated
@@ -119,7 +120,10 @@ class RerankServer(Dialect):
         scores = ((result.get("index"), result.get(self.score)) for result in map(mapping, answer))
         if self.activation == "sigmoid":
             return Answer(sigmoid(_numbers(scores, count)))
-        hint = f"{self.advice}, or add ?activation=sigmoid to its URL if its scores are logits"
+        if self.activation == "cosine":
+            scores = ((index, _of_cosine(score)) for index, score in scores)
+            return Answer(_ordered(scores, count, "leave activation=cosine off its URL"))
+        hint = f"{self.advice}, or add ?activation=sigmoid or cosine to its URL if its scores are logits or cosines"
         return Answer(_ordered(scores, count, hint if self.activation is None else self.advice))
 
 
@@ -175,7 +179,17 @@ class Jina(RerankServer):
     name, path, most_texts, counted = "jina", "/v1/rerank", 1000, True
     home: str | None = "https://api.jina.ai"
     options: Mapping[str, object] = {"return_documents": False}
-    advice = "choose a model whose scores are relevances, not cosines"
+    advice = "choose a model whose scores are relevances"
+
+
+class ListwiseJina(Jina):
+    """jina-reranker-v3 and v3.5 at Jina's API or a compatible one: up to 64 documents in one pass, and a score is the
+    cosine of a document's vector and that of the query (https://jina.ai/models/jina-reranker-v3, read in November
+    2026). The documents of a pass see each other, so that a score depends a little on what it is asked with."""
+
+    family = "jina-reranker-v3"
+    most_texts, in_one_pass = 64, True
+    activation: Activation | None = "cosine"
 
 
 class LlamaCpp(Jina):
@@ -189,13 +203,65 @@ class LlamaCpp(Jina):
         return vllm_description(body, model, self.most_texts)
 
 
+class SystemOne(Dialect):
+    """A decision model, which answers questions about a state, each with the calibrated probability of a yes.
+
+    The request form is TypeSafe's System One API (https://docs.typesafe.ai/api), which llama.cpp, Ollama, Upstage and
+    Fireworks have at the same path (read in November 2026): `state`, a map of `questions` of the type `noul`, and a map
+    of `answers` in return. The state is the query, and each document is a question of its own, so that the score of
+    one does not depend on the others. Ollama takes 64 questions and 64 KiB.
+    """
+
+    name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
+    most_texts, most_bytes, in_one_pass = 30, 60_000, True
+    characters = 8_000  # of a document
+
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        state = {"query": context.query}
+        if context.instruction is not None:
+            state["what counts as an answer"] = context.instruction
+        questions = {
+            str(place): {"type": "noul", "instructions": f"{QUESTION}\n\n{text[: self.characters]}"}
+            for place, text in enumerate(texts)
+        }
+        cut = sum(len(text) > self.characters for text in texts)
+        return Request(self.path, {"model": model, "state": state, "questions": questions}, cut)
+
+    def read(self, body: bytes, count: int) -> Answer:
+        answer = mapping(parsed(body))
+        answers = mapping(answer.get("answers"))
+        asked = ((place, mapping(answers.get(str(place))).get("noul")) for place in range(count))
+        return Answer(_ordered(asked, count, "a decision model answers with probabilities"))
+
+
+class Decisions(SystemOne):
+    """The same form at Perplexity (https://docs.perplexity.ai/docs/decisions) and others, by another path. OpenAI's
+    route of this name takes other fields."""
+
+    name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
+
+
 BOUNDARYMORPH: Dialect = BoundaryMorph()
-SERVERS = (TextEmbeddingsInference(), VLLM(), Infinity(), LlamaCpp(), Cohere(), Jina())
+SERVERS: tuple[Dialect, ...] = (
+    TextEmbeddingsInference(),
+    VLLM(),
+    Infinity(),
+    LlamaCpp(),
+    Cohere(),
+    Jina(),
+    SystemOne(),
+    Decisions(),
+)
 FOREIGN: dict[str, Dialect] = {server.name: server for server in SERVERS}
 
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
+
+
+def _of_cosine(score: object) -> object:
+    """Return the relevance of a cosine; what is none is left for `_numbers` to refuse."""
+    return (1.0 + score) / 2.0 if isinstance(score, int | float) and not isinstance(score, bool) else score
 
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from boundarymorph.inference.tokenization import encode_heads, encode_pairs, pla
 from boundarymorph.scoring.scorer import Pair
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
+_APART = "\0"
 _LEAST_ROOM = 4
 ReadJson = Callable[[str], Any]
 _FIELDS = {"system": "{instruction}", "query": "{query}", "document": "{document}"}
@@ -26,9 +27,9 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 class Template:
     """The prompt of a chat model, and which of its answers are weighed.
 
-    text: with the fields {instruction}, {query} and {document}; yes, no: next tokens for and against, by text or id,
-    without `no` if `yes` is judged alone; temperature: divides the logit; instruction: the default, if the operator
-    gives none.
+    text: with the fields {instruction}, {query} and {document}; a NUL stands where the model was trained on parts that
+    were tokenized each for itself. yes, no: next tokens for and against, by text or id, without `no` if `yes` is judged
+    alone; temperature: divides the logit; instruction: the default, if the operator gives none.
     """
 
     name: str
@@ -61,17 +62,25 @@ ZERANK = Template(
     yes="Yes",
     temperature=5.0,
 )
-TEMPLATES: Mapping[str, Template] = {template.name: template for template in (QWEN3, ZERANK)}
+MXBAI = Template(
+    name="mxbai",
+    text=(
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n\0query: {query}\0\n\0document: {document}\0\n\0You are a search relevance expert who "
+        "evaluates how well documents match search queries. For each query-document pair, carefully analyze the "
+        "semantic relationship between them, then provide your binary relevance judgment (0 for not relevant, 1 for "
+        "relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
+    ),
+    yes="1",
+    no="0",
+)
+TEMPLATES: Mapping[str, Template] = {template.name: template for template in (QWEN3, ZERANK, MXBAI)}
+_FAMILIES = {"zerank": ZERANK, "qwen3-reranker": QWEN3, "mxbai-rerank-base-v2": MXBAI, "mxbai-rerank-large-v2": MXBAI}
 
 
 def template_of_name(name: str) -> Template | None:
     """Return the template of a well-known family if a model's name or path implies one."""
-    lowered = name.lower()
-    if "zerank" in lowered:
-        return ZERANK
-    if "qwen3-reranker" in lowered:
-        return QWEN3
-    return None
+    return next((template for family, template in _FAMILIES.items() if family in name.lower()), None)
 
 
 class Prompt(Protocol):
@@ -209,7 +218,8 @@ class ChatPrompt:
         """Check with ordinary texts that our tokens equal those of the model's own tokenizer for the whole prompt."""
         values = {"instruction": "Find it.", "query": "What is asked for?", "document": "It is 1 answer.\n\nNo more."}
         parts = [*self._before, self._lead + "{document}", *self._after]
-        whole = tokenizer.encode(_fill(self.template.text, values), add_special_tokens=False).ids
+        alone = _fill(self.template.text, values).split(_APART)
+        whole = [number for part in alone for number in tokenizer.encode(part, add_special_tokens=False).ids]
         if self._filled(parts, values) != whole:
             raise InvalidConfiguration(f"the {self.template.name} prompt does not suit the tokenizer of this model")
 
@@ -221,16 +231,15 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str], str, list[int | str]]:
     """Split the template: before the document's run of text, that run up to the document, and after the document.
 
-    A run contains no special tokens, so that encoding it separately gives the same tokens as in the whole.
+    A run contains no special tokens, so that encoding it separately gives the same tokens as in the whole, or as the
+    template says of its parts.
     """
     for field in ("query", "document"):
         if template.text.count(f"{{{field}}}") != 1:
             raise InvalidConfiguration(f"the {template.name} prompt must have one place for the {field}")
-    pieces = [template.text]
-    if fixed:
-        longest_first = sorted(fixed, key=len, reverse=True)
-        pieces = re.split(f"({'|'.join(map(re.escape, longest_first))})", template.text)
-    parts = [fixed.get(piece, piece) for piece in pieces if piece]
+    borders = "|".join(map(re.escape, [*sorted(fixed, key=len, reverse=True), _APART]))
+    pieces = re.split(f"({borders})", template.text)
+    parts = [fixed.get(piece, piece) for piece in pieces if piece not in ("", _APART)]
     position = next(i for i, part in enumerate(parts) if isinstance(part, str) and "{document}" in part)
     lead, _, rest = str(parts[position]).partition("{document}")
     after = [rest, *parts[position + 1 :]]

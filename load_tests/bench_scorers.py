@@ -1,0 +1,142 @@
+"""`make bench NAME=scorers`: trips, time and money of a request by kind of scorer, beside reranking the first hundred.
+
+Stand-ins answer on sockets of this machine after a time that is a part for each request and one for each document; none
+of them is a model. Trips and the wait for the scorer are measured, also of the whole request; what it costs is computed
+from the prices below, at four characters a token. The same 1,000 documents come with each request, without vectors.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+
+from boundarymorph.scoring.build import build_scorer, trips_to
+from boundarymorph.selector.selector import Selector
+from boundarymorph.server.composition import AllInOne
+from boundarymorph.settings import Settings
+from load_tests import report
+from load_tests.workload import passages, queries_of
+from tests.api.service import answer, fake_service, serving
+from tests.scoring.judge.scripted import Chat
+from tests.scoring.remote.servers import Behaviour, Cohere, Jina, ListwiseJina, Reply, SystemOne, Tei, Wire, running
+
+FIRST = 100  # documents that plain reranking scores
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of scorer. seconds: of a request, and of each document in it; settings: with its prices in US dollars."""
+
+    name: str
+    wire: Callable[[], Wire]
+    seconds: tuple[float, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+# Prices as published: Cohere's Rerank 4 Fast (June 2026), Jina and TypeSafe (October 2026), gpt-4.1-mini (2025).
+KINDS = (
+    Kind("own GPU", lambda: Tei(most=128), (0.005, 0.0005)),
+    Kind("per search", Cohere, (0.104, 0.00075), {"price": {"hundred_documents": 0.002}}),
+    Kind("per token", Jina, (0.15, 0.001), {"price": {"thousand_tokens": 0.00005}}),
+    Kind("listwise", ListwiseJina, (0.2, 0.003), {"price": {"thousand_tokens": 0.00005}}),
+    Kind("decision model", SystemOne, (0.15, 0.002), {"price": {"thousand_tokens": 0.000042}}),
+    Kind(
+        "language model",
+        Chat,
+        (0.6, 0.0),
+        {"connections": 16, "judge": {"grades": "logprobs", "input_price": 0.4, "output_price": 1.6}},
+    ),
+)
+
+
+def taking(fixed: float, each: float) -> Behaviour:
+    """Return what answers after the time of a request and its documents."""
+
+    async def behaviour(reply: Reply) -> Reply:
+        results = (
+            reply.body if isinstance(reply.body, list) else reply.body.get("results", reply.body.get("answers", ()))
+        )
+        await asyncio.sleep(fixed + each * len(results))
+        return reply
+
+    return behaviour
+
+
+async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path) -> list[dict[str, Any]]:
+    """Return rows of plain reranking and of selections: means over the requests."""
+    wire = kind.wire()
+    async with running(wire) as [server]:
+        server.behaviour = taking(*kind.seconds)
+        named = f"?model={wire.models[0]}" if wire.description_path is None else ""
+        scorer_settings = {"url": f"{wire.scheme}://127.0.0.1:{server.port}{named}", **kind.settings}
+        settings = Settings.model_validate(
+            {"data_directory": folder, "scorer": scorer_settings, "cache": {"enabled": False}}
+        )
+
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+            parts, scorer = fake_service(settings), build_scorer(settings)
+            selector = Selector(parts.retriever, scorer, trips=trips_to(settings.scorer, scorer))
+            return replace(parts, scorer=scorer, selector=selector)
+
+        texts = passages(1_000)
+        pool = [{"id": str(place), "text": text} for place, text in enumerate(texts)]
+        requested: dict[str, dict[str, Any]] = {
+            f"first {FIRST}": {"pool": pool[:FIRST], "budget": FIRST, "k": k, "rounds": 1, "spend": "order"},
+            f"{budget} chosen": {"pool": pool, "budget": budget, "k": k},
+            f"{budget}, one round": {"pool": pool, "budget": budget, "k": k, "rounds": 1},
+        }
+        async with serving(settings, build) as client:
+            return [await _row(client, kind, what, body, texts, requests) for what, body in requested.items()]
+
+
+async def _row(
+    client: httpx.AsyncClient, kind: Kind, what: str, body: dict[str, Any], texts: list[str], requests: int
+) -> dict[str, Any]:
+    queries, usages, seconds = queries_of(texts), list[dict[str, Any]](), list[float]()
+    waits = list[float]()
+    for _ in range(requests):
+        request = {"query": next(queries), "ranked": True, **body}
+        begin = time.perf_counter()
+        found = answer(await client.post("/select", json=request))
+        seconds.append(time.perf_counter() - begin)
+        usages.append(found["usage"])
+        waits.append(found["timings_ms"]["score"] / 1_000)
+
+    def mean(of: Callable[[dict[str, Any]], float | None]) -> float:
+        return sum(of(usage) or 0.0 for usage in usages) / requests
+
+    cost = mean(lambda usage: (usage["language_model"] or usage)["cost"])
+    return {
+        "scorer": kind.name,
+        "scored": what,
+        "calls": mean(lambda usage: usage["cross_encoder_calls"]),
+        "trips": mean(lambda usage: usage["trips"]),
+        **report.percentiles(waits, shares=(50,), of="wait_p{}_ms"),
+        **report.percentiles(seconds, shares=(50,)),
+        "dollars_of_1000": 1_000 * cost,
+    }
+
+
+def main() -> None:
+    """Measure all kinds, and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--budget", type=int, default=25)
+    parser.add_argument("--k", type=int, default=50)
+    parser.add_argument("--requests", type=int, default=12, help="of each row, one after another")
+    given = parser.parse_args()
+    rows = report.Rows("scorers")
+    for kind in KINDS:
+        with TemporaryDirectory() as folder:
+            for row in asyncio.run(measure(kind, given.budget, given.k, given.requests, Path(folder))):
+                rows.append(row)
+    rows.write({"requests": given.requests})
+
+
+if __name__ == "__main__":
+    report.run(main)

@@ -1,0 +1,131 @@
+"""The rerankers with a short name: each opened from the hub's cache, with tiny random weights of its architecture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.errors import ModelUnavailable
+from boundarymorph.scoring.build import build_local_scorer
+from boundarymorph.scoring.rerankers import ENGLISH, RERANKERS, repository_of
+from boundarymorph.settings import Settings
+from tests.scoring.transformer import reference, tiny
+from tests.scoring.transformer.tiny import QUERY
+from tests.system.service import service
+
+Reference = Callable[[Path, str, Sequence[str]], NDArray[np.float64]]
+MAIN, OTHER = "a" * 40, "b" * 40  # commits
+TEXTS = [text for text in tiny.TEXTS if text and len(text) < 120]  # which no tokenizer cuts
+WEIGHTS: dict[str, tuple[Callable[..., Path], Reference]] = {
+    "bge-reranker-v2-m3": (tiny.xlm_roberta, reference.classified),
+    "gte-reranker-modernbert-base": (tiny.modernbert, reference.classified),
+    "qwen3-reranker-0.6b": (tiny.qwen3, reference.judged),
+    "mxbai-rerank-base-v2": (tiny.qwen2, reference.weighed),
+}
+PAGE = Path(__file__).parents[2] / "docs/models.md"
+
+
+def snapshot(hub: Path, name: str, commit: str = MAIN) -> Path:
+    return hub / f"models--{RERANKERS[name].repository.replace('/', '--')}" / "snapshots" / commit
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of the hub that has the main branch of each, and another commit of one."""
+    hub = tmp_path_factory.mktemp("hub")
+    for name, (make, _) in WEIGHTS.items():
+        make(snapshot(hub, name))
+        branch = snapshot(hub, name).parents[1] / "refs/main"
+        branch.parent.mkdir()
+        branch.write_text(MAIN)
+    tiny.qwen3_untied(snapshot(hub, "qwen3-reranker-0.6b", OTHER))
+    return hub
+
+
+@pytest.fixture
+def offline(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+async def scored(**chosen: Any) -> tuple[str, NDArray[np.float64]]:
+    """The name of a scorer with these settings, and its scores."""
+    settings = Settings.model_validate({"scorer": {"device": "cpu", "precision": "fp32", **chosen}, "threads": 1})
+    scorer = build_local_scorer(settings)
+    try:
+        return scorer.name, (await scorer.score(QUERY, TEXTS)).values
+    finally:
+        await scorer.close()
+
+
+def test_there_are_weights_for_each() -> None:
+    assert WEIGHTS.keys() == RERANKERS.keys()
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("name", RERANKERS)
+async def test_a_short_name_is_the_model_as_it_was_trained(hub: Path, name: str) -> None:
+    full, found = await scored(model=name)
+    expected = WEIGHTS[name][1](snapshot(hub, name), QUERY, TEXTS)
+    assert np.ptp(expected) > 0.01
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert full.startswith(f"{RERANKERS[name].repository}@{MAIN[:12]}/")
+    assert (await scored(model=RERANKERS[name].repository))[0] == full
+
+
+@pytest.mark.usefixtures("offline")
+async def test_a_commit_of_it(hub: Path) -> None:
+    full, found = await scored(model="Qwen3-Reranker-0.6B", revision=OTHER)
+    assert f"@{OTHER[:12]}/" in full
+    expected = reference.judged(snapshot(hub, "qwen3-reranker-0.6b", OTHER), QUERY, TEXTS)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert np.abs(found - (await scored(model="qwen3-reranker-0.6b"))[1]).max() > 1e-3
+
+
+@pytest.mark.usefixtures("offline")
+async def test_what_is_not_there_says_what_to_do() -> None:
+    with pytest.raises(ModelUnavailable, match=r"of no-one/nothing cannot be opened(?s:.*)can be downloaded"):
+        await scored(model="no-one/nothing")
+
+
+def test_a_folder_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "bge-reranker-v2-m3"
+    assert repository_of(name) == "BAAI/bge-reranker-v2-m3"
+    (tmp_path / name).mkdir()
+    assert repository_of(name) == name
+    assert repository_of("someone/else") == "someone/else"
+
+
+def test_those_that_read_english_alone() -> None:
+    assert ENGLISH == ("Alibaba-NLP/gte-reranker-modernbert-base",)
+
+
+def test_the_page_has_the_same_table() -> None:
+    rows = re.findall(
+        r"^\| `([\w.-]+)` \| \[([\w./-]+)\]\(\S+\) \| (\d+) M \| ([\d,]+) \| (\S+) \| (\S+) \|", PAGE.read_text(), re.M
+    )
+    told = {
+        name: (repository, int(size), int(tokens.replace(",", "")), languages, licence)
+        for name, repository, size, tokens, languages, licence in rows
+    }
+    assert told == {name: tuple(known) for name, known in RERANKERS.items()}
+
+
+@pytest.mark.slow
+def test_the_command(hub: Path, tmp_path: Path) -> None:
+    """`serve --scorer NAME`, from the command to the answer."""
+    environment = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with service(tmp_path, "--scorer", "bge-reranker-v2-m3", environment=environment, through=["env"]) as running:
+        pool = [{"id": str(place), "text": text} for place, text in enumerate(TEXTS)]
+        answer = running.select(query=QUERY, pool=pool, budget=len(TEXTS), k=len(TEXTS), relevance="scorer")
+    found = {document["id"]: document["relevance"] for document in answer["documents"]}
+    expected = reference.classified(snapshot(hub, "bge-reranker-v2-m3"), QUERY, TEXTS)
+    np.testing.assert_allclose([found[str(place)] for place in range(len(TEXTS))], expected, rtol=0, atol=1e-5)
