@@ -74,10 +74,8 @@ def check(
 
 
 @pytest.mark.parametrize("spend", ["order", "set"])
-@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 1_000])
-@pytest.mark.parametrize(
-    ("budget", "k"), [(0, 5), (7, 5), (7, 39), (60, 5), (7, 40), (0, 60), (7, 60), (40, 60), (39, 1)]
-)
+@pytest.mark.parametrize("rounds", [1, 3, 1_000])
+@pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 39), (60, 5), (7, 40), (0, 60), (40, 60), (39, 1)])
 async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, rounds: int, spend: str) -> None:
     body = await select(client, index="texts", budget=budget, k=k, rounds=rounds, spend=spend)
     check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, rounds, spend)
