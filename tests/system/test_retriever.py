@@ -140,27 +140,7 @@ def test_a_retriever_is_no_selector(alone: Service) -> None:
     assert "swigfaiss" in maps and "libtorch" not in maps
 
 
-def test_kill_9_of_the_retriever(directory: Path) -> None:
-    """The gateway says so, and serves again when the retriever is back, with all it had acknowledged."""
-    port = free_port()
-    with (
-        retriever(directory / "killed", port=port) as first,
-        service(directory / "front", "--retriever-url", first.url) as front,
-    ):
-        front.client.put("/indexes/tales")
-        front.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
-        expected = select(front)
-        first.process.kill()
-        first.process.wait()
-        for method, path, body in (("POST", "/select", SELECT), ("GET", "/indexes", None)):
-            refused = front.client.request(method, path, json=body)
-            assert refused.status_code == 503
-            assert refused.json()["type"] == "urn:boundarymorph:problem:retriever-unavailable"
-        with retriever(directory / "killed", port=port):
-            assert select(front) == expected
-    assert "Traceback" not in front.log
-
-
+@pytest.mark.slow
 def test_kill_9_of_one_of_two_retrievers(directory: Path) -> None:
     """Over one directory. Nobody notices, and the one that comes back gets its share again."""
     ports = free_port(), free_port()
@@ -187,6 +167,7 @@ def test_kill_9_of_one_of_two_retrievers(directory: Path) -> None:
             assert select(front) == expected
 
 
+@pytest.mark.slow
 def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:
     port = free_port()
     with service(directory / "early", "--retriever-url", f"http://127.0.0.1:{port}", ready=False) as front:
@@ -198,6 +179,7 @@ def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:
             assert front.client.get("/indexes").json() == {"indexes": [], "unreadable": []}
 
 
+@pytest.mark.slow
 def test_a_gateway_in_front_of_something_else(directory: Path) -> None:
     with (
         scorer(directory / "else.log") as other,
@@ -207,6 +189,7 @@ def test_a_gateway_in_front_of_something_else(directory: Path) -> None:
         assert "is it a retriever" in front.log and "Traceback" not in front.log
 
 
+@pytest.mark.slow
 def test_sigterm_finishes_what_runs(directory: Path) -> None:
     with retriever(directory / "ended") as running:
         running.client.put("/indexes/tales")
