@@ -1,10 +1,9 @@
-"""The retriever in a separate process: a gateway in front of it gives the same answers, and survives its end."""
+"""The retriever in a separate process: a gateway in front of it gives the same answers."""
 
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,33 +137,6 @@ def test_a_retriever_is_no_selector(alone: Service) -> None:
     assert alone.client.post("/select", json=SELECT).status_code == 404
     maps = Path(f"/proc/{alone.process.pid}/maps").read_text()
     assert "swigfaiss" in maps and "libtorch" not in maps
-
-
-@pytest.mark.slow
-def test_kill_9_of_one_of_two_retrievers(directory: Path) -> None:
-    """Over one directory. Nobody notices, and the one that comes back gets its share again."""
-    ports = free_port(), free_port()
-    data = directory / "shared"
-    with (
-        retriever(data, port=ports[0]) as first,
-        retriever(data, port=ports[1]) as second,
-        service(directory / "both", "--retriever-url", first.url, "--retriever-url", second.url) as front,
-    ):
-        front.client.put("/indexes/tales")
-        front.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
-        expected = select(front)
-        with ThreadPoolExecutor(4) as threads:
-            asked = [threads.submit(select, front, reuse=False) for _ in range(20)]
-            first.process.kill()
-            first.process.wait()
-            assert all(answered.result() == expected for answered in asked)
-        assert front.client.get("/indexes/tales").is_success
-        with retriever(data, port=ports[0]) as again:
-            retrieved = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/retrieve"'
-            until(lambda: bool(select(front)) and again.metric(retrieved) > 0)
-            second.process.kill()
-            second.process.wait()
-            assert select(front) == expected
 
 
 @pytest.mark.slow
