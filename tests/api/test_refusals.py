@@ -115,7 +115,8 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("query_embedding.dtype", {"pool": TWO, "query_embedding": SQUARE | {"dtype": "f4"}}),
         ("pool.embeddings.dtype", pooled(SQUARE | {"dtype": "int8"})),
         *(("pool", {"pool": value}) for value in ("a", "all of them")),
-        *(("pool.documents", {"pool": value}) for value in ([], {})),
+        ("pool.documents", {"pool": []}),
+        ("pool.documents", {"pool": {}}),
         ("pool.documents.1", {"pool": ["a", 1]}),
         ("pool.documents.1", {"pool": {"documents": ["a", ["b"]]}}),
         ("pool.documents.1.texts", {"pool": [{"text": "a"}, {"text": "b", "texts": "c"}]}),
@@ -211,7 +212,7 @@ async def test_a_selection(client: httpx.AsyncClient, slug: str, said: str, fiel
 
 # As they are written, for what no client of JSON writes.
 NUMBERS = ("NaN", "Infinity", "1e999")
-BODIES = {
+BODIES: dict[str, list[str | bytes]] = {
     "invalid-embeddings": [
         *(f'{{"query": "q", "query_embedding": [1, 0], "pool": [{{"text": "a", "embedding": [{row}]}}]}}'
           for row in ("NaN, 1", "Infinity, 1", "1e999, 1", "1e300, 1e300", "1e39, 1", "0, 0", "1e-60, 0")),
@@ -248,8 +249,9 @@ INDEXES: dict[str, list[tuple[str, str, str, Any]]] = {
         *(("", "PUT", "/indexes/new", body) for body in (
             {"encoder": "another"}, {"encoder": "none", "dimension": 4}, {"encoder": "none", "kind": "ivf"},
             {"encoder": "none", "lexical": False}, {"kind": "words"}, {"encoder": "seeded", "dimension": 32},
-            {"dimension": 0}, {"dimensions": 4}, [],
+            {"dimension": 0}, {"dimensions": 4},
         )),
+        ("", "PUT", "/indexes/new", []),
         *(("use one of flat, ivf", "PUT", "/indexes/new", {"kind": kind}) for kind in ("hnsw", "sq8", "tree")),
         ("unit length", "PUT", "/indexes/new", {"metric": "inner_product"}),
         ("", "PUT", "/indexes/texts/description", {"description": "x" * 2_001}),
