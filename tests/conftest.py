@@ -24,16 +24,45 @@ os.environ["BOUNDARYMORPH_MEMORY__ENABLED"] = "false"  # most expect one answer 
 os.environ["BOUNDARYMORPH_RELEVANCE"] = "scorer"  # most know the best set by the scores that they serve
 # Packages and files that `make test` leaves to `make test-all`, beside the tests with the marker.
 SLOW = (
+    "cli/test_demo.py",
+    "clients/test_components.py",
+    "clients/test_filters.py",
+    "clients/test_haystack.py",
+    "clients/test_langchain.py",
+    "clients/test_llamaindex.py",
+    "deploy/test_ray.py",
     "faults",
     "fuzz",
     "load_tests",
+    "retrieval/test_encoders_transformer.py",
+    "scoring/judge/test_openai_sdk.py",
+    "system/test_belongings.py",
     "system/test_calibrate.py",
+    "system/test_exit.py",
     "system/test_index_metrics.py",
     "system/test_kill.py",
     "system/test_leavers.py",
+    "system/test_neighbours.py",
+    "system/test_scorer.py",
+    "system/test_soak_index.py",
+    "system/test_uploads.py",
+    "telemetry/test_workers.py",
     "web/test_browser.py",
 )
-LONGEST_FIRST = ("faults", "system", "telemetry", "fuzz", "web", "clients", "cli", "caching", "stateful")
+NOT_SLOW = "not slow"  # what `make test` asks for
+LONGEST_FIRST = (
+    "faults",
+    "fuzz",
+    "system",
+    "telemetry",
+    "scoring",
+    "agents",
+    "cli",
+    "clients",
+    "evaluation",
+    "api",
+    "retrieval",
+)
 
 
 @pytest.fixture
@@ -75,12 +104,22 @@ def _from(worker: int, workers: int) -> list[str]:
     return parts[first:] + parts[:first]
 
 
+def _is_slow(path: Path) -> bool:
+    here = path.relative_to(TESTS).as_posix()
+    return here in SLOW or here.partition("/")[0] in SLOW
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what is not wanted: each worker would, and the libraries of slow tests take long to import."""
+    wanted = config.option.markexpr != NOT_SLOW or not collection_path.is_relative_to(TESTS)
+    return None if wanted or not _is_slow(collection_path) else True
+
+
 @pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins, so that no worker ends late."""
     for item in items:
-        path = item.path.relative_to(TESTS)
-        if path.parts[0] in SLOW or path.as_posix() in SLOW:
+        if _is_slow(item.path):
             item.add_marker("slow")
     items.sort(key=_turn)
 

@@ -80,19 +80,6 @@ async def test_a_busy_caller_lets_others_pass() -> None:
     assert visitors.order == ["a1", "a2", "b1", "a3", "a4"]
 
 
-async def test_a_turn_is_not_given_to_one_that_is_just_leaving() -> None:
-    visitors = Visitors(Admission(running=1, waiting=9))
-    tasks = [visitors.send(name) for name in ("first", "leaving", "next")]
-    await settle()
-    visitors.done["first"].set()
-    tasks[1].cancel()
-    await settle()
-    assert visitors.order == ["first", "next"]
-    await visitors.leave("next")
-    await asyncio.gather(tasks[0], tasks[2])
-    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
-
-
 async def test_priority_orders_the_requests_of_one_caller() -> None:
     visitors = Visitors(Admission(running=1, waiting=9))
     for name, priority in (("now", 0), ("low", -1), ("same", 0), ("high", 5)):

@@ -178,6 +178,7 @@ class TestKeysAndLimits:
             assert not results[0].is_error
             assert results[-1].is_error and "Wait " in str(results[-1].content)
 
+    @pytest.mark.slow
     @pytest.mark.strangers
     async def test_nobody_at_the_url_is_said_at_once_and_in_answers(self, tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{free_port()}"
@@ -229,6 +230,7 @@ class TestKeysAndLimits:
             assert text.replace(" ", "") == LONG.replace(" ", "")
 
 
+@pytest.mark.slow
 async def test_stdio_without_a_service(tmp_path: Path) -> None:
     """`boundarymorph mcp` on the indexes of this machine."""
     documents = tmp_path / "docs.jsonl"

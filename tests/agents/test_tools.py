@@ -137,6 +137,7 @@ class TestCalls:
 
 
 class TestLoading:
+    @pytest.mark.slow
     def test_the_service_loads_the_sdk_when_it_is_asked_for(self) -> None:
         code = "import sys, boundarymorph.cli.main, boundarymorph.server.app as app; app.create_app(app.Settings())"
         found = "sys.exit(any(name.partition('.')[0] in ('mcp', 'mcp_types') for name in sys.modules))"

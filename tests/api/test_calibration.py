@@ -81,8 +81,6 @@ async def test_unknown_and_misnamed_ones(client: httpx.AsyncClient) -> None:
         await client.post("/select", json={**request, "calibration": "other"}), 404, "unknown-calibration"
     )
     assert "full, scale, texts" in refused
-    for name in ("../scale", "", True, 3):
-        problem(await client.post("/select", json={**request, "calibration": name}), 422, "invalid-input")
 
 
 async def test_rerank_routes_take_a_calibration_and_a_threshold(client: httpx.AsyncClient) -> None:

@@ -147,27 +147,6 @@ async def test_a_field_that_none_has(client: httpx.AsyncClient, source: dict[str
     assert "no candidate has the field 'pgae' in its metadata" in body["warnings"]
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"distinct": {"by": "a..b"}}, "distinct.by"),
-        ({"distinct": ""}, "distinct"),
-        ({"distinct": 3}, "distinct"),
-        ({"distinct": {"at_most": 0}}, "at_most"),
-        ({"distinct": {"k_counts": "pages"}}, "k_counts"),
-        ({"distinct": {"atmost": 1}}, "atmost"),
-        ({"diversity": 1.1}, "diversity"),
-        ({"diversity": -0.1}, "diversity"),
-        ({"diversity": 0.5, "max_tokens": 100}, "diversity"),
-        ({"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}, "k_counts"),
-    ],
-)
-async def test_an_invalid_grouping_is_refused(client: httpx.AsyncClient, given: dict[str, Any], named: str) -> None:
-    response = await client.post("/select", json={"query": QUERY, "pool": POOL, **given})
-    problem(response, 422, "invalid-input")
-    assert named in response.text
-
-
 async def test_no_more_than_k_may_have_in_all(tmp_path: Path) -> None:
     async with filled(Settings(data_directory=tmp_path, k=10, limits={"k": 20})) as client:
         for distinct, k, fits in (

@@ -17,7 +17,6 @@ from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import (
     answer,
-    block,
     client_of,
     fake_retrieval,
     fake_service,
@@ -118,21 +117,6 @@ async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClie
 
 
 class TestUnknownNames:
-    @pytest.mark.parametrize(
-        ("method", "path"),
-        [
-            ("POST", "/select"),
-            ("POST", "/indexes/texts/documents"),
-            ("GET", "/indexes"),
-            ("GET", "/indexes/texts/documents/d0"),
-            ("DELETE", "/indexes/texts"),
-        ],
-    )
-    async def test_of_the_query_are_refused(self, client: httpx.AsyncClient, method: str, path: str) -> None:
-        refused = await client.request(method, f"{path}?stirct=true")
-        assert "'stirct'" in problem(refused, 422, "invalid-input")
-        assert (await client.get("/indexes/texts")).is_success
-
     async def test_of_the_query_at_a_gateway_too(self, tmp_path: Path) -> None:
         retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
         async with on_socket(retriever) as behind:
@@ -174,51 +158,8 @@ class TestIds:
         removed = await client.request("DELETE", "/indexes/texts/documents", json={"ids": [7, "7", "d0"]})
         assert answer(removed)["deleted"] == 2
 
-    @pytest.mark.parametrize("id", [True, 1.5, 2**64, -(2**63) - 1, "", "x" * 513, [1]])
-    async def test_that_are_none(self, client: httpx.AsyncClient, id: object) -> None:
-        pool = [{"id": id, "text": "a"}]
-        assert "id" in problem(await client.post("/select", json=BODY | {"pool": pool}), 422, "invalid-input")
-
-    async def test_of_one_pool_are_unique_as_strings(self, client: httpx.AsyncClient) -> None:
-        pool = [{"id": 7, "text": "a"}, {"id": "7", "text": "b"}]
-        problem(await client.post("/select", json=BODY | {"pool": pool}), 422, "duplicate-ids")
-
-
-class TestBlocks:
-    async def test_of_another_dtype_say_so(self, client: httpx.AsyncClient) -> None:
-        given = block([[1.0, 2.0]], "float32")
-        del given["dtype"]
-        pool = {"documents": [{"text": "a"}], "embeddings": given}
-        refused = await client.post("/select", json=BODY | {"pool": pool, "query_embedding": [1, 0]})
-        assert "pool.embeddings.dtype" in problem(refused, 422, "invalid-embeddings")
-
-
-class TestMessages:
-    async def test_say_what_an_index_has_in_words(self, client: httpx.AsyncClient) -> None:
-        told = problem(await client.put("/indexes/own", json={"dimension": 3}), 409, "index-conflict")
-        assert "with its users' own vectors of 4 dimensions" in told and "None" not in told
-        told = problem(await client.put("/indexes/own"), 409, "index-conflict")
-        assert "with the encoder 'seeded" in told and "None" not in told
-        wrong = {"query": "q", "index": "own", "query_embedding": [1, 2]}
-        told = problem(await client.post("/select", json=wrong), 422, "invalid-embeddings")
-        assert told == "the index takes queries of 4 dimensions, not 2"
-
 
 class TestTypes:
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [("k", "5"), ("k", 5.0), ("k", True), ("hybrid", 0), ("priority", "1"), ("deadline_ms", "60"), ("query", 5)],
-    )
-    async def test_are_as_described(self, client: httpx.AsyncClient, field: str, value: object) -> None:
-        assert field in problem(await client.post("/select", json=BODY | {field: value}), 422, "invalid-input")
-
-    @pytest.mark.parametrize(
-        ("field", "value"), [("score", True), ("embedding", ["1"]), ("tokens", "9"), ("bm25", "1")]
-    )
-    async def test_of_documents_too(self, client: httpx.AsyncClient, field: str, value: object) -> None:
-        pool = [{"text": "a", field: value}]
-        assert field in problem(await client.post("/select", json=BODY | {"pool": pool}), 422, "invalid-input")
-
     async def test_a_whole_number_is_a_number(self, client: httpx.AsyncClient) -> None:
         pool = [{"text": text, "score": 1, "embedding": [1, 0]} for text in "ab"]
         answer(

@@ -123,6 +123,7 @@ async def test_odd_texts_are_texts(client: httpx.AsyncClient) -> None:
     assert body["usage"]["cross_encoder_calls"] == 4  # the others have nothing to read
 
 
+@pytest.mark.usefixtures("tiny_weights")
 async def test_the_data_directory_is_where_it_was_set(tmp_path: Path) -> None:
     async with serving(
         Settings(data_directory=tmp_path / "a" / "b", cache=CacheSettings(enabled=False)), composition.build

@@ -60,7 +60,7 @@ REQUEST = st.fixed_dictionaries(
 RECORD = st.fixed_dictionaries({"id": mostly(TEXT | NUMBERS), "text": mostly(TEXT)}, optional={"embedding": VECTOR})
 
 many = settings(
-    max_examples=times(80, 2_000),
+    max_examples=times(40, 2_000),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -152,22 +152,6 @@ async def test_the_answer_tells_the_source_of_the_vectors(client: httpx.AsyncCli
     assert body["vectors"] == "given"
 
 
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        ({"pool": [{"text": "a", "embedding": [1.0]}], "vectors": "lexical"}, "leave out the embeddings"),
-        ({"pool": [{"text": "a"}], "query_embedding": [1.0], "vectors": "lexical"}, "leave out the embeddings"),
-        ({"index": "texts", "vectors": "lexical"}, "of its own"),
-        ({"index": "texts", "ranked": True}, "of its own"),
-        ({"pool": [{"text": "a"}], "vectors": "dense"}, ""),
-    ],
-)
-async def test_contradictions(client: httpx.AsyncClient, more: dict[str, Any], reason: str) -> None:
-    response = await client.post("/select", json={"query": QUERY, **more})
-    problem(response, 422, "invalid-input")
-    assert reason in response.text
-
-
 async def test_vectors_that_are_not_ready_at_the_deadline(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ async def test_with_the_client_of_another_service(tmp_path: Path) -> None:
             assert found.boundarymorph["budget"] == 8
 
 
+@pytest.mark.slow
 async def test_the_example_that_readers_copy(tmp_path: Path) -> None:
     async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
         async with httpx.AsyncClient(base_url=url) as plain:

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.service import answer, problem
+from tests.api.service import answer
 from tests.scoring.fakes import score_of
 
 QUERIES = ["winter cabins", "summer beaches", "trains by night"]
@@ -96,37 +96,3 @@ async def test_rounds_are_streamed(client: httpx.AsyncClient) -> None:
     names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event")]
     assert names[-1] == "selection" and names.count("round") > 2
     assert '"query":2' in response.text  # of a call, beside those of the other queries
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"query": "one"},
-        {"min_relevance": 0.5},
-        {"max_tokens": 100, "k": None},
-        {"distinct": True},
-        {"diversity": 0.5},
-        {"budget": "auto"},
-        {"explain": "pool"},
-        {"query_embedding": [1.0, 0.0]},
-        {"queries": ["the same", "the same"]},
-        {"queries": []},
-        {"queries": [{"query": "x", "weight": 0}]},
-        {"queries": ["x" * 10_001]},
-    ],
-    ids=lambda more: next(iter(more)),
-)
-async def test_what_does_not_go_together_is_refused(client: httpx.AsyncClient, more: dict[str, Any]) -> None:
-    asked = {"queries": QUERIES, "pool": POOL, "budget": 5, "k": 5} | more
-    slug = "limit-exceeded" if "x" * 10_001 in more.get("queries", ()) else "invalid-input"
-    problem(await client.post("/select", json=asked), 422, slug)
-
-
-async def test_scores_of_one_query_are_refused(client: httpx.AsyncClient) -> None:
-    for field in ("bm25", "cross_encoder_score"):
-        asked = {"queries": QUERIES, "pool": [{"text": "a", field: 0.5}], "k": 1}
-        assert field in problem(await client.post("/select", json=asked), 422, "invalid-input")
-
-
-async def test_neither_a_query_nor_several(client: httpx.AsyncClient) -> None:
-    assert "'queries'" in problem(await client.post("/select", json={"pool": POOL}), 422, "invalid-input")

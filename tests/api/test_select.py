@@ -74,10 +74,8 @@ def check(
 
 
 @pytest.mark.parametrize("spend", ["order", "set"])
-@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 1_000])
-@pytest.mark.parametrize(
-    ("budget", "k"), [(0, 5), (7, 5), (7, 39), (60, 5), (7, 40), (0, 60), (7, 60), (40, 60), (39, 1)]
-)
+@pytest.mark.parametrize("rounds", [1, 3, 1_000])
+@pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 39), (60, 5), (7, 40), (0, 60), (40, 60), (39, 1)])
 async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, rounds: int, spend: str) -> None:
     body = await select(client, index="texts", budget=budget, k=k, rounds=rounds, spend=spend)
     check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, rounds, spend)
@@ -230,12 +228,6 @@ async def test_a_pool_without_a_map(client: httpx.AsyncClient) -> None:
     body = await select(client, pool=texts(1), k=1, budget=1, explain="pool")
     assert body["pool"]["map"] is None
     assert body["pool"]["std"] == [0.0]
-
-
-async def test_explain_is_true_false_or_pool(client: httpx.AsyncClient) -> None:
-    for value in ("rounds", 1, "true"):
-        response = await client.post("/select", json={"query": "q", "index": "texts", "explain": value})
-        assert "explain" in problem(response, 422, "invalid-input")
 
 
 async def test_explain_without_a_call_is_an_empty_list(client: httpx.AsyncClient) -> None:
@@ -479,10 +471,6 @@ class TestLessThanWanted:
         sample = 'boundarymorph_selections_total{status="retrieval_only",stop_reason="scorer_unavailable"}'
         assert sample in (await client.get("/metrics")).text
 
-    @pytest.mark.parametrize("bad", [{"deadline_ms": 0}, {"deadline_ms": -1}, {"on_failure": "shrug"}])
-    async def test_contradictory_options_are_refused(self, client: httpx.AsyncClient, bad: dict[str, Any]) -> None:
-        problem(await client.post("/select", json=self.REQUEST | bad), 422, "invalid-input")
-
 
 class TestStreaming:
     HEADERS: ClassVar[dict[str, str]] = {"accept": "text/event-stream"}
@@ -547,11 +535,6 @@ class TestStreaming:
         assert (first, last) == ("round", "problem")
         assert (body["type"], body["status"]) == ("urn:boundarymorph:problem:scorer-unavailable", 503)
 
-    async def test_what_cannot_begin_is_refused_as_ever(self, client: httpx.AsyncClient) -> None:
-        problem(await client.post("/select", json={"query": "q"}, headers=self.HEADERS), 422, "invalid-input")
-        nowhere = {"query": "q", "index": "none"}
-        problem(await client.post("/select", json=nowhere, headers=self.HEADERS), 404, "unknown-index")
-
 
 class TestWords:
     DOCUMENTS: ClassVar[list[dict[str, Any]]] = [
@@ -578,9 +561,6 @@ class TestWords:
             assert body["pool_size"] == len(expected)
             hybrid = await select(stored, index="words", k=20, budget=2, filter=filter, hybrid=True)
             assert set(ids(hybrid)) == expected
-        nothing = {"query": "q", "index": "words", "filter": {"year": 1900}}
-        for bad in ({"year": {"near": 3}}, {"and": 3}, 7):
-            problem(await stored.post("/select", json=nothing | {"filter": bad}), 422, "invalid-input")
 
     @pytest.mark.parametrize(
         "more", [{}, {"hybrid": True}, {"max_tokens": 100}, {"budget": "auto"}, {"return_documents": True}]
@@ -634,5 +614,3 @@ class TestWords:
         answer(await client.put("/indexes/plain", json={"lexical": False}))
         answer(await client.post("/indexes/plain/documents", json=self.DOCUMENTS))
         assert len((await select(client, index="plain", k=3, budget=2))["documents"]) == 3
-        request = {"query": "q", "index": "plain", "hybrid": True}
-        assert "no lexical part" in problem(await client.post("/select", json=request), 422, "invalid-input")

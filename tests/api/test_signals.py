@@ -2,9 +2,8 @@
 
 import httpx
 import numpy as np
-import pytest
 
-from tests.api.service import answer, problem, texts
+from tests.api.service import answer, texts
 from tests.scoring.fakes import score_of
 
 QUERY, COUNT = "signals", 120
@@ -47,30 +46,6 @@ async def test_the_papers_method_has_no_use_for_them(client: httpx.AsyncClient) 
         for given in ({}, {"features": {"clicks": SCORES.tolist()}})
     ]
     assert bodies[0]["documents"] == bodies[1]["documents"]
-
-
-@pytest.mark.parametrize(
-    ("features", "slug", "said"),
-    [
-        ({"clicks": [1.0] * (COUNT - 1)}, "invalid-input", "119 values for 120 documents"),
-        ({"bm25": [1.0] * COUNT}, "invalid-input", "the name is taken"),
-        ({"similarity": [1.0] * COUNT}, "invalid-input", "the name is taken"),
-        ({"": [1.0] * COUNT}, "invalid-input", "features"),
-        ({"n" * 65: [1.0] * COUNT}, "invalid-input", "features"),
-        ({"clicks": ["many"] * COUNT}, "invalid-input", "clicks"),
-        ({f"s{number}": [1.0] * COUNT for number in range(17)}, "limit-exceeded", "limit of 16 signals"),
-    ],
-)
-async def test_a_malformed_signal_is_refused(client: httpx.AsyncClient, features: object, slug: str, said: str) -> None:
-    request = {"query": QUERY, "pool": {"documents": POOL, "features": features}, "k": 5, "budget": 5}
-    assert said in problem(await client.post("/select", json=request), 422, slug)
-
-
-async def test_numbers_beyond_all_bounds(client: httpx.AsyncClient) -> None:
-    numbers = ",".join(["1e999"] + ["1"] * (COUNT - 1))
-    pool = ",".join(f'{{"text": "{document["text"]}"}}' for document in POOL)
-    body = f'{{"query": "q", "k": 5, "pool": {{"documents": [{pool}], "features": {{"clicks": [{numbers}]}}}}}}'
-    assert "clicks" in problem(await client.post("/select", content=body), 422, "invalid-input")
 
 
 async def test_as_many_as_there_may_be(client: httpx.AsyncClient) -> None:

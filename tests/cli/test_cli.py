@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, BytesIO, StringIO
@@ -32,8 +31,9 @@ from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.retrieval.milvus import embedded
+from tests.system import forked
 
 DOCUMENTS = [
     {"id": "violin", "text": "A violin has four strings.\nThey are tuned in fifths.", "title": "Violin"},
@@ -135,7 +135,7 @@ def test_version(run: Run, argument: str) -> None:
         (["serve", "--log-level", "loud"], "log_level: "),
     ],
 )
-@pytest.mark.usefixtures("source")
+@pytest.mark.usefixtures("source", "tiny_weights")
 def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> None:
     assert named in refused(run(*arguments))
 
@@ -281,26 +281,27 @@ class TestIndexes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.usefixtures("tiny_weights")
 def test_an_interrupted_build_goes_on(
-    run: Run, source: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    run: Run, source: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while it waits for more."""
     count = 300
     lines = [orjson.dumps({"id": n, "text": f"the number {n}"}) + b"\n" for n in range(count)]
     source.write_bytes(b"".join(lines))
-    command = [sys.executable, "-m", "boundarymorph.cli", "index", "build", "many", "--from", "-"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as building:
-        assert building.stdin
-        building.stdin.write(b"".join(lines[:80]))
-        building.stdin.flush()
-        deadline = time.monotonic() + PATIENCE
-        while stored() < 64:
-            assert building.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
+    os.mkfifo("pipe")
+    arguments, errors = ["index", "build", "many", "--from", "pipe"], tmp_path / "errors"
+    with (
+        errors.open("wb") as output,
+        forked.start(arguments, output=output.fileno(), environment=os.environ, directory=tmp_path) as building,
+        Path("pipe").open("wb") as pipe,
+    ):
+        pipe.write(b"".join(lines[:80]))
+        pipe.flush()
+        until(lambda: stored() >= 64 or building.poll() is not None)
         building.send_signal(number)
         assert building.wait(timeout=PATIENCE) != 0
-        errors = building.stderr.read() if building.stderr else b""
-    assert b"Traceback" not in errors
+    assert b"Traceback" not in errors.read_bytes()
     before = stored()
     assert before == 64
     encoded = counted(monkeypatch)

@@ -17,9 +17,9 @@ from tests.clients.way import Recorder, Way
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
 
 
-@pytest.fixture(params=Flavour)
+@pytest.fixture(params=[Flavour.ASYNC, pytest.param(Flavour.SYNC, marks=pytest.mark.slow)])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """The test runs once with `AsyncClient` and once with `Client`."""
+    """The test runs with `AsyncClient`, and in `make test-all` with `Client`, which is made from it."""
     return Flavour(request.param)
 
 

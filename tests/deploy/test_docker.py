@@ -67,6 +67,7 @@ class TestRequirements:
         wanted = set.union(*(listed(path.name) for path in REQUIREMENTS.iterdir()))
         assert wanted - constrained == extra("gpu")
 
+    @pytest.mark.slow
     def test_the_gateway_has_no_models(self) -> None:
         """Nor does it import what loads them: bytecode that is in its image is of what `gateway_imports.py` imports."""
         program = DOCKERFILE.parent / "gateway_imports.py"

@@ -261,6 +261,7 @@ def texts(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_texts_with_the_real_models(tmp_path: Path) -> None:
     table, given = tmp_path / "kept.npz", [*GRID, "--methods", "mips,bm25,bagel,boundarymorph"]

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +20,27 @@ QUERY = "how tall is the eiffel tower?"
 WORDS = "the tower was completed in 1889 and stands on the champ de mars in paris " * 60
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model() -> OnnxTextModel:
     return OnnxTextModel(embedded_cross_encoder(), max_length=64, threads=1)
 
 
+@cache
+def session() -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(str(embedded_cross_encoder().onnx), providers=["CPUExecutionProvider"])
+
+
 def by_hand(text: str, second: str | None, strategy: str) -> NDArray[np.float32]:
-    weights = embedded_cross_encoder()
-    tokenizer = Tokenizer.from_file(str(weights.tokenizer))
+    tokenizer = Tokenizer.from_file(str(embedded_cross_encoder().tokenizer))
     tokenizer.no_padding()
     tokenizer.enable_truncation(64, strategy=strategy)
     encoding = tokenizer.encode(text, second)
-    session = onnxruntime.InferenceSession(str(weights.onnx), providers=["CPUExecutionProvider"])
     feed = {
         "input_ids": np.array([encoding.ids]),
         "attention_mask": np.array([encoding.attention_mask]),
         "token_type_ids": np.array([encoding.type_ids]),
     }
-    logits: NDArray[np.float32] = session.run(["logits"], feed)[0][0]
+    logits: NDArray[np.float32] = session().run(["logits"], feed)[0][0]
     return logits
 
 

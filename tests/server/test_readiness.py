@@ -193,6 +193,7 @@ async def test_what_is_paid_by_the_request_is_not_asked(url: str) -> None:
     await gateway.close()
 
 
+@pytest.mark.slow
 async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
     """It answers the gateway, but says itself that it is not ready."""
     encoder = Part()
@@ -232,6 +233,7 @@ async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
             await ready(front)
 
 
+@pytest.mark.slow
 def test_the_scorer_of_a_gateway_is_killed_and_comes_back(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.2")
     port = free_port()

@@ -126,7 +126,7 @@ def test_a_service_that_cannot_start(tmp_path: Path) -> None:
         assert "Traceback" not in broken.log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with service(tmp_path / "data", embedded=True) as ending:
         texts = [{"text": f"the number {n} " * 20} for n in range(60)]

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import orjson
+import pytest
 
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -100,6 +101,7 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
         assert {span.trace for span in collector.spans if span.name == "POST /score"} == {TRACE}
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_away_delays_no_request(tmp_path: Path) -> None:
     away = Collector(f"http://127.0.0.1:{free_port()}/v1/traces")
     with service(configured(tmp_path / "all", away) / "data") as running:
@@ -107,6 +109,7 @@ def test_a_collector_that_is_away_delays_no_request(tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_workers_send_theirs(tmp_path: Path) -> None:
     with collecting() as collector:
         folder = configured(tmp_path / "all", collector, "traces.texts = true")
@@ -124,6 +127,7 @@ def test_workers_send_theirs(tmp_path: Path) -> None:
     assert sum(name.startswith("reranker.input_documents.") and name.endswith(".id") for name in root.attributes) == 5
 
 
+@pytest.mark.slow
 def test_without_the_extra(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text('traces.url = "http://127.0.0.1:1/v1/traces"')
     command = [sys.executable, "-c", NO_EXTRA]
@@ -134,6 +138,7 @@ def test_without_the_extra(tmp_path: Path) -> None:
     assert "pip install 'boundarymorph[otel]'" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_where_no_traces_are_wanted(tmp_path: Path) -> None:
     with service(tmp_path / "data") as running:
         assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"

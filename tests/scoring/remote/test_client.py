@@ -111,18 +111,6 @@ class TestFailover:
             assert len(servers[0].asked) == 1
             assert len(servers[1].asked) == 8
 
-    async def test_texts_that_no_server_can_do_with(self) -> None:
-        """Which is no fault of the servers: other texts find them as before."""
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
-            for server in servers:
-                server.script = [answer({"scores": "nan", "model": MODEL})]
-            with pytest.raises(ScorerFailed, match="unusable scores"):
-                await scorer.score(QUERY, TEXTS)
-            assert [len(server.asked) for server in servers] == [1, 1]
-            for _ in range(4):
-                await check(scorer)
-            assert all(len(server.asked) > 1 for server in servers)
-
     async def test_one_is_down_and_the_other_s_answers_are_unusable(self) -> None:
         async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             await check(scorer)
@@ -140,21 +128,6 @@ class TestFailover:
             asked = len(servers[0].asked)
             await check(scorer)
             assert 1 <= asked == len(servers[0].asked)
-
-    async def test_nothing_is_attempted_while_all_are_known_to_be_down(self) -> None:
-        clock = Clock(time.monotonic())
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=clock) as scorer:
-            await check(scorer)
-            for server in servers:
-                server.behaviour = answer("broken", 500)
-            with pytest.raises(ScorerUnavailable, match=r"500: broken; .*500: broken") as caught:
-                await scorer.score(QUERY, TEXTS)
-            assert all(str(server.port) in str(caught.value) for server in servers)
-            attempts = [(len(server.asked), server.described) for server in servers]
-            for _ in range(10):
-                with pytest.raises(ScorerUnavailable):
-                    await scorer.score(QUERY, TEXTS)
-            assert [(len(server.asked), server.described) for server in servers] == attempts
 
     async def test_all_refuse_connections(self) -> None:
         async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
@@ -206,75 +179,6 @@ class TestFailover:
                 await check(scorer)
         assert changes[2:] == [(first, False), (first, True)]
         assert caplog.text.count("a scorer does not work") == caplog.text.count("a scorer works again") == 1
-
-    async def test_one_that_is_busy_is_there(self) -> None:
-        changes: list[tuple[str, bool]] = []
-        async with running(Ours()) as [server]:
-            async with scoring(server, on_change=lambda *change: changes.append(change)) as scorer:
-                server.script = [answer("full", 429, retry_after="0.01")]
-                await check(scorer)
-            assert changes == [(server.endpoint().base, True)]
-
-    async def test_one_that_answers_nobody_is_away(self) -> None:
-        changes: list[tuple[str, bool]] = []
-        async with running(Ours()) as [server]:
-            options: dict[str, Any] = {"timeout": 0.05, "attempt_timeout": 0.1}
-            async with scoring(server, **options, on_change=lambda *change: changes.append(change)) as scorer:
-                await scorer.connect()
-                server.behaviour = hang
-                for _ in range(3):
-                    with pytest.raises(DeadlineExceeded):
-                        await scorer.score(QUERY, TEXTS)
-                await _within(_until(lambda: len(changes) == 2))
-            assert changes == [(server.endpoint().base, works) for works in (True, False)]
-
-    async def test_nobody_waits_to_see_whether_it_is_back(self) -> None:
-        clock = Clock(time.monotonic())
-        async with running(Ours(), Ours()) as [good, bad], scoring(good, bad, clock=clock) as scorer:
-            await scorer.connect()
-            bad.behaviour = answer("broken", 500)
-            await _within(_until_asked(bad, scorer, clock))
-            bad.description = hang
-            asked, described = len(bad.asked), bad.described
-            for _ in range(5):
-                clock.now += 1
-                await check(scorer)
-            await _within(_until(lambda: bad.described == described + 1))
-            assert len(bad.asked) == asked
-            bad.description = bad.behaviour = well
-            await bad.kill()
-            await bad.start()
-            await _within(_until_asked(bad, scorer, clock))
-
-    async def test_back_as_another_model(self) -> None:
-        clock = Clock(time.monotonic())
-        async with running(Ours("a")) as [server], scoring(server, clock=clock) as scorer:
-            assert (await scorer.score(QUERY, TEXTS)).model == "a"
-            await server.kill()
-            with pytest.raises(ScorerUnavailable):
-                await scorer.score(QUERY, TEXTS)
-            server.wire = Ours("b")
-            await server.start()
-            clock.now += BACKOFF
-            assert (await scorer.score(QUERY, TEXTS)).model == scorer.name == scorer.identity == "b"
-
-    async def test_it_is_tried_by_one_request_at_a_time(self) -> None:
-        clock = Clock(time.monotonic())
-        async with running(Ours()) as [server], scoring(server, clock=clock) as scorer:
-            server.behaviour = answer("broken", 500)
-            with pytest.raises(ScorerUnavailable):
-                await scorer.score(QUERY, TEXTS)
-            clock.now += BACKOFF
-            server.behaviour = hang
-            server.arrived.clear()
-            trial = asyncio.create_task(scorer.score(QUERY, TEXTS))
-            await _within(server.arrived.wait())
-            for _ in range(3):
-                with pytest.raises(ScorerUnavailable):
-                    await scorer.score(QUERY, TEXTS)
-            assert len(server.asked) == 2
-            trial.cancel()
-            await asyncio.gather(trial, return_exceptions=True)
 
     async def test_an_idle_connection_that_breaks_says_nothing(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
@@ -329,15 +233,6 @@ class TestPaidRequests:
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
 
-    async def test_a_server_that_is_back_is_used_beside_another(self) -> None:
-        clock = Clock(time.monotonic())
-        async with running(Cohere(), Cohere()) as servers, scoring(*servers, clock=clock) as scorer:
-            await servers[0].kill()
-            for _ in range(6):
-                await check(scorer)
-            await servers[0].start()
-            await _within(_until_asked(servers[0], scorer, clock))
-
     async def test_a_paid_request_that_was_never_sent_goes_to_another_server(self) -> None:
         async with running(Cohere(), Cohere()) as servers, scoring(*servers) as scorer:
             await servers[1].kill()
@@ -353,13 +248,6 @@ class TestPaidRequests:
 
 
 class TestOverload:
-    async def test_another_server_takes_over_at_once(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
-            servers[0].behaviour = answer("full", 429, retry_after="3600")
-            for _ in range(6):
-                await check(scorer)
-            assert len(servers[0].asked) <= 1
-
     @pytest.mark.parametrize("status", [429, 503])
     async def test_a_pause_is_waited_for(self, status: int) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
@@ -386,53 +274,17 @@ class TestOverload:
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 1
 
-    async def test_an_overload_is_not_made_worse(self) -> None:
-        async with running(Ours()) as [server], scoring(server) as scorer:
-            server.behaviour = answer("full", 429, retry_after="0.01")
-            with pytest.raises(Overloaded):
-                await scorer.score(QUERY, TEXTS)
-            assert len(server.asked) <= 4
-
-    async def test_many_wait_for_the_same_pause(self) -> None:
-        async with running(Ours(most=2)) as [server], scoring(server) as scorer:
-            await scorer.connect()
-            server.script = [answer("full", 429, retry_after="0.1")] * 3
-            await asyncio.gather(*(check(scorer) for _ in range(5)))
-            assert len(server.asked) == 15 + 3
-
-    async def test_a_server_gets_no_more_texts_at_a_time_than_it_takes(self) -> None:
-        """It answers nothing before as much is there as may be, so what comes together does not depend on time."""
-        under_way = most = 0
-        full = asyncio.Event()
-
-        async def behaviour(reply: Reply) -> Reply:
-            nonlocal under_way, most
-            under_way += len(reply.body)
-            most = max(most, under_way)
-            if under_way >= 12:
-                full.set()
-            await full.wait()
-            under_way -= len(reply.body)
-            return reply
-
-        async with running(Tei(most=4, concurrent=12)) as [server], scoring(server) as scorer:
-            server.behaviour = behaviour
-            texts = [f"text {index}" for index in range(60)]
-            await _within(asyncio.gather(check(scorer, texts), check(scorer, texts)))
-            assert most == 12
-
 
 class TestRefusal:
-    @pytest.mark.parametrize("status", [400, 404, 413, 422, 501, 307])
     @pytest.mark.parametrize(
-        "body",
+        ("status", "body"),
         [
-            {"error": "the  reason", "error_type": "Validation"},
-            {"error": {"message": "the reason", "type": "invalid_request_error", "code": 400}},
-            {"message": "the reason"},
-            {"detail": [{"msg": "the reason"}]},
-            {"title": "Invalid", "detail": "the reason"},
-            b"the reason",
+            (400, {"error": "the  reason", "error_type": "Validation"}),
+            (404, {"error": {"message": "the reason", "type": "invalid_request_error", "code": 400}}),
+            (413, {"message": "the reason"}),
+            (422, {"detail": [{"msg": "the reason"}]}),
+            (501, {"title": "Invalid", "detail": "the reason"}),
+            (307, b"the reason"),
         ],
     )
     async def test_is_passed_on_and_not_repeated(self, status: int, body: Any) -> None:
@@ -529,46 +381,6 @@ class TestDeadline:
                     await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.1)
             await check(scorer)
 
-    async def test_callers_in_a_hurry_take_no_server_from_the_others(self) -> None:
-        """It answers in 50 ms; some callers wait for 20."""
-        changes: list[tuple[str, bool]] = []
-        async with (
-            running(Ours()) as [server],
-            scoring(server, on_change=lambda *change: changes.append(change)) as scorer,
-        ):
-            server.behaviour = slow(0.05)
-            for _ in range(8):
-                for _ in range(4):
-                    with pytest.raises(DeadlineExceeded):
-                        await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.02)
-                await check(scorer)
-            assert changes == [(server.endpoint().base, True)]
-
-    async def test_a_caller_in_a_hurry_is_the_first_of_all(self) -> None:
-        changes: list[tuple[str, bool]] = []
-        async with (
-            running(Ours()) as [server],
-            scoring(server, on_change=lambda *change: changes.append(change)) as scorer,
-        ):
-            server.description = slow(0.1)
-            with pytest.raises(DeadlineExceeded):
-                await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.02)
-            await check(scorer)
-            assert changes == [(server.endpoint().base, True)]
-
-    async def test_a_caller_in_a_hurry_is_no_trial_of_a_server_that_is_back(self) -> None:
-        """The server is looked at again as soon as that caller has left."""
-        clock = Clock(time.monotonic())
-        async with running(Ours()) as [server], scoring(server, clock=clock, timeout=0.02) as scorer:
-            server.behaviour = answer("broken", 500)
-            with pytest.raises(ScorerUnavailable):
-                await scorer.score(QUERY, TEXTS, deadline=clock.now + UP_TO)
-            clock.now += BACKOFF
-            server.behaviour = hang
-            with pytest.raises(DeadlineExceeded):
-                await scorer.score(QUERY, TEXTS)
-            await _within(_until(lambda: server.asked[-1]["texts"] == ["probe"]))
-
     async def test_a_server_that_hangs_is_ejected_though_nobody_waits_for_long(self) -> None:
         changes: list[bool] = []
         clock = Clock(time.monotonic())
@@ -582,35 +394,6 @@ class TestDeadline:
             await _within(_until(lambda: changes == [True, False]))
             with pytest.raises(ScorerUnavailable, match=r"did not answer within 0\.2 s"):
                 await scorer.score(QUERY, TEXTS)
-
-    async def test_a_slow_server_is_asked_after_the_others(self) -> None:
-        async with (
-            running(Ours(), Ours()) as servers,
-            scoring(*servers, clock=Clock(time.monotonic()), timeout=0.1) as scorer,
-        ):
-            await scorer.connect()
-            hanging = servers[0]
-            hanging.behaviour = hang
-            late = 0
-            while late < 3:
-                try:
-                    await check(scorer)
-                except DeadlineExceeded:
-                    late += 1
-            asked = len(hanging.asked)
-            for _ in range(8):
-                await check(scorer)
-            assert [body["texts"] for body in hanging.asked[asked:]] in ([], [["probe"]])
-
-    async def test_what_is_paid_for_is_not_asked_for_a_trifle(self) -> None:
-        async with running(Cohere()) as [server], scoring(server, timeout=0.02) as scorer:
-            server.behaviour = hang
-            for _ in range(6):
-                with pytest.raises(DeadlineExceeded):
-                    await scorer.score(QUERY, TEXTS)
-            server.behaviour = well
-            await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + UP_TO)
-            assert all(body["query"] == QUERY for body in server.asked)
 
     async def test_our_scorer_tells_that_it_is_over(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
@@ -649,24 +432,6 @@ class TestCancellation:
 
 
 class TestSeveralServers:
-    async def test_of_different_models_only_one_is_used(self) -> None:
-        async with running(Ours("a"), Ours("b")) as servers, scoring(*servers) as scorer:
-            await scorer.connect()
-            used, other = sorted(servers, key=lambda server: server.wire.description["model"] != scorer.name)
-            for _ in range(4):
-                await check(scorer)
-            assert len(used.asked) == 4 and other.asked == []
-
-    async def test_the_model_of_most(self) -> None:
-        async with (
-            running(Ours("a"), Ours("b"), Ours("b")) as servers,
-            scoring(*servers, clock=Clock(time.monotonic())) as scorer,
-        ):
-            await scorer.connect()
-            for _ in range(6):
-                assert (await scorer.score(QUERY, TEXTS)).model == "b"
-            assert servers[0].asked == [] and servers[1].asked and servers[2].asked
-
     @pytest.mark.parametrize("count", [1, 2, 3])
     async def test_an_update_of_one_after_the_other_is_followed(
         self, count: int, caplog: pytest.LogCaptureFixture
@@ -725,20 +490,6 @@ class TestSeveralServers:
             with pytest.raises(ScorerFailed, match="scored with b, not with a"):
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
-
-    async def test_share_the_work(self) -> None:
-        async with running(Ours(most=2), Ours(most=2)) as servers, scoring(*servers) as scorer:
-            for server in servers:
-                server.behaviour = slow(0.02)
-            await check(scorer, [f"text {index}" for index in range(80)])
-            shares = [sum(server.batches) for server in servers]
-            assert sum(shares) == 80 and min(shares) >= 20
-
-    async def test_take_turns_when_there_is_little_to_do(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
-            for _ in range(20):
-                await check(scorer)
-            assert all(server.asked for server in servers)
 
     async def test_one_with_a_lower_limit_gets_smaller_requests(self) -> None:
         clock = Clock(time.monotonic())

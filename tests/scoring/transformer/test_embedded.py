@@ -47,6 +47,7 @@ def test_it_is_the_embedded_model(exact: NDArray[np.float64]) -> None:
     assert "archive" in TEXTS[exact.argmax()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "log_odds"), [("bf16", 0.15), ("fp16", 0.02)])
 def test_half_precision_is_near(
     folder: Path, exact: NDArray[np.float64], precision: Precision, log_odds: float

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from sentence_transformers import CrossEncoder as SentenceTransformersCrossEncoder
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
@@ -42,6 +42,13 @@ def scores(encoder: CrossEncoder, query: str, texts: list[str]) -> NDArray[np.fl
     return encoder.run(encoder.tokenize(query, texts))
 
 
+def theirs_of(folder: Path) -> Any:
+    """Return a model of sentence-transformers, which takes seconds to import."""
+    from sentence_transformers import CrossEncoder as TheirCrossEncoder
+
+    return TheirCrossEncoder(str(folder), device="cpu", local_files_only=True)
+
+
 class TestScores:
     @pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "qwen3-classifier"])
     def test_a_classifier_is_the_one_of_transformers(self, folder: Folder, name: str) -> None:
@@ -52,7 +59,7 @@ class TestScores:
 
     @pytest.mark.parametrize("name", CLASSIFIERS)
     def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, name: str) -> None:
-        theirs = SentenceTransformersCrossEncoder(str(folder(name)), device="cpu", local_files_only=True)
+        theirs = theirs_of(folder(name))
         for query in (QUERY, OTHER_QUERY):
             expected = theirs.predict(
                 [(query, text) for text in WITH_ROOM], activation_fn=torch.nn.Sigmoid(), show_progress_bar=False
@@ -200,13 +207,13 @@ class TestDescribed:
     ) -> None:
         folder = tiny.qwen3(tmp_path / "reranker")
         tiny.describe(folder, chat_template=CHAT_TEMPLATE, yes="Yes", no=no, prompts=prompts)
-        theirs = SentenceTransformersCrossEncoder(str(folder), device="cpu", local_files_only=True)
+        theirs = theirs_of(folder)
         expected = theirs.predict([(QUERY, text) for text in TEXTS], show_progress_bar=False)
         assert np.ptp(expected) > 0.02
         np.testing.assert_allclose(scores(load(folder), QUERY, TEXTS), expected, rtol=0, atol=1e-5)
 
     def test_the_operator_instructs_it(self, described: Path) -> None:
-        theirs = SentenceTransformersCrossEncoder(str(described), device="cpu", local_files_only=True)
+        theirs = theirs_of(described)
         expected = theirs.predict([(QUERY, text) for text in TEXTS], prompt="Find buses.", show_progress_bar=False)
         encoder = load(described, instruction="Find buses.")
         np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)

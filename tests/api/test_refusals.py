@@ -1,0 +1,413 @@
+"""What POST /select and the routes of indexes refuse, and in which words: a table for each kind of refusal."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import NDJSON, answer, block, filled, problem, texts
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GONE = object()  # of a field that a request does not have
+TWO = [{"text": "a", "embedding": [1, 0]}, {"text": "b", "embedding": [0, 1]}]
+THREE = {"text": "a", "embedding": [1, 0, 0]}
+SQUARE = block([[1, 0], [0, 1]])
+HUGE, DIGITS = 10**30, int("9" * 4299)
+STATUS = {
+    **dict.fromkeys(["invalid-input", "invalid-embeddings", "invalid-index-name", "limit-exceeded"], 422),
+    **dict.fromkeys(["empty-index", "index-conflict"], 409),
+    "duplicate-ids": 422,
+    "unknown-index": 404,
+}
+NOT_BLANK = "must have a character that is not white space"
+DOTS = "something before and after each dot"
+
+
+def pool(**document: Any) -> dict[str, Any]:
+    """A pool of one document."""
+    return {"pool": [{"text": "a", **document}]}
+
+
+def pooled(embeddings: dict[str, Any]) -> dict[str, Any]:
+    """A pool of two documents with their vectors in one piece."""
+    return {"pool": {"documents": texts(2), "embeddings": embeddings}, "query_embedding": [1, 0]}
+
+
+def signals(features: dict[str, Any]) -> dict[str, Any]:
+    return {"pool": {"documents": texts(2), "features": features}}
+
+
+def several(**more: Any) -> dict[str, Any]:
+    return {"query": GONE, "queries": ["one", "two"], "pool": TWO, "k": 2, "budget": 2, **more}
+
+
+# Of POST /select: what the refusal says, and the fields that are added to, or taken from, one for the index "texts".
+SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "unknown-index": [("'nowhere'", {"index": "nowhere"})],
+    "empty-index": [("'empty'", {"index": "empty"})],
+    "invalid-index-name": [
+        ("use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first", {"index": "Texts!"}),
+        *(("", {"index": name}) for name in ("", "../texts", "Texts", "a/b", ".hidden", "x" * 65, "a\0", "ü", "a\n")),
+    ],
+    "duplicate-ids": [
+        ("", {"pool": [{"text": "a", "id": "x"}] * 2}),
+        ("", {"pool": [{"text": "a", "id": "1"}, {"text": "b"}]}),
+        ("", {"pool": [{"text": "a", "id": 7}, {"text": "b", "id": "7"}]}),
+    ],
+    "invalid-input": [
+        ("exactly one", {"index": GONE}),
+        ("exactly one", {"index": "texts", "pool": TWO}),
+        ("exactly one", {"index": None, "pool": None}),
+        ("'queries'", {"query": GONE}),
+        *((f"query: {NOT_BLANK}", {"query": query}) for query in (" ", " \t\n\u2003")),
+        *(("query", {"query": query}) for query in ("", None, ["q"], 5)),
+        ("hybird: unknown field 'hybird'; did you mean 'hybrid'?", {"hybird": True}),
+        ("bugdet", {"bugdet": 5}),
+        ("method", {"method": "best"}),
+        *(("budget", {"budget": budget}) for budget in (-1, 1.5, "automatic", "50", True)),
+        ("B", {"B": -1}),
+        ("B", {"B": 1, "budget": 1}),
+        *(("k", {"k": k}) for k in (0, -HUGE, "many", "5", 5.0, True)),
+        ("depth", {"depth": 0}),
+        ("N", {"N": 0}),
+        ("depth", {"pool": TWO, "depth": 2}),
+        ("rounds", {"rounds": 0}),
+        *(("explain", {"explain": value}) for value in ("rounds", 1, "true")),
+        *(("deadline_ms", {"deadline_ms": value}) for value in (0, -1, "60")),
+        ("on_failure", {"on_failure": "shrug"}),
+        ("hybrid", {"hybrid": 0}),
+        ("priority", {"priority": "1"}),
+        *(("calibration", {"calibration": name}) for name in ("../scale", "", True, 3)),
+        *(("min_relevance", {"min_relevance": value}) for value in (1.1, -0.1, "high")),
+        ("relevance", {"relevance": "judge"}),
+        ("'trend'", {"relevance": "people", "method": "boundarymorph"}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": 9, "k": 9}),
+        ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
+        (DOTS, {"distinct": "a..b"}),
+        ("distinct.by", {"distinct": {"by": "a..b"}}),
+        *(("distinct", {"distinct": value}) for value in ("", 3)),
+        ("at_most", {"distinct": {"at_most": 0}}),
+        ("k_counts", {"distinct": {"k_counts": "pages"}}),
+        ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
+        ("atmost", {"distinct": {"atmost": 1}}),
+        *(("diversity", {"diversity": value}) for value in (1.1, -0.1)),
+        ("diversity", {"diversity": 0.5, "max_tokens": 100}),
+        (DOTS, {"filter": {"a.": 1}}),
+        *(("filter", {"filter": bad}) for bad in ({"year": {"near": 3}}, {"and": 3}, 7)),
+        ("query_embedding", {"index": "own"}),  # whose vectors are its users'
+        ("no vectors", {"index": "words", "hybrid": True}),
+        ("no lexical part", {"index": "plain", "hybrid": True}),
+        ("of its own", {"vectors": "lexical"}),
+        ("of its own", {"ranked": True}),
+        ("vectors", {**pool(), "vectors": "dense"}),
+        ("leave out the embeddings", {**pool(embedding=[1.0]), "vectors": "lexical"}),
+        ("leave out the embeddings", {**pool(), "query_embedding": [1.0], "vectors": "lexical"}),
+        ("query_embedding.1", {"query_embedding": [1, "one"]}),
+        ("query_embedding", {"query_embedding": "1,0"}),
+        ("query_embedding.dtype", {"pool": TWO, "query_embedding": SQUARE | {"dtype": "f4"}}),
+        ("pool.embeddings.dtype", pooled(SQUARE | {"dtype": "int8"})),
+        *(("pool", {"pool": value}) for value in ("a", "all of them")),
+        ("pool.documents", {"pool": []}),
+        ("pool.documents", {"pool": {}}),
+        ("pool.documents.1", {"pool": ["a", 1]}),
+        ("pool.documents.1", {"pool": {"documents": ["a", ["b"]]}}),
+        ("pool.documents.1.texts", {"pool": [{"text": "a"}, {"text": "b", "texts": "c"}]}),
+        ("unknown field 'titel'; did you mean 'title'?", {"pool": {"documents": [{"text": "a", "titel": "b"}]}}),
+        ("pool.documents.0.text", {"pool": [{}]}),
+        ("pool.documents.0.text", pool(text=None)),
+        *(("pool.documents.0.id", pool(id=id)) for id in ("", "x" * 513, True, 1.5, 2**64, -(2**63) - 1, [1])),
+        ("pool.documents.0.metadata", pool(metadata=[1])),
+        ("pool.documents.0.score", pool(score=True)),
+        ("pool.documents.0.embedding", pool(embedding=["1"])),
+        ("pool.documents.0.bm25", pool(bm25="1")),
+        *(("pool.documents.0.tokens", pool(tokens=tokens)) for tokens in (0, "9")),
+        ("pool.documents.0.tokens", {**pool(tokens=DIGITS), "max_tokens": 9}),
+        ("pool.documents.0.cross_encoder_score", pool(cross_encoder_score=1.1)),
+        ("1 of 2", {"pool": [{"text": "a", "score": 1}, {"text": "b"}]}),
+        ("1 of 2 have a bm25", {"pool": [{"text": "a", "bm25": 1}, {"text": "b"}]}),
+        ("features: unknown field 'features'", {"pool": TWO, "features": {}}),
+        ("pool.features..[key]: String should have at least 1 character", signals({"": [1.0, 2.0]})),
+        ("features", signals({"n" * 65: [1.0, 2.0]})),
+        ("1 values for 2 documents", signals({"clicks": [1.0]})),
+        *(("the name is taken", signals({name: [1.0, 2.0]})) for name in ("bm25", "similarity")),
+        ("clicks", signals({"clicks": ["many", "few"]})),
+        (f"queries.0.query: {NOT_BLANK}", several(queries=[" "])),
+        ("queries", several(queries=["the same", "the same"])),
+        ("queries", several(queries=[])),
+        ("queries", several(queries=[{"query": "x", "weight": 0}])),
+        *(("queries", several(**{name: value})) for name, value in (
+            ("query", "one"), ("min_relevance", 0.5), ("distinct", True), ("diversity", 0.5), ("budget", "auto"),
+            ("explain", "pool"), ("query_embedding", [1.0, 0.0]),
+        )),
+        ("queries", several(max_tokens=100, k=GONE)),
+        *((field, several(**pool(**{field: 0.5}))) for field in ("bm25", "cross_encoder_score")),
+        *(("", pooled(SQUARE | {"shape": shape, "data": ""})) for shape in ([2, 0], [HUGE, 0])),
+        *(("", pooled(SQUARE | {"shape": shape})) for shape in ([0], [], [2, 1, 2], [-2, -2], [2.5, 2])),
+    ],
+    "limit-exceeded": [
+        ("limit of 16 signals", signals({f"s{number}": [1.0, 2.0] for number in range(17)})),
+        ("query", several(queries=["x" * 10_001])),
+        *(("", pooled(SQUARE | {"shape": shape})) for shape in ([2, HUGE], [HUGE, 2], [2**62, 4], [DIGITS, 8192])),
+    ],
+    "invalid-embeddings": [
+        ("pool.embeddings.dtype", pooled({name: SQUARE[name] for name in ("data", "shape")})),
+        *(("", pooled(block(rows))) for rows in (
+            [[1, 0]], [[1, 0], [0, 1], [1, 1]], [1, 0, 0, 1], [[1, 0, 0], [0, 1, 0]],
+        )),
+        *(("", pooled(SQUARE | {"shape": shape})) for shape in ([2, 3], [2, 1], [20_000, 8_192])),
+        ("", pooled(SQUARE | {"dtype": "float16"})),
+        *(("", pooled(SQUARE | {"data": data})) for data in (
+            SQUARE["data"][:-2], SQUARE["data"] + "\n", "é" + SQUARE["data"][1:], "-_" + SQUARE["data"][2:], "",
+        )),
+        *(("'d1'", pooled(block(np.array([[1, 0], row]), dtype)))
+          for dtype in ("float16", "float32") for row in ([np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0])),
+        *(("", {"pool": TWO, "query_embedding": block(row)}) for row in ([np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0])),
+        ("[d]", {"pool": TWO, "query_embedding": block([[1, 0]])}),
+        ("not both", {"pool": {"documents": [TWO[0], {"text": "b"}], "embeddings": SQUARE}}),
+        # Of the documents, and of the query's in turn against theirs and the index's; the encoder's has 32.
+        *(("dimensions", {"pool": [TWO[0], other], "query_embedding": [1, 0]})
+          for other in (THREE, {"text": "c"}, {"text": "d", "embedding": []})),
+        ("dimensions", {"pool": TWO}),
+        ("dimensions", {"pool": TWO, "query_embedding": [1, 0, 0]}),
+        ("dimensions", {**pool(), "query_embedding": [1, 0]}),
+        ("the index takes queries of 4 dimensions, not 2", {"index": "own", "query_embedding": [1, 0]}),
+        ("dimensions", {"query_embedding": block([1, 0])}),
+    ],
+}  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """One for all of these tests: what is refused changes nothing."""
+    async with filled(Settings(data_directory=tmp_path_factory.mktemp("refused"))) as client:
+        for name, made in (("empty", {}), ("words", {"encoder": "none"}), ("plain", {"lexical": False})):
+            answer(await client.put(f"/indexes/{name}", json=made))
+        for name in ("words", "plain"):
+            answer(await client.post(f"/indexes/{name}/documents", json=texts(2)))
+        yield client
+
+
+def rows(table: dict[str, list[tuple[Any, ...]]]) -> list[Any]:
+    return [
+        pytest.param(slug, *row, id=f"{slug}-{place}") for slug, of in table.items() for place, row in enumerate(of)
+    ]
+
+
+@pytest.mark.parametrize(("slug", "said", "fields"), rows(SELECT))
+async def test_a_selection(client: httpx.AsyncClient, slug: str, said: str, fields: dict[str, Any]) -> None:
+    asked = {"query": "q"} | ({} if "pool" in fields else {"index": "texts"}) | fields
+    response = await client.post("/select", json={name: value for name, value in asked.items() if value is not GONE})
+    detail = problem(response, STATUS[slug], slug)
+    assert said in detail and "pattern" not in detail and "^" not in detail
+    assert all(error["message"] in detail for error in response.json().get("errors", ())[:1])
+
+
+# As they are written, for what no client of JSON writes.
+NUMBERS = ("NaN", "Infinity", "1e999")
+BODIES: dict[str, list[str | bytes]] = {
+    "invalid-embeddings": [
+        *(f'{{"query": "q", "query_embedding": [1, 0], "pool": [{{"text": "a", "embedding": [{row}]}}]}}'
+          for row in ("NaN, 1", "Infinity, 1", "1e999, 1", "1e300, 1e300", "1e39, 1", "0, 0", "1e-60, 0")),
+        *(f'{{"query": "q", "query_embedding": [{row}], {source}}}'
+          for row in ("NaN, 1", "Infinity, 1", "1e999, 1", "1e300, 1e300", "0, 0", "")
+          for source in ('"index": "own"', '"pool": [{"text": "a", "embedding": [1, 0]}]')),
+    ],
+    "invalid-input": [
+        *(f'{{"query": "q", "pool": [{{"text": "a", "score": {number}}}]}}' for number in (*NUMBERS, "-Infinity")),
+        '{"query": "q", "pool": {"documents": ["a", "b"], "features": {"clicks": [1e999, 1]}}}',
+        *(b"", b"{", b"null", b"[]", b'"query"', b"\xff\xfe{\x00}\x00", b"\xef\xbb\xbf{}"),
+        '{"query": "é", "index": "own"}'.encode("latin-1"),
+        b'{"query": "q", "index": "own"} and more',
+        b'{"query": "q", "index": "own",}',
+        b'{"query": "\\ud800", "index": "own"}',
+        b'{"query": "q", "index": "own", "\\udfff": 1}',
+        b'{"query": "q", "pool": [{"text": "\xed\xa0\x80"}]}',
+        b'{"query": "q", "k": 1' + b"0" * 5000 + b', "index": "own"}',
+        b"[" * 100_000,
+        b'{"query": "q", "pool": [{"text": "a", "metadata": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}]}",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("slug", "body"), rows({slug: [(body,) for body in of] for slug, of in BODIES.items()}))
+async def test_a_body(client: httpx.AsyncClient, slug: str, body: str | bytes) -> None:
+    problem(await client.post("/select", content=body), 422, slug)
+
+
+# Of the routes of indexes: method, path and body.
+UPLOAD = "/indexes/own/documents"
+INDEXES: dict[str, list[tuple[str, str, str, Any]]] = {
+    "invalid-input": [
+        *(("", "PUT", "/indexes/new", body) for body in (
+            {"encoder": "another"}, {"encoder": "none", "dimension": 4}, {"encoder": "none", "kind": "ivf"},
+            {"encoder": "none", "lexical": False}, {"kind": "words"}, {"encoder": "seeded", "dimension": 32},
+            {"dimension": 0}, {"dimensions": 4},
+        )),
+        ("", "PUT", "/indexes/new", []),
+        *(("use one of flat, ivf", "PUT", "/indexes/new", {"kind": kind}) for kind in ("hnsw", "sq8", "tree")),
+        ("unit length", "PUT", "/indexes/new", {"metric": "inner_product"}),
+        ("", "PUT", "/indexes/texts/description", {"description": "x" * 2_001}),
+        *(("'stirct'", method, f"{path}?stirct=true", None) for method, path in (
+            ("POST", "/select"), ("POST", UPLOAD), ("GET", "/indexes"), ("GET", "/indexes/texts/documents/d0"),
+            ("DELETE", "/indexes/texts"),
+        )),
+        *(("", "GET", f"/indexes/texts/documents?{wrong}", None)
+          for wrong in ("limit=0", "limit=1001", "limit=x", "offset=3")),
+        *(("", "POST", UPLOAD, body)
+          for body in (b"", b"{}", b"null", b"[", b"[NaN]", b'["\\ud800"]', b"[" * 100_000, b"\xff")),
+        *(("", "DELETE", UPLOAD, body) for body in (
+            b"", b"{}", b"[]", b'{"ids": "d0"}', b'{"ids": [true]}', b'{"filter": []}', b'{"ids": [], "filter": {}}',
+            b'{"ids": null, "filter": null}',
+        )),
+        ("filter.n", "DELETE", UPLOAD, {"filter": {"n": {"over": 1}}}),
+    ],
+    "limit-exceeded": [("", "PUT", "/indexes/new", {"dimension": dimension}) for dimension in (8_193, HUGE)],
+    "index-conflict": [
+        ("", "PUT", "/indexes/own", {"dimension": 5}),
+        ("with its users' own vectors of 4 dimensions", "PUT", "/indexes/own", {"dimension": 3}),
+        ("with the encoder 'seeded", "PUT", "/indexes/own", {}),
+        ("", "PUT", "/indexes/texts", {"dimension": 32}),
+        ("", "PUT", "/indexes/words", {}),
+        ("", "PUT", "/indexes/texts", {"kind": "ivf"}),
+    ],
+    "unknown-index": [
+        *(("", method, f"/indexes/none{rest}", body) for method, rest, body in (
+            ("GET", "", None), ("DELETE", "", None), ("GET", "/documents", None), ("GET", "/stats", None),
+            ("POST", "/documents", []), ("GET", "/documents/x", None), ("DELETE", "/documents/x", None),
+            ("DELETE", "/documents", {"ids": ["x"]}), ("PUT", "/description", {"description": "x"}),
+        )),
+    ],
+    "invalid-index-name": [
+        ("", method, f"/indexes/{quote(name)}{rest}", None)
+        for name in ("New", ".new", "-", "ü", "a b", "x" * 65, "a\0", "a\n")
+        for method, rest in (("PUT", ""), ("GET", ""), ("DELETE", ""), ("POST", "/documents"))
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("slug", "said", "method", "path", "body"), rows(INDEXES))
+async def test_of_indexes(client: httpx.AsyncClient, slug: str, said: str, method: str, path: str, body: Any) -> None:
+    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    response = await client.request(method, path, content=content, headers={"content-type": "application/json"})
+    detail = problem(response, STATUS[slug], slug)
+    assert said in detail and "None" not in detail
+    listed = answer(await client.get("/indexes"))["indexes"]
+    assert {index["name"]: index["count"] for index in listed} == {
+        "empty": 0, "own": 4, "plain": 2, "texts": 40, "words": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "text/csv", "multipart/form-data; boundary=x", "", "a"])
+async def test_an_upload_of_another_media_type(client: httpx.AsyncClient, media_type: str) -> None:
+    response = await client.post(UPLOAD, content=b"{}", headers={"content-type": media_type})
+    problem(response, 415, "unsupported-media-type")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def narrow(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a service with low limits; tests/api/test_limits.py has each of them at its edge."""
+    limits = Limits(text_characters=8, pool=6, budget=3, k=4, rounds=2, dimension=3, body_bytes=8192)
+    settings = Settings(
+        data_directory=tmp_path_factory.mktemp("narrow"), budget=0, k=1, depth=6, rounds=1, limits=limits
+    )
+    async with filled(settings) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("budget", {"B": HUGE}),
+        ("k", {"k": DIGITS}),
+        ("query_embedding", {"query_embedding": [1, 0, 0, 0]}),
+        ("query_embedding.shape", {"query_embedding": block([1, 0, 0, 0])}),
+        ("pool.documents.1.text", {"pool": [{"text": "a"}, {"text": "12345", "title": "1234"}]}),
+        ("embedding", {"pool": [{"text": "a", "embedding": [1, 0, 0, 0]}]}),
+        ("pool.embeddings.shape", {"pool": {"documents": texts(1), "embeddings": block([[1, 0, 0, 0]])}}),
+        ("depth", {"pool": None, "index": "texts", "depth": 7}),
+        ("depth", {"pool": None, "index": "texts", "N": HUGE}),
+    ],
+)
+async def test_a_limit_is_named_where_it_is_exceeded(
+    narrow: httpx.AsyncClient, field: str, fields: dict[str, Any]
+) -> None:
+    response = await narrow.post("/select", json={"query": "q", "pool": TWO, **fields})
+    detail = problem(response, 422, "limit-exceeded")
+    assert detail.startswith(f"{field}:") and "limit" in detail
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/select"), ("PUT", "/indexes/x"), ("DELETE", UPLOAD), ("POST", UPLOAD)],
+)
+async def test_bodies_declared_and_in_pieces(narrow: httpx.AsyncClient, method: str, path: str) -> None:
+    read = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 4096
+            yield b" " * 4096
+
+    headers = {"content-type": "application/json"}
+    problem(await narrow.request(method, path, content=pieces(), headers=headers), 413, "body-too-large")
+    assert read == 3 * 4096
+    declared = headers | {"content-length": "8193"}
+    problem(await narrow.request(method, path, content=pieces(), headers=declared), 413, "body-too-large")
+    assert read <= 4 * 4096
+
+
+async def test_a_problem_does_not_echo_a_megabyte(client: httpx.AsyncClient) -> None:
+    for more, slug in (({"x" * 1_000_000: 1}, "invalid-input"), ({"index": "x" * 1_000_000}, "invalid-index-name")):
+        response = await client.post("/select", json={"query": "q", "index": "texts", **more})
+        problem(response, 422, slug)
+        assert len(response.content) < 10_000
+
+
+async def test_a_stream_that_cannot_begin_is_refused_as_ever(client: httpx.AsyncClient) -> None:
+    headers = {"accept": "text/event-stream"}
+    problem(await client.post("/select", json={"query": "q"}, headers=headers), 422, "invalid-input")
+    nowhere = {"query": "q", "index": "none"}
+    problem(await client.post("/select", json=nowhere, headers=headers), 404, "unknown-index")
+    problem(await client.post(UPLOAD, content=b"\nbad", headers=NDJSON), 422, "invalid-input")
+
+
+async def test_what_is_no_json_number_comes_back_as_null(client: httpx.AsyncClient) -> None:
+    for number in NUMBERS:
+        content = (
+            f'{{"query": "q", "return_documents": true, "pool": [{{"text": "a", "metadata": {{"x": {number}}}}}]}}'
+        )
+        assert answer(await client.post("/select", content=content))["documents"][0]["metadata"] == {"x": None}
+
+
+async def test_deep_but_not_too_deep(client: httpx.AsyncClient) -> None:
+    metadata = '{"a":' * 150 + "1" + "}" * 150
+    content = f'{{"query": "q", "return_documents": true, "pool": [{{"text": "a", "metadata": {metadata}}}]}}'
+    answer(await client.post("/select", content=content))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "slug"),
+    [
+        ("OPTIONS", "/select", 405, "method-not-allowed"),
+        ("POST", "/readyz", 405, "method-not-allowed"),
+        ("POST", "/selct", 404, "not-found"),
+        ("GET", "/no%3Fwhere%20%C3%BC", 404, "not-found"),
+        ("GET", "/%ED%A0%80", 404, "not-found"),
+    ],
+)
+async def test_routes_that_are_none(client: httpx.AsyncClient, method: str, path: str, status: int, slug: str) -> None:
+    response = await client.request(method, path)
+    if "%ED" in path:
+        assert response.status_code == status and response.json()["instance"].isascii()
+    else:
+        problem(response, status, slug)
+    assert (status == 405) == ("allow" in response.headers)
