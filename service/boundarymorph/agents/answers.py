@@ -34,6 +34,9 @@ class Costs(BaseModel):
 class SelectedTexts(BaseModel):
     documents: list[SelectedText] = Field(description="The most relevant first.")
     notes: list[str] = Field(description="What to know about this answer, and what to do about it.")
+    answerable: float | None = Field(
+        None, description="Probability that anything that was searched, returned or not, answers the query."
+    )
     costs: Costs | None = Field(None, description="Detailed answers only.")
 
 

@@ -32,6 +32,10 @@ DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 DESCRIPTION = 100  # tokens of the description of an index
 LONGEST_URL = 500  # characters of one among a document's metadata
+LIKELY = 0.5  # probability of an answer, below which a note says that there is none
+UNANSWERED = (
+    "the answer is probably not in these documents; say so instead of guessing, or ask in other words or another index"
+)
 NO_MATCH, NO_FIELD = "no document passes the filter", "in its metadata"  # in warnings of the service
 INSTRUCTIONS = (
     "Search of document collections for questions with many relevant documents. Call list_indexes once; then ask "
@@ -193,7 +197,12 @@ async def select_documents(
     detailed = response_format == "detailed"
     answer = answers.SelectedTexts(
         documents=[_selected(service.rest, index, found, detailed) for found in selection["documents"]],
-        notes=[*selection["warnings"], *await _unknown_fields(service, index, selection["warnings"])],
+        notes=[
+            *_unanswered(selection["answerable"]),
+            *selection["warnings"],
+            *await _unknown_fields(service, index, selection["warnings"]),
+        ],
+        answerable=_rounded(selection["answerable"]),
         costs=_costs(selection) if detailed else None,
     )
     most = min(service.settings.answer_tokens, body["max_tokens"] or service.settings.answer_tokens)
@@ -379,6 +388,14 @@ def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) 
         judged=judged,
         **(details if detailed else {}),
     )
+
+
+def _unanswered(answerable: float | None) -> list[str]:
+    return [] if answerable is None or answerable >= LIKELY else [UNANSWERED]
+
+
+def _rounded(probability: float | None) -> float | None:
+    return None if probability is None else round(probability, 3)
 
 
 def _costs(selection: Mapping[str, Any]) -> answers.Costs:
