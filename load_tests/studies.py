@@ -187,21 +187,29 @@ def only(question: Question, kept: NDArray[np.intp]) -> Question:
 def answerable(question: Question, number: int) -> Iterator[Row]:
     """Whether there is an answer. A third of the questions lose all documents that the scorer or people accept; the
     others lose as many that nobody accepts, and keep all answers or a single one. Then people's alone are removed."""
-    rng = np.random.default_rng(number)
-    relevant = np.zeros(len(question.scores), dtype=np.bool_) if question.grades is None else question.grades > 0
-    for removed, each in (("scorer's and people's", relevant | (question.scores >= ENOUGH)), ("people's", relevant)):
-        answers, others = np.flatnonzero(each), np.flatnonzero(~each)
-        if not len(answers) or not len(others):
+    rng, scores = np.random.default_rng(number), question.scores
+    relevant = np.zeros(len(scores), dtype=np.bool_) if question.grades is None else question.grades > 0
+    accepted = scores >= ENOUGH
+    for removed, left, answers in (
+        ("scorer's and people's", "all", relevant | accepted),
+        ("scorer's and people's", "one", relevant | accepted),
+        ("people's", "all", relevant),
+    ):
+        truth = relevant if removed == "people's" else accepted
+        others = np.flatnonzero(~answers)
+        if not truth.any() or not len(others):
             continue
-        fewer = rng.permutation(others)[: max(len(others) - len(answers), 1)]
-        pools = {"all": np.concatenate([answers, fewer]), "one": np.append(others, rng.choice(answers))}
-        for left, kept in pools.items():
-            asked = only(question, np.sort(others if number % 3 == 0 else kept))
-            found = asked.scores if removed != "people's" else (asked.grades > 0).astype(np.float64)
-            for budget in (0, 1, 5, 10, 25, 50):
-                ((_, session),) = stops(asked.pool, asked.scores, 10, (budget,), size=None)
-                said = {"answerable": session.outlook().answerable, "answered": float((found >= ENOUGH).any())}
-                yield {"removed": removed, "left": left, "B": budget, **said}
+        if number % 3 == 0:
+            kept = others
+        elif left == "all":
+            kept = np.concatenate([np.flatnonzero(answers), rng.permutation(others)[answers.sum() :]])
+        else:
+            kept = np.append(others, rng.choice(np.flatnonzero(truth)))
+        asked, answered = only(question, np.sort(kept)), float(truth[kept].any())
+        for budget in (0, 1, 5, 10, 25, 50):
+            ((_, session),) = stops(asked.pool, asked.scores, 10, (budget,), size=None)
+            said = {"answerable": session.outlook().answerable, "answered": answered}
+            yield {"removed": removed, "left": left, "B": budget, **said}
 
 
 VARIANTS: Mapping[str, Config] = {
