@@ -161,9 +161,9 @@ class RoundEvent(BaseModel):
     reused_scores: int = Field(description="known from earlier requests; they replace as many calls")
     budget: int = Field(description="B in force")
     expected_loss: float = Field(description="share of the best set's relevance that this set is expected to miss")
-    answerable: float | None = Field(None, description="as in the answer, by what is known so far")
     expected_gain: ExpectedGain = Field(default_factory=dict)
     ids: list[str] = Field(description="the current set, most relevant first")
+    answerable: float | None = Field(None, description="as in the answer, by what is known so far")
     language_model: LanguageModelUsage | None = Field(
         None, description="tokens and cost so far, if a language model is the scorer"
     )
