@@ -122,7 +122,11 @@ def test_passages_are_short_whole_and_numbered(build: Build, folder: Path) -> No
     assert "\n\n".join(texts) == f"# Long\n\n{LONG}"
 
 
-def test_passages_of_another_length_replace_those_before(build: Build, folder: Path) -> None:
+@pytest.mark.parametrize("at_once", [1_000, 3])
+def test_passages_of_another_length_replace_those_before(
+    build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(files, "MAX_VALUES", at_once)  # of a filter
     build(str(folder))
     before = stored()
     assert "0 added, 0 updated" in build(str(folder)).out
@@ -227,6 +231,20 @@ def test_what_is_no_table(build: Build, content: bytes, said: str) -> None:
     Path("t.csv").write_bytes(content)
     outcome = build("t.csv")
     assert outcome.code == 1 and said in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_the_longest_cell(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "1024")
+    Path("t.csv").write_text(f"id,text\n1,{'a' * 1_024}\n")
+    assert build("t.csv").code == 0
+    Path("t.csv").write_text(f"id,text\n1,{'a' * 1_025}\n")
+    assert "t.csv, line 2: no CSV: field larger" in build("t.csv").err
+
+
+def test_the_longest_passage(build: Build) -> None:
+    Path("t.csv").write_text("id,text\n1,sea\n")
+    assert build("t.csv", "--passages", f"{index.LONGEST_PASSAGE}").code == 0
+    assert build("t.csv", "--passages", f"{index.LONGEST_PASSAGE + 1}").code == 2
 
 
 def test_columns_that_are_not_there(build: Build) -> None:
