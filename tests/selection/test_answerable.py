@@ -14,6 +14,7 @@ from boundarymorph.selection import Pool, SelectionConfig, SelectionSession, Tre
 from boundarymorph.selection.answerable import after, before
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.trend import Mixture
 from load_tests.studies import calibration_error, ranked_right
 from tests.selection.pools import Scores, play
 from tests.selection.test_quality import question
@@ -29,7 +30,7 @@ def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
     """A question without the documents that score so much."""
     pool, scores = question(seed)
     kept = np.flatnonzero(scores < least)
-    ids = [pool.ids[place] for place in kept]
+    ids = [pool.ids[place] for place in kept.tolist()]
     words = {"bm25": pool.features["bm25"][kept]}
     return Pool(ids, pool.embeddings[kept], pool.query, pool.scores[kept], words), scores[kept]
 
@@ -37,6 +38,7 @@ def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
 def by_the_posterior(session: SelectionSession, least: float) -> float:
     """From the mixture's normal distributions of the log-odds, one document after the other."""
     mixture = session._posterior.beliefs
+    assert isinstance(mixture, Mixture)
     mark, none = logit(least), 0.0
     for document in np.flatnonzero(~session.belief.scored):
         share = sum(
