@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -268,7 +268,7 @@ def test_lines_of_json_are_cut_where_it_is_asked_for(build: Build) -> None:
 
 
 @pytest.fixture
-def built(folder: Path, tmp_path: Path) -> Iterator[str]:
+def built(folder: Path, tmp_path: Path) -> str:
     command = [sys.executable, "-m", "boundarymorph.cli", "index"]
     build = [*command, "build", "docs", "--from", str(folder), "--encoder", "none"]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
