@@ -28,6 +28,7 @@ from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionConfig, SelectionSession, TrendConfig
+from boundarymorph.selection.answerable import ENOUGH
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
 from load_tests import report
@@ -37,6 +38,7 @@ Scores = NDArray[np.float64]
 BUDGETS, KS = (25, 50), (50, 100, 200)
 SMALL_KS = (5, 10, 20, 50, 100, 200)
 LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
+BINS = 10  # of probabilities
 CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row in which nothing is to be lost
 
 
@@ -136,6 +138,78 @@ def sets(pool: Pool, scores: Scores, k: int, at: Sequence[int], **options: Any) 
             yield from sets(pool, scores, k, (budget,), **options)
     else:
         yield from ((budget, session.selection()) for budget, session in stops(pool, scores, k, at, **options))
+
+
+@dataclass(frozen=True)
+class Reliability(Study):
+    """metrics: a probability, and what happened. Lines have the expected calibration error over BINS bins of equal
+    width, and the area under the ROC curve, over all questions and in each table."""
+
+    def table(self, rows: Sequence[Row]) -> list[Row]:
+        lines = []
+        for key, frame in pd.DataFrame(rows).groupby(list(self.by), sort=False):
+            line: Row = dict(zip(self.by, key, strict=True)) | {"questions": len(frame)}
+            for name, some in [("all", frame), *frame.groupby("table", sort=False)]:
+                said, happened = (some[metric].to_numpy(np.float64) for metric in self.metrics)
+                error, area = calibration_error(said, happened), ranked_right(said, happened)
+                line |= {f"ECE: {name}": f"{error:.3f}", f"AUC: {name}": f"{area:.3f}"}
+            lines.append(line)
+        return lines
+
+
+def calibration_error(said: Scores, happened: Scores) -> float:
+    """Return the expected calibration error of (n,) probabilities of events that happened (1) or not (0)."""
+    bins = np.minimum((said * BINS).astype(np.intp), BINS - 1)
+    return float(np.abs(np.bincount(bins, said - happened, BINS)).sum() / len(said))
+
+
+def ranked_right(said: Scores, happened: Scores) -> float:
+    """Return the area under the ROC curve: how often what happened was more probable than what did not."""
+    yes, no = said[happened > 0, None], said[happened == 0]
+    return float(((yes > no) + (yes == no) / 2).mean()) if yes.size and no.size else float("nan")
+
+
+def only(question: Question, kept: NDArray[np.intp]) -> Question:
+    """Return the question with some documents of its pool, at ascending positions."""
+    pool, terms = question.pool, question.pool.terms
+    smaller = Pool(
+        [pool.ids[place] for place in kept],
+        pool.embeddings[kept],
+        pool.query,
+        pool.scores[kept],
+        {name: values[kept] for name, values in pool.features.items()},
+        None if terms is None else terms[:, kept],
+    )
+    grades = None if question.grades is None else question.grades[kept]
+    return Question(question.id, smaller, question.scores[kept], grades)
+
+
+def answerable(question: Question, number: int) -> Iterator[Row]:
+    """Whether there is an answer. A third of the questions lose all documents that the scorer or people accept; the
+    others lose as many that nobody accepts, and keep all answers or a single one. Then people's alone are removed."""
+    rng, scores = np.random.default_rng(number), question.scores
+    relevant = np.zeros(len(scores), dtype=np.bool_) if question.grades is None else question.grades > 0
+    accepted = scores >= ENOUGH
+    for removed, left, answers in (
+        ("scorer's and people's", "all", relevant | accepted),
+        ("scorer's and people's", "one", relevant | accepted),
+        ("people's", "all", relevant),
+    ):
+        truth = relevant if removed == "people's" else accepted
+        others = np.flatnonzero(~answers)
+        if not truth.any() or not len(others):
+            continue
+        if number % 3 == 0:
+            kept = others
+        elif left == "all":
+            kept = np.concatenate([np.flatnonzero(answers), rng.permutation(others)[answers.sum() :]])
+        else:
+            kept = np.append(others, rng.choice(np.flatnonzero(truth)))
+        asked, answered = only(question, np.sort(kept)), float(truth[kept].any())
+        for budget in (0, 1, 5, 10, 25, 50):
+            ((_, session),) = stops(asked.pool, asked.scores, 10, (budget,), size=None)
+            said = {"answerable": session.outlook().answerable, "answered": answered}
+            yield {"removed": removed, "left": left, "B": budget, **said}
 
 
 VARIANTS: Mapping[str, Config] = {
@@ -369,6 +443,7 @@ def relevance(question: Question, number: int) -> Iterator[Row]:
             yield {"B": budget, "k": k, **means}
 
 
+ANSWERS = ("answerable", "answered")
 LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
     "ablations": Study("What each part brings", ablations, ("variant",), PEOPLE, None, {"variant": "default"}),
@@ -390,6 +465,7 @@ STUDIES = {
         base={"order": "similarity", "signal": "yes"},
     ),
     "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
+    "answerable": Reliability("Whether there is an answer", answerable, ("removed", "left", "B"), ANSWERS),
     "relevance": Study(
         "Relevance of documents without a score", relevance, ("B",), ("expected", "actual", "within_1_std")
     ),

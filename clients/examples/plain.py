@@ -15,6 +15,8 @@ question = " ".join(sys.argv[1:]) or "How do I read a gzipped file?"
 
 with Client() as service:
     selection = service.select(question, index="python-docstrings", budget=20, k=5, return_documents=True)
+if selection.answerable is not None and selection.answerable < 0.5:
+    sys.exit("The answer is probably not in these documents.")
 
 documents = "\n\n".join(f"[{document.id}] {document.text}" for document in selection.documents)
 reply = OpenAI().chat.completions.create(

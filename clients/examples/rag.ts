@@ -13,6 +13,10 @@ const question = process.argv.slice(2).join(" ") || "How do I read a gzipped fil
 const service = new Client({ baseUrl: BOUNDARYMORPH_URL ?? "http://127.0.0.1:8080" });
 const options = { index: "python-docstrings", budget: 20, k: 5, return_documents: true };
 const selection = await service.select(question, options);
+if ((selection.answerable ?? 1) < 0.5) {
+  console.error("The answer is probably not in these documents.");
+  process.exit(1);
+}
 
 const documents = selection.documents.map(({ id, text }) => `[${id}] ${text}`).join("\n\n");
 const reply = await fetch(`${OPENAI_BASE_URL ?? "https://api.openai.com/v1"}/chat/completions`, {

@@ -32,7 +32,7 @@ async def describes_itself(client: Client) -> None:
     assert client.server_info.name == "boundarymorph"
     assert "list_indexes" in (client.instructions or "")
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert list(tools) == ["select_documents", "list_indexes", "search", "fetch"]
+    assert list(tools) == ["select_documents", "list_indexes", "search", "fetch", "extend_scores"]
     for tool in tools.values():
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint

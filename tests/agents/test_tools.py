@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
-from boundarymorph.agents import tokens
+from boundarymorph.agents import tokens, tools
 from boundarymorph.settings import AgentSettings
 from tests.agents import rpc
-from tests.agents.conftest import Running, Serve, Transport, refused, structured
+from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
 from tests.api.service import answer, problem
+from tests.scoring.fakes import score_of
 
 QUERY = {"query": "what is asked", "index": "papers"}
 
@@ -93,6 +94,17 @@ class TestCalls:
             for distinct, count in ((None, 12), (True, 8), ("true", 8), ("url", 3)):
                 call = {"query": "q", "index": "parts", "k": 12, "distinct": distinct}
                 assert len((await structured(client, "select_documents", **call))["documents"]) == count
+
+    async def test_a_note_says_that_there_is_no_answer(self, service: Running) -> None:
+        """By the scores of the 40 papers, the best of which is known here; a budget for all leaves no doubt."""
+        best = max(score_of(QUERY["query"], f"Paper {n}\n{LONG if n == 7 else f'text {n}'}") for n in range(40))
+        async with service.connect(Transport.HTTP) as client:
+            for least, probability in ((best - 0.01, 1.0), (best + (1 - best) / 2, 0.0)):
+                call = {**QUERY, "budget": 40, "min_relevance": least}
+                found = await structured(client, "select_documents", **call)
+                assert found["answerable"] == probability
+                assert (tools.UNANSWERED in found["notes"]) == (probability == 0.0)
+            assert "answerable" not in await structured(client, "search", query="q", index="papers")
 
     @pytest.mark.strangers
     async def test_notes_say_why_there_is_nothing(self, service: Running) -> None:

@@ -1,6 +1,7 @@
 """POST /select with documents that have something in common, and up to a number of tokens."""
 
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, filled, problem
+from boundarymorph.server.app import create_retriever_app
+from boundarymorph.settings import RetrieverSettings, Settings
+from tests.api.service import NDJSON, answer, belongings, fake_retrieval, filled, on_socket, problem, serving
+from tests.api.test_retrieval import fake_gateway
 from tests.scoring.fakes import score_of
 
 QUERY, COUNT = "distinct", 60
@@ -198,3 +201,58 @@ class TestTokens:
             body = await select(client, pool=pool, max_tokens=1_000, budget=0)
         assert len(body["documents"]) == count
         assert np.isfinite(body["expected_loss"])
+
+
+PASSAGES = [
+    {"id": f"a{number}", "text": f"passage {number}", "metadata": {"document": f"file {number // 5}"}}
+    for number in range(30)
+]
+
+
+@pytest.fixture
+async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a service with the index "passages", whose selections are distinct by document."""
+    settings = Settings(data_directory=tmp_path)
+    async with filled(settings) as client:
+        answer(await client.put("/indexes/passages"))
+        answer(await client.post("/indexes/passages/documents", json=PASSAGES))
+        belongings(settings, "passages").distinguish("document")
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({}, 6),
+        ({"calibration": False}, 6),
+        ({"distinct": None}, 30),
+        ({"distinct": False}, 30),
+        ({"distinct": {"by": "document", "at_most": 2}}, 12),
+        ({"queries": ["a", "b"], "query": None}, 30),
+    ],
+)
+async def test_an_index_may_say_what_its_selections_are_distinct_by(
+    passages: httpx.AsyncClient, given: dict[str, Any], count: int
+) -> None:
+    """Unless the request does."""
+    body = answer(await passages.post("/select", json={"query": QUERY, "index": "passages", "k": 30, **given}))
+    assert len(body["documents"]) == count
+    if count == 6:
+        assert {document["group"] for document in body["documents"]} == {f"file {number}" for number in range(6)}
+    assert answer(await passages.get("/indexes/passages"))["distinct"] == "document"
+    assert answer(await passages.get("/indexes/texts"))["distinct"] is None
+
+
+async def test_a_gateway_hears_it_from_its_retriever(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path)
+    async with on_socket(create_retriever_app(settings, build=fake_retrieval)) as url:
+        front = Settings(retriever=RetrieverSettings(url=url))
+        async with serving(front, fake_gateway) as gateway:
+            answer(await gateway.put("/indexes/passages"))
+            answer(await gateway.post("/indexes/passages/documents", json=PASSAGES))
+            body = {"query": QUERY, "index": "passages", "k": 30}
+            assert len(answer(await gateway.post("/select", json=body))["documents"]) == 30
+            belongings(settings, "passages").distinguish("document")
+            assert len(answer(await gateway.post("/select", json=body))["documents"]) == 6
+            belongings(settings, "passages").distinguish("")
+            assert len(answer(await gateway.post("/select", json=body))["documents"]) == 30

@@ -143,7 +143,8 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
 @pytest.mark.parametrize(
     "arguments",
     [["frobnicate"], ["select"], ["select", "a"], ["select", "a", "b", "-k", "x"], ["index", "build", "a"],
-     ["index", "build", "a", "--from", "missing.jsonl"], ["index", "build", "a", "--from", "."],
+     ["index", "build", "a", "--from", "missing.jsonl"],
+     ["index", "build", "a", "--from", "docs.jsonl", "--passages", "-1"],
      ["demo", "-k", "0"], ["demo", "--budget", "-1"]],
 )  # fmt: skip
 def test_usage_errors(run: Run, arguments: list[str]) -> None:
@@ -263,7 +264,7 @@ class TestIndexes:
             name = f"array{option}"
             outcome = run("index", "build", name, "--from", str(source))
             assert outcome.code == 0 and "4 added, 0 updated, 0 unchanged, 0 skipped" in outcome.out
-        for name, content in (("a.csv", "body,url\nsea,http://sea"), ("a.txt", "id,text\n1,sea\n")):
+        for name, content in (("a.json", "text,url\nsea,http://sea"), ("a.txt", "id,text\n1,sea\n")):
             Path(name).write_text(content)
             assert "csv.DictReader" in refused(run("index", "build", "table", "--from", name))
         Path("utf16.jsonl").write_text('{"id": 1, "text": "sea"}', encoding="utf-16")

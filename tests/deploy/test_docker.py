@@ -58,8 +58,9 @@ class TestRequirements:
 
     def test_each_extra_is_where_it_is_used(self) -> None:
         assert extra("otel") | extra("mcp") <= listed("common.txt")
-        assert listed("retriever-cpu.txt") == stores() | {"faiss-cpu"}
-        assert listed("retriever-gpu.txt") == stores() | extra("gpu") | extra("torch")
+        splitter = {"semantic-text-splitter"}
+        assert listed("retriever-cpu.txt") == stores() | splitter | {"faiss-cpu"}
+        assert listed("retriever-gpu.txt") == stores() | splitter | extra("gpu") | extra("torch")
         assert listed("scorer.txt") == extra("torch")
 
     def test_versions_are_those_that_are_tested(self) -> None:

@@ -37,6 +37,8 @@ def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], 
     assert a.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
     assert a.client.put("/indexes/tales/description", json={"description": "Tales."}).status_code == 204
     assert b.client.get("/indexes/tales").json()["description"] == "Tales."
+    LocalCatalog(directory / "data" / "indexes").belongings("tales").distinguish("book")
+    assert b.client.get("/indexes/tales").json()["distinct"] == "book"
     model, trust = a.client.get("/v1/models").json()["data"][0]["id"], Trust(0.5, -1.0)
     made = Calibration("tales", "scale", model, None, 1e-6, trust, trust, index="tales")
     catalog = LocalCatalog(directory / "data" / "indexes")
@@ -62,6 +64,7 @@ def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], 
     assert done.returncode == 0, done.stderr
     assert b.client.get("/judgments", params={"index": "again"}).json() == {"kept": 2}
     assert b.client.get("/indexes/again").json()["description"] == "Tales."
+    assert b.client.get("/indexes/again").json()["distinct"] == "book"
     again = a.select(**{**SELECT, "index": "again"})
     assert again["calibration"] == "again"
     relevance = [d["relevance"] for d in first["documents"]]

@@ -1,4 +1,4 @@
-"""Which calibration a request is answered with."""
+"""Which calibration a request is answered with, and what its documents are distinct by."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ class Calibrations:
 
     async def of(
         self, wanted: Wanted, caller: Caller, source: CalibrationSource, index: str | None = None
-    ) -> Calibration | None:
-        """Return the calibration of this name, else the default of the caller's key, else that of the index.
+    ) -> tuple[Calibration | None, str | None]:
+        """Return the calibration of this name, else the default of the caller's key, else that of the index; and the
+        field by which selections from the index are distinct by default.
 
         index: one that the caller sees. Raises UnknownCalibration, also for the calibration of an index that the caller
         does not see, and what the source raises.
         """
-        if wanted is False:
-            return None
-        name = wanted if wanted is not None else self._of_keys.get(caller.name)
+        name = self._of_keys.get(caller.name) if wanted is None else wanted or None
         if name is None and index is None:
-            return None
+            return None, None
         found = await source.calibrations(name, index)
         if name is None:
-            return next(iter(found.calibrations), None)
+            return next(iter(found.calibrations), None) if wanted is None else None, found.distinct
         for made in found.calibrations:
             if made.index is None or caller.sees(made.index):
-                return made
+                return made, found.distinct
         seen = sorted({known for known, owner in found.known if owner is None or caller.sees(owner)})
         more = f" and {len(seen) - MOST_NAMES} more" if len(seen) > MOST_NAMES else ""
         there = ", ".join(seen[:MOST_NAMES]) + more if seen else "none yet; `boundarymorph calibrate` makes one"

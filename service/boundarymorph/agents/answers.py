@@ -34,7 +34,23 @@ class Costs(BaseModel):
 class SelectedTexts(BaseModel):
     documents: list[SelectedText] = Field(description="The most relevant first.")
     notes: list[str] = Field(description="What to know about this answer, and what to do about it.")
+    answerable: float | None = Field(
+        None, description="Probability that anything that was searched, returned or not, answers the query."
+    )
     costs: Costs | None = Field(None, description="Detailed answers only.")
+
+
+class Extended(BaseModel):
+    id: str = Field(description="The id in the arguments, or the position of the text, from 0.")
+    relevance: float = Field(description="From 0 to 1.")
+    judged: bool = Field(description="Whether it has a score of yours, or its relevance is inferred from your scores.")
+    uncertainty: float | None = Field(None, description="Standard deviation of an inferred relevance.")
+
+
+class ExtendedScores(BaseModel):
+    documents: list[Extended] = Field(description="The most relevant first.")
+    notes: list[str] = Field(description="What to know about this answer.")
+    answerable: float | None = Field(None, description="Probability that any of the texts answers the query.")
 
 
 class ListedField(BaseModel):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, TypeVar
 
 import httpx2
@@ -32,6 +33,10 @@ DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 DESCRIPTION = 100  # tokens of the description of an index
 LONGEST_URL = 500  # characters of one among a document's metadata
+LIKELY = 0.5  # probability of an answer, below which a note says that there is none
+UNANSWERED = (
+    "the answer is probably not in these documents; say so instead of guessing, or ask in other words or another index"
+)
 NO_MATCH, NO_FIELD = "no document passes the filter", "in its metadata"  # in warnings of the service
 INSTRUCTIONS = (
     "Search of document collections for questions with many relevant documents. Call list_indexes once; then ask "
@@ -193,7 +198,12 @@ async def select_documents(
     detailed = response_format == "detailed"
     answer = answers.SelectedTexts(
         documents=[_selected(service.rest, index, found, detailed) for found in selection["documents"]],
-        notes=[*selection["warnings"], *await _unknown_fields(service, index, selection["warnings"])],
+        notes=[
+            *_unanswered(selection["answerable"]),
+            *selection["warnings"],
+            *await _unknown_fields(service, index, selection["warnings"]),
+        ],
+        answerable=_rounded(selection["answerable"]),
         costs=_costs(selection) if detailed else None,
     )
     most = min(service.settings.answer_tokens, body["max_tokens"] or service.settings.answer_tokens)
@@ -270,6 +280,59 @@ async def fetch(
     return _result(answer)
 
 
+@server.tool(title="Extend scores", annotations=READ_ONLY)
+@_taking(
+    k=f"How many documents you want; {DEFAULT_K} by default.",
+    min_relevance="Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none.",
+)
+async def extend_scores(
+    context: Context[None, Any],
+    query: Query,
+    texts: Annotated[Array[str], Field(min_length=1, description="All candidates, the best first as far as you know.")],
+    scores: Annotated[
+        Array[Annotated[float, Field(ge=0, le=1)] | None],
+        Field(
+            min_length=1,
+            description="How relevant the texts are, from 0 to 1, in their order: null for those that nobody has "
+            "judged, and nothing for the last of them.",
+        ),
+    ],
+    ids: Annotated[Array[str] | None, Field(description="Of the texts; their positions, from 0, by default.")] = None,
+    **options: Any,
+) -> Annotated[CallToolResult, answers.ExtendedScores]:
+    """The most relevant of many texts, by scores that you have of some of them. What the others are worth is inferred
+    from these scores, and nothing is judged, so it costs nothing. Use it after a reranker, or you, have read the first
+    ones."""
+    if len(scores) > len(texts):
+        raise ToolError(f"scores: {len(scores)} for {len(texts)} texts. {ADVICE['invalid-input']}")
+    if ids is not None and len(ids) != len(texts):
+        raise ToolError(f"ids: {len(ids)} for {len(texts)} texts. {ADVICE['invalid-input']}")
+    if all(score is None for score in scores):
+        raise ToolError(f"scores: none is a number, and at least one is needed. {ADVICE['invalid-input']}")
+    pool = [
+        {"id": id, "text": text, "cross_encoder_score": score}
+        for id, text, score in zip_longest(ids or (), texts, scores)
+    ]
+    body = {"query": query, "pool": pool, "ranked": True, "budget": 0, "return_documents": False, **options}
+    selection = await _select(context, {**body, "k": body["k"] or DEFAULT_K})
+    answer = answers.ExtendedScores(
+        documents=[
+            answers.Extended(
+                id=found["id"],
+                relevance=round(found["relevance"], 3),
+                judged=found["source"] == "cross_encoder",
+                uncertainty=round(found["std"], 3) or None,
+            )
+            for found in selection["documents"]
+        ],
+        notes=[*_unanswered(selection["answerable"]), *selection["warnings"]],
+        answerable=_rounded(selection["answerable"]),
+    )
+    while tokens.size(answer) > SERVICE.get().settings.answer_tokens:
+        answer.documents.pop()
+    return _result(answer)
+
+
 async def _found(service: Service, handle: str) -> tuple[str, str, dict[str, Any]]:
     """Return index, id and content of a document. Names of tables and ids may have a slash. Raises ToolError."""
     index, _, id = handle.partition("/")
@@ -295,7 +358,7 @@ def _excluded(index: str, handle: str) -> list[str]:
 
 
 async def _select(context: Context[None, Any], body: Mapping[str, Any]) -> Any:
-    """Return a selection with its texts, reporting progress meanwhile."""
+    """Return a selection, with its texts unless the body says otherwise, reporting progress meanwhile."""
     reported = -1
 
     async def told(event: Mapping[str, Any]) -> None:
@@ -306,7 +369,7 @@ async def _select(context: Context[None, Any], body: Mapping[str, Any]) -> Any:
             await context.report_progress(spent, total, f"round {event['rounds'] + 1}: {spent} of {total} judgements")
 
     asked = {name: value for name, value in body.items() if value is not None}
-    return await SERVICE.get().rest.select({**asked, "return_documents": True}, told)
+    return await SERVICE.get().rest.select({"return_documents": True, **asked}, told)
 
 
 async def _indexes(service: Service) -> tuple[list[answers.ListedIndex], list[str]]:
@@ -379,6 +442,14 @@ def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) 
         judged=judged,
         **(details if detailed else {}),
     )
+
+
+def _unanswered(answerable: float | None) -> list[str]:
+    return [] if answerable is None or answerable >= LIKELY else [UNANSWERED]
+
+
+def _rounded(probability: float | None) -> float | None:
+    return None if probability is None else round(probability, 3)
 
 
 def _costs(selection: Mapping[str, Any]) -> answers.Costs:

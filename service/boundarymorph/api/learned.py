@@ -16,7 +16,7 @@ from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import evidence_of_json
-from boundarymorph.retrieval.learned import Learned, pools_of
+from boundarymorph.retrieval.learned import Found, Learned, pools_of
 from boundarymorph.retrieval.memories import AllMemories, Place
 
 JSON = "application/json"
@@ -64,7 +64,7 @@ async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     found = await access.work.read.run(learned.find, wanted.name, wanted.index)
     seen = [made for made in found.calibrations if made.index is None or caller.sees(made.index)]
     known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
-    return Response(orjson.dumps({"calibrations": [made.to_json() for made in seen], "known": known}), media_type=JSON)
+    return Response(orjson.dumps(Found(seen, known, found.distinct).to_json()), media_type=JSON)
 
 
 @router.post(

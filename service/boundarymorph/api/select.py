@@ -32,7 +32,7 @@ from boundarymorph.api.dependencies import (
 from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import event_of, response_of, task_of
+from boundarymorph.api.translate import distinct_by_default, event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.learned import CalibrationSource
@@ -109,20 +109,27 @@ async def asked_of(
         service.require()  # else it needs no model
     if wanted.index is not None:
         permitted(request).require(wanted.index)
-    task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted.index)
+    task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted)
     task = _with_memory(access, task, wanted, parts.retriever)
     turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
     return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
 
 
 async def calibrated(
-    request: Request, access: Access, task: SelectionTask, wanted: Wanted, source: CalibrationSource, index: str | None
+    request: Request,
+    access: Access,
+    task: SelectionTask,
+    calibration: Wanted,
+    source: CalibrationSource,
+    wanted: SelectRequest | None = None,
 ) -> SelectionTask:
-    """Return the task with the calibration that its caller wants, or has by default. index: whose, if any. Raises
-    DeadlineExceeded, and as `Calibrations.of` does."""
+    """Return the task with the calibration that its caller wants or has by default, and with what documents of the
+    index of `wanted` are distinct by. Raises DeadlineExceeded, and as `Calibrations.of` does."""
+    index = None if wanted is None else wanted.index
     async with task.deadline.enforced():
-        chosen = await access.calibrations.of(wanted, permitted(request), source, index)
-    return replace(task, calibration=chosen)
+        chosen, field = await access.calibrations.of(calibration, permitted(request), source, index)
+    task = replace(task, calibration=chosen)
+    return task if wanted is None else distinct_by_default(task, wanted, field)
 
 
 def _with_memory(access: Access, task: SelectionTask, wanted: SelectRequest, source: Learning) -> SelectionTask:

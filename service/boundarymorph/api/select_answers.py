@@ -144,6 +144,11 @@ class SelectResponse(BaseModel):
         "With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1"
     )
     recall: ExpectedRecall | None = Field(None, description="with 'min_relevance'; null if nothing can reach it")
+    answerable: float | None = Field(
+        None,
+        description="the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 "
+        "without one; null if nothing can be said. With 'queries': of the query for which it is largest",
+    )
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str] = Field(description="what a caller should know, in words")
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
@@ -161,6 +166,7 @@ class RoundEvent(BaseModel):
     expected_loss: float = Field(description="share of the best set's relevance that this set is expected to miss")
     expected_gain: ExpectedGain = Field(default_factory=dict)
     ids: list[str] = Field(description="the current set, most relevant first")
+    answerable: float | None = Field(None, description="as in the answer, by what is known so far")
     language_model: LanguageModelUsage | None = Field(
         None, description="tokens and cost so far, if a language model is the scorer"
     )

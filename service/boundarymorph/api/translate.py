@@ -6,6 +6,7 @@ import binascii
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
@@ -100,6 +101,14 @@ def _to_people(request: SelectRequest, settings: Settings) -> bool:
     if request.relevance == "people" and not knows:
         raise InvalidInput(f"'relevance': \"people\" goes with the method {methods.DEFAULT!r}; leave one of them out")
     return knows and (request.relevance or settings.relevance) == "people"
+
+
+def distinct_by_default(task: SelectionTask, request: SelectRequest, field: str | None) -> SelectionTask:
+    """Return the task with at most one document for each value of the field by which selections from its index are
+    distinct, if there is one and the request does not say anything else."""
+    if field is None or request.queries or "distinct" in request.model_fields_set:
+        return task
+    return replace(task, distinct=Grouping(read_path(field, "distinct")))
 
 
 def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
@@ -285,6 +294,7 @@ def response_of(
         stop_reason=result.stop_reason.value,
         expected_loss=result.outlook.loss,
         recall=_recall(result.outlook),
+        answerable=result.outlook.answerable,
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
         rounds=_rounds(result) if explain else None,
@@ -302,6 +312,7 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         reused_scores=progress.reused,
         budget=progress.budget,
         expected_loss=progress.outlook.loss,
+        answerable=progress.outlook.answerable,
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
         retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),

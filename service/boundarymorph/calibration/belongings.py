@@ -1,5 +1,5 @@
-"""What belongs to an index besides its documents: a description, judgements and memories in SQLite, and calibrations as
-JSON."""
+"""What belongs to an index besides its documents: a description, what its selections are distinct by, judgements and
+memories in SQLite, and calibrations as JSON."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ def merged(
 
 FOLDER = "belongings"  # in the folder of an index
 JUDGMENTS, DEFAULT, DESCRIPTION, NAMED = "judgments.sqlite3", "calibration.json", "description.txt", "calibrations"
-MEMORIES = "memories.sqlite3"
-_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, MEMORIES, DEFAULT, DESCRIPTION))
+MEMORIES, DISTINCT = "memories.sqlite3", "distinct.txt"
+_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, MEMORIES, DEFAULT, DESCRIPTION, DISTINCT))
 _FILE = re.compile(rf"{FOLDER}/({_FILES}|{NAMED}/{NAME.pattern}\.json)")
 
 
@@ -205,18 +205,19 @@ class Belongings:
 
     def description(self) -> str | None:
         """Return what the documents are, in somebody's words; None if nobody has said it."""
-        try:
-            return (self._folder / DESCRIPTION).read_text("utf-8")
-        except FileNotFoundError:
-            return None
+        return self._text(DESCRIPTION)
 
     def describe(self, text: str) -> None:
         """Keep a description in place of an earlier one; empty for none. Raises UnknownIndex if the index is gone."""
-        self._make()
-        if text:
-            write(self._folder / DESCRIPTION, text.encode())
-        else:
-            (self._folder / DESCRIPTION).unlink(missing_ok=True)
+        self._keep(DESCRIPTION, text)
+
+    def distinct(self) -> str | None:
+        """Return the field of the metadata by which selections are distinct if a request does not say otherwise."""
+        return self._text(DISTINCT)
+
+    def distinguish(self, field: str) -> None:
+        """Keep the field of `distinct`; empty for none. Raises UnknownIndex if the index is gone."""
+        self._keep(DISTINCT, field)
 
     def calibration(self, name: str | None = None) -> Calibration | None:
         """Return the calibration of this name, or the default of the index; None if there is none.
@@ -246,9 +247,22 @@ class Belongings:
         (target / NAMED).mkdir(parents=True)
         self.judgments.copy_to(target / JUDGMENTS)
         self.memories.copy_to(target / MEMORIES)
-        for file in (DEFAULT, DESCRIPTION, *(f"{NAMED}/{name}.json" for name in self._named.names())):
+        for file in (DEFAULT, DESCRIPTION, DISTINCT, *(f"{NAMED}/{name}.json" for name in self._named.names())):
             with suppress(FileNotFoundError):
                 shutil.copyfile(self._folder / file, target / file)
+
+    def _text(self, file: str) -> str | None:
+        try:
+            return (self._folder / file).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _keep(self, file: str, text: str) -> None:
+        self._make()
+        if text:
+            write(self._folder / file, text.encode())
+        else:
+            (self._folder / file).unlink(missing_ok=True)
 
     def _make(self) -> None:
         try:

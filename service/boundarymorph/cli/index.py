@@ -19,11 +19,13 @@ from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
+    from boundarymorph.cli.files import Columns, Passages
     from boundarymorph.retrieval.catalog import Catalog, IndexDescription
     from boundarymorph.retrieval.ingestion import IngestReport
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
 SKIPPED = 4  # the exit code of a build that left lines out
+LONGEST_PASSAGE = 100_000  # characters
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print what the route of the API answers.")]
@@ -41,9 +43,10 @@ def build_index(
         Path,
         typer.Option(
             "--from",
-            callback=sources.checked,
-            help="Lines of JSON or an array, gzipped or not: id (or _id, as in BEIR), text, optional title, metadata, "
-            "embedding; - reads standard input.",
+            callback=sources.there,
+            help="A folder of .md and .txt files; a table, .csv or .tsv; or lines of JSON or an array: id (or _id, as "
+            "in BEIR), text, optional title, metadata, embedding. Files may be gzipped; - reads lines from standard "
+            "input.",
         ),
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False,
@@ -65,13 +68,26 @@ def build_index(
         Literal["none"] | None,
         typer.Option(help="none: an index without vectors, searched by BM25.", show_default="the service's"),
     ] = None,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=LONGEST_PASSAGE,
+            help="Cut texts into passages of so many characters at most; selections then have one of each document. "
+            "0: leave them whole.",
+            show_default="1200 for folders and tables, else 0",
+        ),
+    ] = None,
+    id_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="id, or the row's number")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="text")] = None,
+    title_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="title")] = None,
     data_directory: DataDirectory = None,
 ) -> None:
     """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build.
 
-    Exits with 4 if lines were skipped; the other documents are kept.
+    Exits with 4 if lines or files were skipped; the other documents are kept.
     """
-    from boundarymorph.cli import terminal
+    from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.catalog import WORDS
 
     settings = Settings.load(data_directory=data_directory)
@@ -79,13 +95,21 @@ def build_index(
         if (kind, words, dimension) != (None, True, None):
             raise typer.BadParameter("an index without an encoder takes no --kind, --no-words and --dimension")
         kind, dimension = WORDS, 0
-    filling = _filled(settings, name, source, dimension, strict=strict, kind=kind, words=words)
+    columns = files.Columns(id_column, text_column, title_column)
+    if columns != files.Columns() and not files.is_table(source):
+        raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
+    if passages is None:
+        passages = files.PASSAGE_CHARACTERS if source.is_dir() or files.is_table(source) else 0
+    filling = _filled(
+        settings, name, source, dimension, columns, files.Passages(passages), strict=strict, kind=kind, words=words
+    )
     start = time.monotonic()
     with sources.interruptible():
         report = asyncio.run(filling)
-    terminal.print_ingestion(console, name, report, time.monotonic() - start)
+    unit = "file" if source.is_dir() else "line"
+    terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
     if report.skipped and not (report.added or report.updated or report.unchanged):
-        fail(f"no line of {sources.named(source)} is a usable document; a new index is not kept without any")
+        fail(f"no {unit} of {sources.named(source)} is a usable document; a new index is not kept without any")
     if not report.documents:
         console.print(f"{sources.named(source)} is empty; a new index is not kept without documents")
     if report.skipped:
@@ -136,6 +160,7 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
         _print_json(info.model_dump(mode="json"))
         return
     rows = [("description", info.description)] if info.description else []
+    rows += [("distinct by", info.distinct)] if info.distinct else []
     rows += [
         ("documents", f"{info.count:,}"),
         ("dimension", str(info.dimension)),
@@ -262,16 +287,23 @@ def _encoder_of(info: IndexDescription) -> str:
 
 
 async def _filled(
-    settings: Settings, name: str, source: Path, dimension: int | None, *, strict: bool, kind: str | None, words: bool
+    settings: Settings,
+    name: str,
+    source: Path,
+    dimension: int | None,
+    columns: Columns,
+    passages: Passages,
+    *,
+    strict: bool,
+    kind: str | None,
+    words: bool,
 ) -> IngestReport:
     """Fill an index from a source. dimension: of its documents' own vectors, None for vectors of the encoder."""
-    from boundarymorph.cli import terminal
+    from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.ingestion import ingest
     from boundarymorph.retrieval.local.index import LocalIndex
-    from boundarymorph.retrieval.uploads import parse_ndjson
 
-    sources.check_lines(source)
     async with AsyncExitStack() as stack:
         catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None
         if dimension is None:
@@ -282,11 +314,13 @@ async def _filled(
         existed = catalog.exists(name)
         live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=words)
         try:
-            with sources.opened(source) as (stream, length):
-                chunks = sources.chunks(stream, source)
-                entries = parse_ndjson(chunks, dimension, max_line_bytes=settings.limits.line_bytes)
+            with files.opened(source, columns, dimension, settings.limits.line_bytes, strict=strict) as found:
+                entries, length = found
                 with terminal.ingestion(console, name, length) as show:
-                    report = await ingest(live, encoder, entries, strict=strict, on_progress=show)
+                    report = await ingest(live, encoder, passages.of(entries), strict=strict, on_progress=show)
+            if passages.characters:
+                await asyncio.to_thread(passages.remove_old, live)
+                await asyncio.to_thread(catalog.belongings(name).distinguish, files.DOCUMENT)
             if isinstance(live, LocalIndex):
                 await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
         finally:

@@ -79,7 +79,7 @@ def select(options: SelectOptions) -> None:
     from boundarymorph.access.keys import Caller
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import response_of, task_of
+    from boundarymorph.api.translate import distinct_by_default, response_of, task_of
     from boundarymorph.cli import terminal
 
     settings = Settings.load(data_directory=options.data_directory)
@@ -89,8 +89,9 @@ def select(options: SelectOptions) -> None:
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
             calibrations = Calibrations(settings.calibration.keys)
-            chosen = await calibrations.of(options.calibration, Caller(""), built.retriever, request.index)
+            chosen, field = await calibrations.of(options.calibration, Caller(""), built.retriever, request.index)
             task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
+            task = distinct_by_default(task, request, field)
             return response_of(await built.selector.select(task), task)
 
     response = asyncio.run(answer())

@@ -17,6 +17,13 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Record, Stream
 
 
+def there(path: Path) -> Path:
+    """Check that a path exists, or is - for standard input. Raises typer.BadParameter."""
+    if str(path) != "-" and not path.exists():
+        raise typer.BadParameter(f"file or folder {str(path)!r} does not exist")
+    return path
+
+
 def checked(path: Path | None) -> Path | None:
     """Check that a path, if given, is an existing file or pipe, or - for standard input. Raises typer.BadParameter."""
     if path is not None and str(path) != "-" and (not path.exists() or path.is_dir()):

@@ -91,8 +91,9 @@ def ingestion(
     yield write
 
 
-def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float) -> None:
-    """Print the result of an upload, the lines that were skipped, and the fields that were not kept."""
+def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float, unit: str = "line") -> None:
+    """Print the result of an upload, the lines (or other units) that were skipped, and the fields that were not
+    kept."""
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
@@ -100,7 +101,7 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
         f"{report.unchanged:,} were there already and cost nothing"
     )
     for problem in report.problems:
-        console.print(f"  line {problem.line:,} skipped: {problem.reason}", markup=False)
+        console.print(f"  {unit} {problem.line:,} skipped: {problem.reason}", markup=False)
     if report.skipped > len(report.problems):
         console.print(f"  and {report.skipped - len(report.problems):,} more")
     if report.unknown_fields:

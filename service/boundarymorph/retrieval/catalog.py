@@ -93,6 +93,9 @@ class IndexDescription(BaseModel):
 
     name: str = Field(description="as in the URLs of its routes")
     description: str | None = Field(None, description="what its documents are, if somebody has said it")
+    distinct: str | None = Field(
+        None, description="selections have one document for each value of this field unless a request says otherwise"
+    )
     count: int = Field(description="documents")
     dimension: int = Field(description="of its vectors; 0 if it has none")
     encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
@@ -118,7 +121,8 @@ def all_described(catalog: Catalog) -> Sequence[IndexDescription | UnreadableInd
 
 def _with_words(catalog: Catalog, index: IndexDescription) -> IndexDescription:
     with storage_errors("the description cannot be read"), suppress(UnknownIndex):
-        index.description = catalog.belongings(index.name).description()
+        held = catalog.belongings(index.name)
+        index.description, index.distinct = held.description(), held.distinct()
     return index
 
 

@@ -22,19 +22,25 @@ TROUBLE = "calibrations cannot be read or written"
 @dataclass(frozen=True, slots=True)
 class Found:
     """The calibrations of one name. known: the names that there are, each with its index or None, unless the caller may
-    use the first of the calibrations whoever it is."""
+    use the first of the calibrations whoever it is. distinct: the field of the metadata by which selections from the
+    index are distinct by default."""
 
     calibrations: Sequence[Calibration] = ()
     known: Sequence[tuple[str, str | None]] = ()
+    distinct: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"calibrations": [made.to_json() for made in self.calibrations], "known": self.known}
+        made = [one.to_json() for one in self.calibrations]
+        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Found:
         """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
         known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
-        return cls([Calibration.of_json(made) for made in values["calibrations"]], known)
+        by = values.get("distinct")
+        return cls(
+            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
+        )
 
 
 class CalibrationSource(Protocol):
@@ -57,19 +63,24 @@ class Learned:
         """See `CalibrationSource.calibrations`."""
         with storage_errors(TROUBLE):
             own = None if index is None else self._catalog.belongings(index)
-            if name is None:
-                made = None if own is None else _readable(own, None)
-                return Found([made] if made else [])
-            if own is not None and (made := _of(own, name)) is not None:
-                return Found([replace(made, index=index)])  # by the name that the caller knows it by
-            if (found := self._of_index_named(name)) is not None:
-                return Found([found], list(self._names()))
-            checked_name(name)
-            pooled = self._pools.get(name)
-            if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
-                return Found([pooled])
-            others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
-            return Found(others, list(self._names()))
+            found = self._found(name, index, own)
+            return found if own is None else replace(found, distinct=own.distinct())
+
+    def _found(self, name: str | None, index: str | None, own: Belongings | None) -> Found:
+        """own: what belongs to the index."""
+        if name is None:
+            made = None if own is None else _readable(own, None)
+            return Found([made] if made else [])
+        if own is not None and (made := _of(own, name)) is not None:
+            return Found([replace(made, index=index)])  # by the name that the caller knows it by
+        if (found := self._of_index_named(name)) is not None:
+            return Found([found], list(self._names()))
+        checked_name(name)
+        pooled = self._pools.get(name)
+        if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
+            return Found([pooled])
+        others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
+        return Found(others, list(self._names()))
 
     def keep(self, made: Calibration) -> None:
         """Write a calibration in place of an earlier one of its name. Raises UnknownIndex."""

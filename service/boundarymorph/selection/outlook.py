@@ -46,11 +46,13 @@ class Recall:
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """loss: `SelectionSession.expected_loss`, clipped to 1. gains: the expected gain of a number of further calls, as a
-    share of the best set's expected relevance. recall: None without `min_relevance`."""
+    share of the best set's expected relevance. recall: None without `min_relevance`. answerable: the probability that
+    some document scores enough, None if nothing can be said."""
 
     loss: float
     gains: dict[int, float]
     recall: Recall | None = None
+    answerable: float | None = None
 
 
 def gains_of_a_set(

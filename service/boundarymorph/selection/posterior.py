@@ -58,6 +58,9 @@ class Believed(Protocol):
 class Beliefs(Believed, Protocol):
     """Beliefs about the scores of N documents."""
 
+    def scoring(self, least: float) -> Belief:
+        """As `reaching`, for the scorer's own scores where relevance is something else."""
+
     def reported(self, belief: Belief) -> Belief:
         """The belief to report: `belief`, corrected for a scorer with a few grades. Asking and choosing use `belief`
         itself, which makes better sets. belief: the present one."""
@@ -138,6 +141,9 @@ class Residuals:
         belief = self.belief()
         shares = normal_share((belief.mean - least) / np.maximum(belief.std, MINIMUM_SCALE))
         return Belief.of_shares(shares, self.observed, self.scores >= least)
+
+    def scoring(self, least: float) -> Belief:
+        return self.reaching(least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         belief = self.belief()

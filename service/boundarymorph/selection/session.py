@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.selection import answerable
 from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief, first_of_each
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
@@ -65,6 +66,7 @@ class SelectionSession(Session):
         negligible: float = 0.0,
         diversity: float = 0.0,
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        enough: float = answerable.ENOUGH,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
@@ -80,6 +82,7 @@ class SelectionSession(Session):
         reading: an increasing function from [0, 1] to [0, 1] that turns scores into relevance; None for the identity.
         Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
         result of `reading`.
+        enough: the score of a document that answers the query, by which it is told whether there is one.
         Raises InvalidInput.
         """
         if budget < 0:
@@ -100,6 +103,7 @@ class SelectionSession(Session):
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
+        self._enough = enough
         self._different: set[float] = set()  # scores
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
@@ -193,9 +197,10 @@ class SelectionSession(Session):
         return with_caution(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
 
     def outlook(self) -> Outlook:
-        """The expected loss, the expected gain of further calls, and the expected recall."""
+        """The expected loss, the expected gain of further calls, the expected recall, and whether there is an
+        answer."""
         loss = min(1.0, self.expected_loss())  # it may exceed 1 before the first scores
-        return Outlook(loss, up_to(self._gains(loss), loss), self._recall())
+        return Outlook(loss, up_to(self._gains(loss), loss), self._recall(), self._answerable())
 
     def _gains(self, loss: float) -> NDArray[np.float64]:
         if loss == 0.0:
@@ -218,6 +223,15 @@ class SelectionSession(Session):
         """What the known scores say of the prior of the trend; None for a method without one, or without scores."""
         posterior = self._posterior
         return posterior.evidence if isinstance(posterior, TrendPosterior) and self.belief.scored.any() else None
+
+    def _answerable(self) -> float:
+        """The probability that some document scores `enough`. Copies of a text count once."""
+        left = self._left if self.texts is None else first_of_each(self._left, self.texts)
+        beliefs = self._posterior.beliefs
+        belief = self._shared(beliefs.scoring(self._enough)).of(left)
+        if self.known:
+            return answerable.after(belief)
+        return answerable.before(self.pool, belief.mean, beliefs.scoring(answerable.ENOUGH).mean[left])
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left

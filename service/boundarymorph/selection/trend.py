@@ -135,6 +135,9 @@ class Mixture:
         shares = scale.reaching(least, self.weights, means, variances)
         return Belief.of_shares(shares, self.observed, scores >= least)
 
+    def scoring(self, least: float) -> Belief:
+        return replace(self, judged=None).reaching(least)
+
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._outcomes
 

@@ -182,14 +182,19 @@ class QueriesRun:
         return selection, answered
 
     def _outlook(self) -> Outlook:
-        """Return the mean of the queries' expected losses, by their weights."""
+        """Return the mean of the queries' expected losses, by their weights, and the largest probability that one of
+        them is answered."""
         found = [
-            (1.0 if run.session is None else run.session.outlook().loss, weight)
+            (Outlook(1.0, {}) if run.session is None else run.session.outlook(), weight)
             for run, weight in zip(self._runs, self._weights, strict=True)
             if len(run.pool)
         ]
-        losses, weights = zip(*found, strict=True) if found else ((0.0,), (1.0,))
-        return Outlook(float(np.average(losses, weights=weights)), {})
+        if not found:
+            return Outlook(0.0, {}, answerable=0.0)
+        outlooks, weights = zip(*found, strict=True)
+        told = [outlook.answerable for outlook in outlooks if outlook.answerable is not None]
+        loss = float(np.average([outlook.loss for outlook in outlooks], weights=weights))
+        return Outlook(loss, {}, answerable=max(told, default=None))
 
     def _history(self) -> tuple[list[int], list[Observation]]:
         """Return of which query each call was, round by round, and the calls."""

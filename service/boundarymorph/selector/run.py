@@ -29,6 +29,7 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
+from boundarymorph.selection.answerable import ENOUGH
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE, TrendConfig
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
@@ -250,6 +251,7 @@ class SelectionRun:
             self._recalled = Recalled()
         elif isinstance(config, TrendConfig):
             config = replace(config, prior=self._recalled.prior)
+        least = task.min_relevance
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         return SelectionSession(
             self.pool,
@@ -259,11 +261,12 @@ class SelectionRun:
             known=scores,
             settle=task.settle,
             order=task.goal != "set",
-            min_relevance=self.calibrated.threshold(task.min_relevance),
+            min_relevance=None if least is None else self.calibrated.threshold(least),
             distinct=distinct,
             negligible=task.negligible,
             diversity=task.diversity,
             reading=self.calibrated.reading,
+            enough=self.calibrated.threshold(ENOUGH if least is None else least),
         )
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
@@ -372,7 +375,7 @@ class SelectionRun:
         """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
         self._enter("result")
         task, session, scores = self._task, self.session, self.scores
-        selection, outlook = EMPTY, Outlook(0.0, {})
+        selection, outlook = EMPTY, Outlook(0.0, {}, answerable=0.0)
         status, stop_reason = Status.COMPLETE, None
         if session is not None:
             selection, outlook = await self._selection(session)

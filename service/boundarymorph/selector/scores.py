@@ -81,9 +81,9 @@ class CalibratedScores:
         """How a session is to read the scores that it gets; None if as they are."""
         return None if self.calibration is None or self.calibration.told else self.calibration.read
 
-    def threshold(self, relevance: float | None) -> float | None:
+    def threshold(self, relevance: float) -> float:
         """Convert a minimum relevance to the scale of what the session gets."""
-        if relevance is None or self.calibration is None or self.calibration.told:
+        if self.calibration is None or self.calibration.told:
             return relevance
         return self.calibration.reaching(relevance)
 

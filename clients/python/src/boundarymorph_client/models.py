@@ -226,7 +226,8 @@ class ExplainedPool(Answer):
 
 
 class Selection(Answer):
-    """The chosen set, most relevant first. `status` is `complete`, `partial` or `retrieval_only`."""
+    """The chosen set, most relevant first. `status` is `complete`, `partial` or `retrieval_only`. answerable: the
+    probability that some candidate, scored or not, scores at least `min_relevance`, or .5 without one."""
 
     id: str
     documents: list[SelectedDocument]
@@ -245,6 +246,7 @@ class Selection(Answer):
     stop_reason: str
     expected_loss: float
     recall: ExpectedRecall | None = None
+    answerable: float | None = None
     timings_ms: dict[str, float]
     warnings: list[str]
     rounds: list[ExplainedRound] | None = None
@@ -260,6 +262,7 @@ class Round(Answer):
     reused_scores: int
     budget: int
     expected_loss: float
+    answerable: float | None = None
     expected_gain: dict[str, float] = Field(default_factory=dict)
     ids: list[str]
     language_model: LanguageModelUsage | None = None
@@ -291,6 +294,7 @@ class IndexDescription(Answer):
     metric: str = "cosine"
     structure: StructureDescription | None = None
     description: str | None = None
+    distinct: str | None = None
 
 
 class UnreadableIndex(Answer):

@@ -179,7 +179,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
                 policy, asked, wanted, task = await bodies.off_loop(
                     access, body, lambda: _read(request, access, data, dialect, caller, arrival, parts)
                 )
-                task = await calibrated(request, access, task, asked.calibration, parts.retriever, None)
+                task = await calibrated(request, access, task, asked.calibration, parts.retriever)
                 if task.goal == "scores" and task.calibration is None:  # which has other evidence
                     task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
                 task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))

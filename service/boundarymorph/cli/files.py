@@ -1,0 +1,233 @@
+"""Documents as people have them: folders of Markdown and texts, tables of comma-separated values, and long texts."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+
+from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+from boundarymorph import reading
+from boundarymorph.cli import source as sources
+from boundarymorph.errors import InvalidInput
+from boundarymorph.reading import Stream
+from boundarymorph.retrieval.catalog import Index
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.filters import MAX_VALUES, Filter
+from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_ndjson, parse_record
+from boundarymorph.text import has_content
+
+PASSAGE_CHARACTERS = 1_200  # about 300 tokens, which common models read whole together with a query
+MARKDOWN = (".md", ".markdown")
+SUFFIXES = (*MARKDOWN, ".txt")
+DOCUMENT, PASSAGE = "document", "passage"  # fields of a passage's metadata: the id of its text, and its number from 1
+FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+Entry = ParsedDocument | BadLine
+
+
+@contextmanager
+def opened(
+    source: Path, columns: Columns, dimension: int, most: int, *, strict: bool = False
+) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
+    """Open a folder, a table, or lines of JSON. Yields their documents and their size in bytes, if that can be known.
+
+    most: bytes of a document. Raises InvalidInput.
+    """
+    if source.is_dir():
+        files = files_in(source)
+        yield of_folder(source, files, most, strict=strict), sum(path.stat().st_size for path in files)
+        return
+    with sources.opened(source) as (stream, length):
+        if is_table(source):
+            yield of_table(stream, sources.named(source), columns, most), length
+        else:
+            yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
+
+
+def is_table(source: Path) -> bool:
+    """Whether the name of a file says that it is a table."""
+    return source.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files with one of SUFFIXES in a folder and the folders in it, by path, without hidden ones. Raises
+    InvalidInput if there are none."""
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    if not found:
+        raise InvalidInput(f"there is no file in {folder} whose name ends in {', '.join(SUFFIXES)}")
+    return found
+
+
+async def of_folder(folder: Path, files: Iterable[Path], most: int, *, strict: bool = False) -> AsyncIterator[Entry]:
+    """Yield a document of each file, whose id is its path within the folder, with `/` between its parts.
+
+    What is no text of UTF-8, has nothing to read or more than `most` bytes is a bad line; strict: raises InvalidInput
+    instead.
+    """
+    position = 0
+    for number, path in enumerate(files, start=1):
+        id = path.relative_to(folder).as_posix()
+        try:
+            with reading.opened_path(path) as stream:
+                content = stream.read(most + 1)
+            position += len(content)
+            yield parse_record(_record(id, path, content, most), number, 0, position)
+        except InvalidInput as error:
+            if strict:
+                raise InvalidInput(f"{error}; nothing was written") from None
+            yield BadLine(number, str(error))
+
+
+def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
+    if len(content) > most:
+        raise InvalidInput(f"{id} has more than {most:,} bytes (limits.line_bytes)")
+    if (wrong := reading.complaint(content := reading.without_mark(content, id))) is not None:
+        raise InvalidInput(f"{id}: {wrong}")
+    text = content.decode()
+    if not has_content(text):
+        raise InvalidInput(f"{id} has nothing to read")
+    title, text = titled(text) if path.suffix.lower() in MARKDOWN else (None, text)
+    return {"id": id, "title": title or path.stem, "text": text}
+
+
+def titled(text: str) -> tuple[str | None, str]:
+    """Return the title of a Markdown text, by its front matter or else its first heading, and the text without front
+    matter."""
+    front = FRONT_MATTER.match(text)
+    if front is None:
+        heading = _HEADING.search(text)
+        return (heading[1] if heading else None), text
+    given, rest = _TITLE.search(front[1]), text[front.end() :]
+    return (given[2], rest) if given else titled(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the columns of a table that have the ids, texts and titles; None for the usual ones."""
+
+    id: str | None = None
+    text: str | None = None
+    title: str | None = None
+
+
+async def of_table(stream: Stream, name: str, columns: Columns, most: int) -> AsyncIterator[Entry]:
+    """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs.
+
+    Columns that are not named are `id` (or `_id`), `text` and `title`; other columns are metadata, without empty cells.
+    Without a column of ids, a row's id is its number. most: characters of a cell. Raises InvalidInput for what is no
+    such table, with the line.
+    """
+    csv.field_size_limit(most)
+    lines = _Lines(stream, name)
+    try:
+        first = next(lines, "")
+        rows = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
+        header = next(rows, [])
+        id, text, title = _places(header, columns, name)
+        for number, row in enumerate((row for row in rows if row), start=1):
+            if len(row) != len(header):
+                yield BadLine(rows.line_num, f"the row has {len(row)} cells and the header {len(header)}")
+                continue
+            taken = {id, text, title}
+            metadata = {header[at]: cell for at, cell in enumerate(row) if cell and at not in taken}
+            record = {"id": str(number) if id is None else row[id], "text": row[text], "metadata": metadata}
+            record |= {} if title is None else {"title": row[title]}
+            yield parse_record(record, rows.line_num, 0, lines.position)
+    except csv.Error as error:
+        raise InvalidInput(f"{name}, line {lines.number}: no CSV: {error}") from None
+    except reading.DAMAGED as error:
+        raise InvalidInput(f"{name} is a damaged gzip file: {error}") from error
+
+
+class _Lines:
+    """The lines of a stream with their ends. number: of the last one; position: of its end, in bytes. Raises
+    InvalidInput for what is not UTF-8."""
+
+    def __init__(self, stream: Stream, name: str) -> None:
+        self._stream, self._name = iter(stream), name
+        self.number = self.position = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._stream)
+        self.number, self.position = self.number + 1, self.position + len(line)
+        line = line if self.number > 1 else reading.without_mark(line, self._name)
+        if (wrong := reading.complaint(line)) is not None:
+            raise InvalidInput(f"{self._name}, line {self.number}: {wrong}")
+        return line.decode()
+
+
+def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None, int, int | None]:
+    """Return the places of the columns with ids, texts and titles. Raises InvalidInput."""
+    names = [cell.strip().lower() for cell in header]
+
+    def place(given: str | None, *usual: str) -> int | None:
+        if given is not None and given.strip().lower() not in names:
+            raise InvalidInput(f"{name} has no column {given!r}; its columns are {', '.join(header)}")
+        wanted = usual if given is None else (given.strip().lower(),)
+        return next((names.index(each) for each in wanted if each in names), None)
+
+    text = place(columns.text, "text")
+    if text is None:
+        raise InvalidInput(f"{name} has no column 'text'; say --text-column: its columns are {', '.join(header)}")
+    return place(columns.id, "id", "_id"), text, place(columns.title, "title")
+
+
+@dataclass(slots=True)
+class Passages:
+    """Cuts documents into passages, at headings, paragraphs and sentences as far as possible.
+
+    characters: of a passage, at most. A passage has the title of its document and the metadata `document`, the
+    document's id, and `passage`, its number from 1. The first has the document's id; others have `#` and their number
+    behind it.
+    """
+
+    characters: int
+    _counts: dict[str, int] = field(default_factory=dict)  # of passages, by document
+
+    async def of(self, entries: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
+        """Yield the passages of the documents, or with 0 characters the documents. One with a field of its own of these
+        names is a bad line, and one with an embedding stays whole."""
+        async for entry in entries:
+            if not self.characters or isinstance(entry, BadLine) or entry.embedding is not None:
+                yield entry
+            elif taken := {DOCUMENT, PASSAGE} & entry.document.metadata.keys():
+                yield BadLine(entry.line, f"the field {min(taken)!r} is that of a passage; rename it")
+            else:
+                for passage in self._cut(entry.document):
+                    yield replace(entry, document=passage)
+
+    def _cut(self, document: Document) -> Iterator[Document]:
+        splitter = MarkdownSplitter if document.id.lower().endswith(MARKDOWN) else TextSplitter
+        texts = splitter(self.characters).chunks(document.text) or [document.text]
+        self._counts[document.id] = len(texts)
+        for number, text in enumerate(texts, start=1):
+            id = document.id if number == 1 else f"{document.id}#{number}"
+            metadata: Mapping[str, object] = {**document.metadata, DOCUMENT: document.id, PASSAGE: number}
+            yield Document(id, text, document.title, metadata)
+
+    def remove_old(self, index: Index) -> None:
+        """Remove the passages that documents had before and have no more."""
+        of_count = defaultdict(list)
+        for document, count in self._counts.items():
+            of_count[count].append(document)
+        for count, documents in of_count.items():
+            for start in range(0, len(documents), MAX_VALUES - 1):
+                some = documents[start : start + MAX_VALUES - 1]
+                index.delete_matching(Filter({DOCUMENT: {"in": some}, PASSAGE: {"gt": count}}))

@@ -1,0 +1,281 @@
+"""Folders, tables and long texts, by the real command."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+
+from boundarymorph.cli import files, index
+from boundarymorph.cli import main as cli
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from tests.patience import PATIENCE
+
+GUIDE = "---\nauthor: Ada\ntitle: 'The guide: first steps'\n---\n# Install\n\nRun setup.\n\n## Use\n\nRead on.\n"
+LONG = "\n\n".join(f"Paragraph {number} says {'a little more ' * 20}and ends." for number in range(12))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Build = Callable[..., Outcome]
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Build:
+    """`index build docs --from SOURCE` in an empty directory, by words alone, which needs no model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def build(source: str, *options: str) -> Outcome:
+        arguments = ["index", "build", "docs", "--from", source, "--encoder", "none", *options]
+        monkeypatch.setattr(sys, "argv", ["boundarymorph", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return build
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    contents = {
+        "guide.md": GUIDE.encode(),
+        "deep/er/notes.TXT": b"\xef\xbb\xbfNotes of a day.",
+        "deep/heading.markdown": b"Before.\n\n## A *heading* ##\n\nAfter.",
+        "long.md": f"# Long\n\n{LONG}".encode(),
+        "plain.txt": b"# no heading here",
+        "picture.png": b"\x89PNG\0",
+        ".hidden/secret.md": b"# Secret",
+        ".draft.txt": b"Draft.",
+    }
+    root = tmp_path / "a folder"
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def stored() -> dict[str, Document]:
+    """The documents of the index, by id."""
+    catalog = LocalCatalog(Path("data/indexes"))
+    try:
+        page = catalog.get("docs").page("", 1_000)
+        return {document.id: document for document in page}
+    finally:
+        catalog.close()
+
+
+def distinct() -> str | None:
+    catalog = LocalCatalog(Path("data/indexes"))
+    try:
+        return catalog.belongings("docs").distinct()
+    finally:
+        catalog.close()
+
+
+def test_a_folder(build: Build, folder: Path) -> None:
+    assert build(str(folder)).code == 0
+    documents = stored()
+    titles = {id: document.title for id, document in documents.items() if "#" not in id}
+    assert titles == {
+        "guide.md": "The guide: first steps",
+        "deep/er/notes.TXT": "notes",
+        "deep/heading.markdown": "A *heading*",
+        "long.md": "Long",
+        "plain.txt": "plain",
+    }
+    assert documents["guide.md"].text == "# Install\n\nRun setup.\n\n## Use\n\nRead on."
+    assert documents["deep/er/notes.TXT"].text == "Notes of a day."
+    assert distinct() == "document"
+
+
+def test_passages_are_short_whole_and_numbered(build: Build, folder: Path) -> None:
+    build(str(folder))
+    passages = [document for document in stored().values() if document.metadata["document"] == "long.md"]
+    passages.sort(key=lambda document: document.metadata["passage"])
+    assert [document.id for document in passages] == [
+        "long.md",
+        *(f"long.md#{number}" for number in range(2, len(passages) + 1)),
+    ]
+    assert [document.metadata["passage"] for document in passages] == list(range(1, len(passages) + 1))
+    assert len(passages) >= 3 and all(document.title == "Long" for document in passages)
+    texts = [document.text for document in passages]
+    assert all(len(text) <= files.PASSAGE_CHARACTERS for text in texts)
+    assert all(text.startswith(("# Long", "Paragraph ")) and text.endswith("and ends.") for text in texts)
+    assert "\n\n".join(texts) == f"# Long\n\n{LONG}"
+
+
+@pytest.mark.parametrize("at_once", [1_000, 3])
+def test_passages_of_another_length_replace_those_before(
+    build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(files, "MAX_VALUES", at_once)  # of a filter
+    build(str(folder))
+    before = stored()
+    assert "0 added, 0 updated" in build(str(folder)).out
+    assert stored() == before
+    assert build(str(folder), "--passages", "100000").code == 0
+    assert set(stored()) == {id for id in before if "#" not in id}
+    build(str(folder), "--passages", "200")
+    assert len(stored()) > len(before)
+
+
+def test_without_passages_a_text_stays_whole(build: Build, folder: Path) -> None:
+    assert build(str(folder), "--passages", "0").code == 0
+    assert stored()["long.md"].text == f"# Long\n\n{LONG}" and not stored()["long.md"].metadata
+    assert distinct() is None
+
+
+WRONG = {
+    "binary.txt": (b"text\0more", "it has a NUL at byte 5"),
+    "empty.md": (b" \n", "has nothing to read"),
+    "latin.txt": (b"caf\xe9", "it is not in UTF-8: byte 4 is 0xe9"),
+    "utf16.md": ("# Hello".encode("utf-16"), "is in UTF-16"),
+    "zipped.txt": (gzip.compress(b"text")[:-6], "cannot be read"),
+}
+
+
+def test_a_file_that_cannot_be_read_is_named_and_left_out(build: Build, folder: Path) -> None:
+    for name, (content, _) in WRONG.items():
+        (folder / name).write_bytes(content)
+    outcome = build(str(folder))
+    assert outcome.code == index.SKIPPED and f"{len(WRONG)} skipped" in outcome.out
+    for name, (_, reason) in WRONG.items():
+        (line,) = [line for line in outcome.out.splitlines() if name in line]
+        assert line.strip().startswith("file ") and reason in line
+    assert {id for id in stored() if "#" not in id} >= {"guide.md", "plain.txt"} and not WRONG.keys() & stored().keys()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_strictly_nothing_is_written_then(build: Build, folder: Path, name: str) -> None:
+    (folder / name).write_bytes(WRONG[name][0])
+    outcome = build(str(folder), "--strict")
+    assert outcome.code == 1 and name in outcome.err and "nothing was written" in outcome.err
+    assert not list(Path("data/indexes").glob("*/*.sqlite3"))
+
+
+def test_the_longest_file(build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "8192")
+    (folder / "edge.txt").write_text("word " * 1_638 + "ab")
+    assert build(str(folder)).code == 0
+    (folder / "edge.txt").write_text("word " * 1_638 + "abc")
+    outcome = build(str(folder))
+    assert outcome.code == index.SKIPPED and "edge.txt has more than 8,192 bytes" in outcome.out
+
+
+def test_a_folder_without_texts(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "a.pdf").write_bytes(b"%PDF")
+    outcome = build("none")
+    assert outcome.code == 1 and ".md, .markdown, .txt" in outcome.err
+
+
+TABLES = [
+    ("id,text,title,year\n1,sea,Sea,2020\nb,land,,\n", ()),
+    ("ID;Text;Title;year\r\n1;sea;Sea;2020\r\nb;land;;\r\n", ()),
+    ("year\ttitle\t_id\ttext\n2020\tSea\t1\tsea\n\t\tb\tland\n", ()),
+    ("key,body,name,year\n1,sea,Sea,2020\n\nb,land,,\n",
+     ("--id-column", "key", "--text-column", "Body", "--title-column", "name")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "options"), TABLES)
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv.gz"])
+def test_a_table(build: Build, content: str, options: tuple[str, ...], name: str) -> None:
+    data = b"\xef\xbb\xbf" + content.encode()
+    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert build(name, *options).code == 0
+    whole = {"document": "1", "passage": 1}
+    documents = stored()
+    assert documents["1"] == Document("1", "sea", "Sea", {"year": "2020", **whole})
+    assert documents["b"].text == "land" and documents["b"].metadata == {"document": "b", "passage": 1}
+    assert distinct() == "document"
+
+
+def test_rows_without_ids_are_numbered_and_cells_may_hold_anything(build: Build) -> None:
+    Path("t.csv").write_text('text,note\n"one, ""two""\nthree",x\nfour\nfive,y\n,z\n')
+    outcome = build("t.csv")
+    assert outcome.code == index.SKIPPED and "2 skipped" in outcome.out
+    assert "line 4 skipped: the row has 1 cells and the header 2" in outcome.out
+    assert {id: document.text for id, document in stored().items()} == {"1": 'one, "two"\nthree', "3": "five"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"body,url\nsea,x\n", "no column 'text'; say --text-column: its columns are body, url"),
+        (b"id,text\n1,caf\xe9\n", "t.csv, line 2: it is not in UTF-8"),
+        (b'id,text\n1,"open\n', "t.csv, line 2: no CSV"),
+        (b"", "no column 'text'"),
+        ("id,text\n".encode("utf-16"), "UTF-16"),
+    ],
+)
+def test_what_is_no_table(build: Build, content: bytes, said: str) -> None:
+    Path("t.csv").write_bytes(content)
+    outcome = build("t.csv")
+    assert outcome.code == 1 and said in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_the_longest_cell(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "1024")
+    Path("t.csv").write_text(f"id,text\n1,{'a' * 1_024}\n")
+    assert build("t.csv").code == 0
+    Path("t.csv").write_text(f"id,text\n1,{'a' * 1_025}\n")
+    assert "t.csv, line 2: no CSV: field larger" in build("t.csv").err
+
+
+def test_the_longest_passage(build: Build) -> None:
+    Path("t.csv").write_text("id,text\n1,sea\n")
+    assert build("t.csv", "--passages", f"{index.LONGEST_PASSAGE}").code == 0
+    assert build("t.csv", "--passages", f"{index.LONGEST_PASSAGE + 1}").code == 2
+
+
+def test_columns_that_are_not_there(build: Build) -> None:
+    Path("t.csv").write_text("id,text\n1,sea\n")
+    assert "no column 'key'; its columns are id, text" in build("t.csv", "--id-column", "key").err
+    Path("t.jsonl").write_text('{"id": 1, "text": "sea"}\n')
+    assert build("t.jsonl", "--id-column", "id").code == 2
+
+
+def test_lines_of_json_are_cut_where_it_is_asked_for(build: Build) -> None:
+    taken = {"id": "c", "text": "sea", "metadata": {"passage": 7}}
+    lines = [{"id": "a", "text": LONG, "metadata": {"year": 2020}}, {"id": "b", "text": "sea"}, taken]
+    for name, content in (("t.jsonl", b"\n".join(map(orjson.dumps, lines))), ("t.json", orjson.dumps(lines))):
+        Path(name).write_bytes(content)
+        assert build(name).code == 0
+        assert stored()["a"].text == LONG and distinct() is None
+    outcome = build("t.json", "--passages", "300")
+    assert outcome.code == index.SKIPPED and "line 3 skipped: the field 'passage' is that of a passage" in outcome.out
+    assert stored()["a#2"].metadata == {"year": 2020, "document": "a", "passage": 2}
+    assert distinct() == "document"
+
+
+@pytest.fixture
+def built(folder: Path, tmp_path: Path) -> str:
+    command = [sys.executable, "-m", "boundarymorph.cli", "index"]
+    build = [*command, "build", "docs", "--from", str(folder), "--encoder", "none"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "0 skipped" in done.stdout
+    info = [*command, "info", "docs"]
+    return subprocess.run(info, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+
+def test_the_program_itself(built: str) -> None:
+    assert "distinct by    document" in built

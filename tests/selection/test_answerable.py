@@ -1,0 +1,144 @@
+"""Whether a pool has an answer: against a reference that draws, and how reliable it is on made questions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+from scipy.stats import norm
+
+from boundarymorph.selection import Pool, SelectionConfig, SelectionSession, TrendConfig
+from boundarymorph.selection.answerable import after, before
+from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.trend import Mixture
+from load_tests.studies import calibration_error, ranked_right
+from tests.selection.pools import Scores, play
+from tests.selection.test_quality import question
+
+
+def answerable(session: SelectionSession) -> float:
+    found = session.outlook().answerable
+    assert found is not None
+    return found
+
+
+def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
+    """A question without the documents that score so much."""
+    pool, scores = question(seed)
+    kept = np.flatnonzero(scores < least)
+    ids = [pool.ids[place] for place in kept.tolist()]
+    words = {"bm25": pool.features["bm25"][kept]}
+    return Pool(ids, pool.embeddings[kept], pool.query, pool.scores[kept], words), scores[kept]
+
+
+def by_the_posterior(session: SelectionSession, least: float) -> float:
+    """From the mixture's normal distributions of the log-odds, one document after the other."""
+    mixture = session._posterior.beliefs
+    assert isinstance(mixture, Mixture)
+    mark, none = logit(least), 0.0
+    for document in np.flatnonzero(~session.belief.scored):
+        share = sum(
+            weight * norm.sf((mark - mean[document]) / math.sqrt(variance[document] + noise[0]))
+            for weight, mean, variance, noise in zip(
+                mixture.weights, mixture.means, mixture.variances, mixture.noise, strict=True
+            )
+        )
+        none += math.log(1.0 - share)
+    return float(expit(-2.1 + 0.37 * math.log(-none)))
+
+
+@pytest.mark.parametrize("config", [TrendConfig(), TO_PEOPLE])
+@pytest.mark.parametrize("least", [0.3, 0.5, 0.8])
+def test_it_is_that_of_the_posterior(config: TrendConfig, least: float) -> None:
+    """Of scores, also where relevance is what people find."""
+    pool, scores = unanswered(3, 0.3)
+    session = play(SelectionSession(pool, budget=12, k=10, config=config, enough=least), scores, 4)
+    assert answerable(session) == pytest.approx(by_the_posterior(session, least), rel=1e-3)
+
+
+def test_by_hand() -> None:
+    mean, scored = np.array([0.0, 0.5, 0.2]), np.array([True, False, False])
+    belief = Belief(mean, np.zeros(3), scored)
+    assert after(belief) == pytest.approx(expit(-2.1 + 0.37 * math.log(-math.log(0.5 * 0.8))))
+    assert after(replace(belief, mean=np.array([1.0, 0.0, 0.0]))) == 1.0
+    assert after(replace(belief, mean=np.zeros(3))) == 0.0
+    assert after(Belief(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_))) == 0.0
+    assert 0.9 > after(replace(belief, mean=np.array([0.0, 1.0, 0.2]))) > after(belief)
+
+
+def test_before_any_score_by_hand() -> None:
+    """By how far the mean of the ten best similarities is above that of all; no list says more than one by .3."""
+    cosines = np.linspace(0.9, 0.1, 20)
+    vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    pool = Pool.of([str(place) for place in range(20)], vectors, np.array([1.0, 0.0]), scores=np.arange(20.0, 0.0, -1))
+    above = cosines[:10].mean() - cosines.mean()
+    usual = np.full(20, 0.2)
+    assert before(pool, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * above))
+    rarer = np.full(20, 0.1)
+    assert before(pool, rarer, usual) == pytest.approx(expit(-0.2 + 4.5 * above + logit(0.1) - logit(0.2)))
+    wide = replace(pool, embeddings=np.repeat([[1.0, 0.0], [-1.0, 0.0]], 10, axis=0))
+    assert before(wide, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * 0.3))
+    listed = Pool.listed(["a", "b"])
+    assert before(listed, usual[:2], usual[:2]) == pytest.approx(expit(-0.2))
+    assert before(pool, usual[:0], usual[:0]) == 0.0
+
+
+@pytest.mark.parametrize("config", [TrendConfig(), TO_PEOPLE, SelectionConfig()])
+@pytest.mark.parametrize("budget", [0, 8])
+def test_a_higher_threshold_is_less_likely_reached(config: TrendConfig | SelectionConfig, budget: int) -> None:
+    pool, scores = unanswered(1, 0.2)
+    said = [
+        answerable(play(SelectionSession(pool, budget=budget, k=5, config=config, enough=least), scores, 4))
+        for least in (0.05, 0.3, 0.5, 0.7, 0.95)
+    ]
+    assert said == sorted(said, reverse=True) and said[0] > said[-1] > 0.0
+
+
+def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
+    pool, scores = unanswered(2)
+    scores[40] = 0.5
+    session = SelectionSession(pool, budget=0, k=5, config=TO_PEOPLE, known={40: 0.5, 41: scores[41]})
+    assert answerable(session) == 1.0
+    session.give_up([40])
+    assert answerable(session) < 1.0
+    session.give_up([place for place in range(len(pool)) if place not in (40, 41)])
+    assert answerable(session) == 0.0  # what is left is scored
+    session.give_up([41])
+    assert answerable(session) == 0.0
+
+
+def test_copies_of_a_text_count_once() -> None:
+    pool, scores = unanswered(4)
+    double = Pool.of(
+        [*pool.ids, *(f"{id}'" for id in pool.ids)],
+        np.tile(pool.embeddings, (2, 1)),
+        pool.query,
+        np.tile(pool.scores, 2),
+        {"bm25": np.tile(pool.features["bm25"], 2)},
+    )
+    places = {id: place for place, id in enumerate(pool.ids)}
+    texts = np.array([places[id.removesuffix("'")] for id in double.ids])
+    session = SelectionSession(
+        double, budget=0, k=5, config=TO_PEOPLE, known={0: float(scores[places[double.ids[0].removesuffix("'")]])}
+    )
+    apart = answerable(session)
+    session.same_texts(texts)
+    assert answerable(session) < apart
+
+
+def test_it_is_reliable() -> None:
+    """Of made questions, of which every third has lost its answers. Measured: errors of .12, .06 and .04, and areas
+    under the curve of .50, .91 and 1."""
+    for budget, most, least in ((0, 0.15, 0.0), (10, 0.08, 0.85), (25, 0.06, 0.95)):
+        said, happened = [], []
+        for seed in range(36):
+            pool, scores = unanswered(seed) if seed % 3 == 0 else question(seed)
+            said.append(answerable(play(SelectionSession(pool, budget=budget, k=10, config=TrendConfig()), scores, 5)))
+            happened.append(float((scores >= 0.5).any()))
+        assert 0.6 < np.mean(happened) < 0.7
+        error, area = (of(np.array(said), np.array(happened)) for of in (calibration_error, ranked_right))
+        assert error <= most and area >= least, (budget, error, area)
