@@ -18,7 +18,7 @@ from boundarymorph.selection.geometry import (
 )
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
-from boundarymorph.selection.trend import LINEAR_WEIGHT, TrendPosterior
+from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0
 RETRIEVAL_BONUS = 0.2
@@ -79,7 +79,7 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people: as in
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, noise: as in
     `TrendPosterior`.
     """
 
@@ -88,10 +88,11 @@ class TrendConfig:
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
+    noise: float = NOISE
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
-        return TrendPosterior(pool, kernel, size, weight=self.weight, to_people=self.to_people)
+        return TrendPosterior(pool, kernel, size, weight=self.weight, noise=self.noise, to_people=self.to_people)
 
     def worth(
         self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
@@ -107,4 +108,5 @@ PEOPLE = "people"  # the name, in evaluations, of the default method where relev
 DEFAULT = "trend"
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
 TO_PEOPLE: Config = TrendConfig(to_people=True)  # the default method, where relevance is what people find
+TO_FIND: Config = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/find-all.md)
 BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it

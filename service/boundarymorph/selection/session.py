@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
+from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, MostLikely, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief, first_of_each
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
 from boundarymorph.selection.capacity import (
@@ -24,6 +24,8 @@ from boundarymorph.selection.methods import Config, SelectionConfig
 from boundarymorph.selection.outlook import (
     Outlook,
     Recall,
+    Search,
+    Target,
     expected_f1,
     gains_of_a_set,
     gains_of_doubt,
@@ -63,6 +65,7 @@ class SelectionSession(Session):
         negligible: float = 0.0,
         diversity: float = 0.0,
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        target: Target | None = None,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
@@ -78,6 +81,8 @@ class SelectionSession(Session):
         reading: an increasing function from [0, 1] to [0, 1] that turns scores into relevance; None for the identity.
         Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
         result of `reading`.
+        target: find so much of all that reaches `min_relevance`: ask for the most likely, and stop when that much is
+        believed to be scored. The selection then has scored documents only.
         Raises InvalidInput.
         """
         if budget < 0:
@@ -98,6 +103,7 @@ class SelectionSession(Session):
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
+        self._target = target
         self._different: set[float] = set()  # scores
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
@@ -118,6 +124,8 @@ class SelectionSession(Session):
     def stop_reason(self) -> StopReason | None:
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
+        if self._reached:
+            return StopReason.FOUND
         if self.spent >= self.budget:
             return StopReason.BUDGET
         if not self._unscored.size:
@@ -173,6 +181,8 @@ class SelectionSession(Session):
         """
         if self._decided or self.spends_on_order or self.belief.scored[self._left].all():
             return 0.0
+        if self._target is not None:
+            return 1.0 - self._search.recall(self._target).expected
         if self._threshold is not None:
             return 1.0 - expected_f1(self._threshold.mean[self._at_threshold])
         shares, scores = self.outcomes(lost=True)
@@ -197,6 +207,8 @@ class SelectionSession(Session):
     def _gains(self, loss: float) -> NDArray[np.float64]:
         if loss == 0.0:
             return np.zeros(1)
+        if self._target is not None:
+            return self._search.gains()
         if self._threshold is not None:
             return gains_of_doubt(self._threshold.mean[self._at_threshold])
         (shares, scores), left = self.outcomes(), self._present
@@ -206,10 +218,35 @@ class SelectionSession(Session):
         """The expected recall of documents that reach `min_relevance`."""
         if self._reaching is None or self._least is None:
             return None
+        if self._target is not None:
+            return self._search.recall(self._target)
         shares, scores = self._posterior.beliefs.outcomes()
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
         return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
+
+    @property
+    def _search(self) -> Search:
+        """What was found of what reaches `min_relevance`."""
+        assert self._reaching is not None
+        reaching = self._reaching.of(self._left)
+        found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)
+        return Search(int(found), reaching.mean[~reaching.scored], len(self._left))
+
+    @property
+    def _reached(self) -> bool:
+        """Whether the target is believed to be reached before everything is scored."""
+        if self._target is None or not self.open.size:
+            return False
+        return (self._search.recall(self._target).probability or 0.0) >= self._target.probability
+
+    def proposals(self, n: int) -> Selection:
+        """At most n documents to read next towards the target, the most likely first, each with its probability to
+        reach `min_relevance`. None once the target is reached."""
+        assert self._reaching is not None
+        likely = self.open if not self._reached else self.open[:0]
+        chosen = likely[np.argsort(-self._reaching.mean[likely], kind="stable")[:n]]
+        return ranked(chosen, self._reaching)
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left
@@ -260,8 +297,10 @@ class SelectionSession(Session):
         return self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
 
     def _worthwhile(self) -> NDArray[np.intp]:
-        """Those of `_likely` that are not negligible."""
+        """Those of `_likely` that are not negligible and, with a target, scored."""
         documents = self._likely
+        if self._target is not None:
+            documents = documents[self.belief.scored[documents]]
         if self._negligible:
             means = self._reported.mean[documents]
             documents = documents[means >= self._negligible * means.max(initial=0.0)]
@@ -388,6 +427,8 @@ class SelectionSession(Session):
 
     @property
     def _rule(self) -> Acquisition:
+        if self._target is not None:
+            return MostLikely()
         if self._threshold is not None:
             return MostDoubtful()
         return BEST_FIRST if self.spends_on_order else self._config.acquisition

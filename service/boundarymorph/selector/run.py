@@ -27,7 +27,7 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_FIND, TO_PEOPLE, Config
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace
@@ -112,6 +112,7 @@ class SelectionRun:
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._rounds: int | None = None  # in all; None for rounds that grow
+        self._proposals: Selection | None = None
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -142,7 +143,7 @@ class SelectionRun:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
         if self._task.goal != "scores":
-            self._task.room.selection(footprint(self.pool, self._task.budget))
+            self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
         self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
@@ -173,7 +174,7 @@ class SelectionRun:
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
-        scores = task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
+        scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
             self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
@@ -196,7 +197,7 @@ class SelectionRun:
             wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING
         positions = await self.documents.read(wanted)
         if hinted:
-            brought, texts = self._candidates.known_scores().keys(), self.documents.texts.tolist()
+            brought, texts = self._task.known.keys(), self.documents.texts.tolist()
             settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
             first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
@@ -215,7 +216,7 @@ class SelectionRun:
         self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, self.scores.model, self._encoder)
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
-        reused, brought = self.scores.reused, self._candidates.known_scores()
+        reused, brought = self.scores.reused, self._task.known
         known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
         blank = set(self._blank.tolist())
         known = {place: score for place, score in known.items() if place not in blank}
@@ -224,7 +225,7 @@ class SelectionRun:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
         task, trips = self._task, self.scores.trips
-        settles = task.settle is not None
+        settles = task.settle is not None or task.target is not None
         self._rounds = (
             trips.rounds(task.budget, self._seconds, settles=settles) if task.rounds == "auto" else task.rounds
         )
@@ -242,7 +243,7 @@ class SelectionRun:
             self.pool,
             budget=max(0, task.budget - replacing),
             k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=TO_PEOPLE if self.calibrated.witnesses else METHODS[task.method],
+            config=self._config,
             known=scores,
             settle=task.settle,
             order=task.goal != "set",
@@ -251,7 +252,14 @@ class SelectionRun:
             negligible=task.negligible,
             diversity=task.diversity,
             reading=self.calibrated.reading,
+            target=task.target,
         )
+
+    @property
+    def _config(self) -> Config:
+        if self._task.target is not None and self._task.method == DEFAULT:
+            return TO_FIND
+        return TO_PEOPLE if self.calibrated.witnesses else METHODS[self._task.method]
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
@@ -394,6 +402,7 @@ class SelectionRun:
             calibration=self.calibrated.name,
             to_people=self.calibrated.to_people,
             scores=self.calibrated.original(self.documents.texts),
+            proposals=self._proposals,
         )
         self._observer.finished(result, task, scores.model)
         return result
@@ -410,12 +419,15 @@ class SelectionRun:
         while changed:
             with self._observer.stage("select"):
                 selection, outlook = await self._step(_believed, session, self._task.ranks_all)
+                if self._task.target is not None and isinstance(session, SelectionSession):
+                    self._proposals = await self._step(session.proposals, self._task.proposals)
             if not self._task.return_documents:
                 break
+            proposed = NOTHING if self._proposals is None else self._proposals.documents
             try:
                 with self._observer.stage("fetch"):
                     async with self._task.deadline.of_texts.enforced():
-                        changed = await self.read_for(session, selection.documents, answer=True)
+                        changed = await self.read_for(session, np.union1d(selection.documents, proposed), answer=True)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
                 break
