@@ -125,7 +125,7 @@ class SelectionSession(Session):
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
         if self._reached:
-            return StopReason.FOUND
+            return StopReason.FOUND if self._unscored.size else StopReason.POOL_EXHAUSTED
         if self.spent >= self.budget:
             return StopReason.BUDGET
         if not self._unscored.size:
@@ -235,8 +235,8 @@ class SelectionSession(Session):
 
     @property
     def _reached(self) -> bool:
-        """Whether the target is believed to be reached before everything is scored."""
-        if self._target is None or not self.open.size:
+        """Whether there is a target that is believed to be reached."""
+        if self._target is None:
             return False
         return (self._search.recall(self._target).probability or 0.0) >= self._target.probability
 
