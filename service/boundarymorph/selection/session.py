@@ -182,7 +182,7 @@ class SelectionSession(Session):
         if self._decided or self.spends_on_order or self.belief.scored[self._left].all():
             return 0.0
         if self._target is not None:
-            return 1.0 - self._search.recall(self._target).expected
+            return 1.0 - self.search.recall(self._target).expected
         if self._threshold is not None:
             return 1.0 - expected_f1(self._threshold.mean[self._at_threshold])
         shares, scores = self.outcomes(lost=True)
@@ -208,7 +208,7 @@ class SelectionSession(Session):
         if loss == 0.0:
             return np.zeros(1)
         if self._target is not None:
-            return self._search.gains()
+            return self.search.gains()
         if self._threshold is not None:
             return gains_of_doubt(self._threshold.mean[self._at_threshold])
         (shares, scores), left = self.outcomes(), self._present
@@ -219,15 +219,15 @@ class SelectionSession(Session):
         if self._reaching is None or self._least is None:
             return None
         if self._target is not None:
-            return self._search.recall(self._target)
+            return self.search.recall(self._target)
         shares, scores = self._posterior.beliefs.outcomes()
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
         return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
 
     @property
-    def _search(self) -> Search:
-        """What was found of what reaches `min_relevance`."""
+    def search(self) -> Search:
+        """What was found of what reaches `min_relevance`, which the session has."""
         assert self._reaching is not None
         reaching = self._reaching.of(self._left)
         found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)
@@ -238,7 +238,7 @@ class SelectionSession(Session):
         """Whether there is a target that is believed to be reached."""
         if self._target is None:
             return False
-        return (self._search.recall(self._target).probability or 0.0) >= self._target.probability
+        return (self.search.recall(self._target).probability or 0.0) >= self._target.probability
 
     def proposals(self, n: int) -> Selection:
         """At most n documents to read next towards the target, the most likely first, each with its probability to
