@@ -1,6 +1,7 @@
 """`make evaluation STUDY=name`: what the parts and the options of a session bring, on tables of known scores.
 
 python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [--every 4]
+python -m load_tests.studies reviews --data FOLDER (see load_tests/reviews.py)
 
 A study is an entry of STUDIES: a function that yields rows of one question (settings and measurements), and how to make
 a table of them. Means are over the settings and questions of a table, then over tables, in %; a change is paired by
@@ -11,6 +12,8 @@ folders), which words of the query a document has is unknown.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -31,7 +34,7 @@ from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionC
 from boundarymorph.selection.answerable import ENOUGH
 from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
-from load_tests import report
+from load_tests import report, reviews
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
@@ -494,6 +497,9 @@ def markdown(lines: Sequence[Row]) -> str:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["reviews"]:
+        asyncio.run(reviews.main(sys.argv[2:]))
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all without")
     parser.add_argument("--tables", type=Path, required=True, help="folder of .npz tables")

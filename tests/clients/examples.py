@@ -127,7 +127,8 @@ async def main() -> None:
     with TemporaryDirectory() as directory, demo.service(Path("data")) as client:
         async with Chat().serving() as variables:
             environment = {**os.environ, **variables, "BOUNDARYMORPH_URL": str(client.base_url)}
-            programs = sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "retriever_over_a_dict.py"})  # which is a server
+            others = {EXAMPLES / "retriever_over_a_dict.py", EXAMPLES / "find_all.py"}  # a server, and one with a file
+            programs = sorted(set(EXAMPLES.glob("*.py")) - others)
             commands = [[sys.executable, str(program)] for program in programs]
             commands.append(typescript((EXAMPLES / "rag.ts").read_text(), Path(directory)))
             for command in commands:

@@ -97,7 +97,7 @@ async def test_a_copy_of_a_reused_score_costs_nothing(selector_of: Callable[...,
 async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: Callable[..., Selector]) -> None:
     documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
     scorer = SeededScorer()
-    wanted = replace(task(budget=30, k=25), candidates=own_pool(documents, known={IDS[7]: 0.99}))
+    wanted = replace(task(budget=30, k=25), candidates=own_pool(documents), known={IDS[7]: 0.99})
     result = await selector_of(Copying(TWENTY), scorer).select(wanted)
     assert result.calls == 10 and "the same" not in {text for texts in scorer.rounds for text in texts}
     assert list(scored(result).values()).count(0.99) == 20

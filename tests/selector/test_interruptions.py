@@ -63,9 +63,9 @@ class TestLessThanWanted:
 
     async def test_what_was_known_before_is_partial_too(self, selector_of: Callable[..., Selector]) -> None:
         documents = [Document(id, id) for id in IDS]
-        candidates = own_pool(documents, known={"d20": 1.0})
+        wanted = replace(task(), candidates=own_pool(documents), known={"d20": 1.0})
         selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
-        result = await selector.select(replace(task(), candidates=candidates))
+        result = await selector.select(wanted)
         assert (result.status, len(result.history)) == ("partial", 0)
         assert 20 in result.selection.documents
 

@@ -105,8 +105,8 @@ class TestKnownScores:
         selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
         first = await selector.select(replace(task(budget=4), candidates=given))
         scored = [first.pool.ids[observation.document] for observation in first.history]
-        given = own_pool(documents, known={id: score_of(QUERY, id) for id in scored[:3]})
-        again = await selector.select(replace(task(budget=4), candidates=given))
+        known = {id: score_of(QUERY, id) for id in scored[:3]}
+        again = await selector.select(replace(task(budget=4), candidates=given, known=known))
         assert (again.reused, len(again.history)) == (1, 3)
 
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
@@ -136,7 +136,7 @@ async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
         (replace(PAPER, rounds=2), "rounds of up to 3"),
         (replace(PAPER, rounds="auto"), "rounds of up to 2"),
         (replace(PAPER, k=30, goal="order"), "calls went to the order"),
-        (replace(PAPER, candidates=own_pool([Document(id, id) for id in IDS], known={IDS[3]: 0.5})), "1 score came"),
+        (replace(PAPER, known={IDS[3]: 0.5}), "1 score came"),
     ],
 )
 async def test_it_names_what_departs(selector_of: Callable[..., Selector], wanted: SelectionTask, said: str) -> None:

@@ -282,8 +282,8 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
 
     monkeypatch.setattr(SelectionSession, "tell", told)
     given = [Document(str(number), f"text {number}") for number in range(documents)]
-    candidates = own_pool(given, known=dict.fromkeys("01"[:known], 0.5))
-    wanted = replace(task(budget=budget), candidates=candidates, diversity=diversity)
+    scores = dict.fromkeys("01"[:known], 0.5)
+    wanted = replace(task(budget=budget), candidates=own_pool(given), known=scores, diversity=diversity)
     selector = selector_of(FakeRetriever(), SeededScorer())
     selector._shared.running = running - 1
     result = await selector.select(wanted)

@@ -102,12 +102,23 @@ class ExplainedPool(BaseModel):
     map: PoolMap | None = Field(description="null if there are no vectors, or too few")
 
 
+class NextDocument(BaseModel):
+    """A document to read next, if somebody else than the scorer answers."""
+
+    id: str = Field(description="of the document in its index or pool")
+    probability: float = Field(description="that it reaches 'min_relevance'")
+    text: str | None = Field(None, description="with 'return_documents'")
+    title: str | None = Field(None, description="with 'return_documents'")
+    metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")
+
+
 class ExpectedRecall(BaseModel):
     """What share of the documents that reach 'min_relevance' the set holds."""
 
     expected: float = Field(description="the best guess")
     low: float = Field(description="four sets in five hold more than this, and less than 'high'")
     high: float = Field(description="see 'low'")
+    probability: float | None = Field(None, description="with 'objective': that it is at least 'find'")
 
 
 class SelectResponse(BaseModel):
@@ -116,7 +127,7 @@ class SelectResponse(BaseModel):
     id: str = Field(description="of this answer")
     documents: list[SelectedDocument] = Field(description="the set, most relevant first")
     pool_size: int = Field(description="N")
-    k: int | None = Field(description="null if 'max_tokens' was given")
+    k: int | None = Field(description="null if 'max_tokens' or 'objective' was given")
     max_tokens: int | None = Field(description="null if 'k' counts")
     min_relevance: float | None = Field(description="null if not given: then k documents are returned")
     relevance: Relevance = Field(
@@ -148,6 +159,11 @@ class SelectResponse(BaseModel):
         None,
         description="the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 "
         "without one; null if nothing can be said. With 'queries': of the query for which it is largest",
+    )
+    next: list[NextDocument] | None = Field(
+        None,
+        description="with 'objective': the most likely of the documents without a score, for somebody who reads them "
+        "and sends 'known_scores'; empty once enough is found",
     )
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     warnings: list[str] = Field(description="what a caller should know, in words")

@@ -63,7 +63,7 @@ class PoolDocument(Message):
     score: float | None = Field(None, description="retrieval score: the pool is ranked by it if all have one")
     bm25: float | None = Field(None, ge=0, description="lexical match with the query, if you have it: improves the set")
     cross_encoder_score: float | None = Field(
-        None, ge=0, le=1, description="if you know it already: evidence that costs no call"
+        None, ge=0, le=1, description="if you know it already, as in 'known_scores': evidence that costs no call"
     )
     tokens: int | None = Field(
         None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
@@ -110,6 +110,15 @@ class AskedQuery(Message):
     weight: float = Field(1, gt=0, le=1, description="relevance to it counts times this")
 
 
+class Objective(Message):
+    """Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
+    takes."""
+
+    find: float = Field(gt=0, le=1, description="of the documents that reach 'min_relevance', by default 0.5")
+    within: float = Field(0.9, gt=0, lt=1, alias="in", description="how sure to be of it before stopping")
+    next: int = Field(10, ge=1, description="documents to read next that the answer names at most")
+
+
 def _as_query(value: object) -> object:
     return {"query": value} if isinstance(value, str) else value
 
@@ -121,7 +130,10 @@ FOR_ONE_QUERY = (  # fields that do not go with several
     "min_relevance",
     "distinct",
     "diversity",
+    "objective",
+    "known_scores",
 )
+NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'objective'
 _NULL: JsonDict = {"type": "null"}
 _SOURCES: tuple[tuple[str, JsonDict], ...] = (
     (
@@ -199,6 +211,15 @@ class SelectRequest(Message):
         le=1,
         description="return only what is more likely than not to be at least so relevant, at most k documents or "
         "max_tokens, and possibly none; calls go to where that is in doubt",
+    )
+    objective: Objective | None = Field(
+        None,
+        description="find nearly all of it, and stop when that is likely enough: what is more likely relevant is "
+        "scored first, and what reached 'min_relevance' is returned. 'budget' is then the most to spend, by default "
+        "as \"auto\"; with 0 you answer yourself, by 'known_scores'",
+    )
+    known_scores: dict[Id, Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
     )
     relevance: Relevance | None = Field(
         None,
@@ -333,6 +354,14 @@ class SelectRequest(Message):
             raise ValueError("'diversity' goes with 'k'; leave out 'max_tokens'")
         if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
             raise ValueError("'distinct': \"k_counts\" is \"groups\", which goes with 'k'; leave out 'max_tokens'")
+        return self
+
+    @model_validator(mode="after")
+    def _all_that_is_found(self) -> Self:
+        if self.objective is not None:
+            if given := [name for name in NOT_TO_FIND if getattr(self, name)]:
+                raise ValueError(f"'objective' returns all that is found; leave out '{given[0]}'")
+            self.calibration = False  # 'min_relevance' is on the scale of the answers
         return self
 
     @property

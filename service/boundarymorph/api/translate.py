@@ -21,6 +21,7 @@ from boundarymorph.api.select_answers import (
     ExplainedCall,
     ExplainedPool,
     ExplainedRound,
+    NextDocument,
     PoolMap,
     RoundEvent,
     SelectedDocument,
@@ -35,7 +36,8 @@ from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, Inde
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.retrieval.retriever import Retriever, Search
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, methods
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
+from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
@@ -53,7 +55,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
 
     arrival: of the request, on `time.monotonic()`.
     """
-    limits = settings.limits
+    limits, objective = settings.limits, request.objective
     seconds = settings.seconds_of(request.deadline_ms)
     queries = request.queries or [AskedQuery(query=request.query or "")]
     bound("queries", len(queries), limits.queries, "queries")
@@ -61,13 +63,13 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         query="\n".join(query.query for query in queries),
         candidates=candidates_of(request, queries[0].query, settings),
         budget=budget_of(request, settings),
-        k=None if request.max_tokens is not None else request.k or settings.k,
+        k=limits.k if objective else None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
-        min_relevance=request.min_relevance,
+        min_relevance=LIKELY if objective and request.min_relevance is None else request.min_relevance,
         distinct=grouping_of(request.distinct, request.k or settings.k, settings),
         diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
-        settle=settings.auto_settle if request.budget == "auto" else None,
+        settle=settings.auto_settle if request.budget == "auto" and not objective else None,
         method=request.method or settings.method,
         to_people=_to_people(request, settings),
         rounds=settings.rounds if request.rounds is None else request.rounds,
@@ -75,16 +77,21 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),
         accepts=ACCEPTED[request.on_failure],
-        reuse=request.reuse,
+        reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         explain_pool=request.explain == "pool",
         instruction=request.instruction,
         excluded=frozenset(request.exclude_ids or ()),
+        known=_known(request, limits),
+        target=None if objective is None else Target(objective.find, objective.within),
+        proposals=0 if objective is None else objective.next,
         queries=[
             WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings))
             for one in request.queries or ()
         ],
     )
     bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
+    bound("known_scores", len(task.known), limits.known_scores, "known scores")
+    bound("objective.next", task.proposals, limits.k, "documents")
     bound("instruction", len(request.instruction or ""), limits.query_characters, "characters")
     bound("query", max(len(query.query) for query in queries), limits.query_characters, "characters")
     bound("budget", task.budget, limits.budget, "calls")
@@ -97,9 +104,10 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
 
 def _to_people(request: SelectRequest, settings: Settings) -> bool:
     """Return whether relevance is to be what people find. Raises InvalidInput for a method that only knows scores."""
-    knows = (request.method or settings.method) == methods.DEFAULT
+    knows = (request.method or settings.method) == methods.DEFAULT and request.objective is None
     if request.relevance == "people" and not knows:
-        raise InvalidInput(f"'relevance': \"people\" goes with the method {methods.DEFAULT!r}; leave one of them out")
+        other = f"the method {methods.DEFAULT!r}" if request.objective is None else "no 'objective'"
+        raise InvalidInput(f"'relevance': \"people\" goes with {other}; leave one of them out")
     return knows and (request.relevance or settings.relevance) == "people"
 
 
@@ -109,6 +117,17 @@ def distinct_by_default(task: SelectionTask, request: SelectRequest, field: str 
     if field is None or request.queries or "distinct" in request.model_fields_set:
         return task
     return replace(task, distinct=Grouping(read_path(field, "distinct")))
+
+
+def _known(request: SelectRequest, limits: Limits) -> dict[str, float]:
+    """Return the scores that came with a request, by id."""
+    documents = [] if request.pool is None else request.pool.documents
+    with_pool = {
+        str(place) if given.id is None else given.id: given.cross_encoder_score
+        for place, given in enumerate(documents)
+        if given.cross_encoder_score is not None
+    }
+    return with_pool | (request.known_scores or {})
 
 
 def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
@@ -125,9 +144,9 @@ def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Groupi
 def budget_of(request: SelectRequest, settings: Settings) -> int:
     """Return the calls that a request allows."""
     match request.budget:
-        case None:
+        case None if request.objective is None:
             return settings.budget
-        case "auto":
+        case None | "auto":
             return min(settings.auto_budget, settings.limits.budget)
         case budget:
             return int(budget)
@@ -142,7 +161,7 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         bound("depth", depth, limits.pool, "candidates")
         depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
         budget, shown = budget_of(request, settings), (request.k or settings.k) if request.return_documents else 0
-        few = budget <= FEW_CALLS and not (request.queries or request.diversity)
+        few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
         search = Search(
             query,
             depth,
@@ -156,12 +175,6 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
     assert request.pool is not None
     pool = request.pool
     documents = documents_of(pool, limits)
-    known = {
-        document.id: given.cross_encoder_score
-        for document, given in zip(documents, pool.documents, strict=True)
-        if given.cross_encoder_score is not None
-    }
-    bound("pool.documents", len(known), limits.known_scores, "known scores")
     bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
     scores = _complete([given.score for given in pool.documents], "score")
     features = _features(pool, limits) | ({} if bm25 is None else {"bm25": np.array(bm25)})
@@ -174,7 +187,6 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         scores=scores,
         features=features,
         tokens=[given.tokens for given in pool.documents],
-        known=known,
         words=(request.method or settings.method) in methods.BY_WORDS,
         vectors=request.vectors or settings.vectors,
         ranked=request.ranked,
@@ -268,7 +280,7 @@ def response_of(
         id=uuid4().hex,
         documents=_documents(result, task),
         pool_size=len(result.pool),
-        k=task.k,
+        k=None if task.target else task.k,
         max_tokens=task.max_tokens,
         min_relevance=task.min_relevance,
         relevance="people" if result.to_people else "scorer",
@@ -295,6 +307,7 @@ def response_of(
         expected_loss=result.outlook.loss,
         recall=_recall(result.outlook),
         answerable=result.outlook.answerable,
+        next=_next(result, task),
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
         rounds=_rounds(result) if explain else None,
@@ -329,7 +342,21 @@ def _gains(outlook: Outlook) -> dict[str, float]:
 
 def _recall(outlook: Outlook) -> ExpectedRecall | None:
     recall = outlook.recall
-    return None if recall is None else ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high)
+    if recall is None:
+        return None
+    return ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high, probability=recall.probability)
+
+
+def _next(result: SelectionResult, task: SelectionTask) -> list[NextDocument] | None:
+    if task.target is None or result.proposals is None:
+        return None
+    found = []
+    for position, probability in zip(result.proposals.documents, result.proposals.relevance.tolist(), strict=True):
+        id = result.pool.ids[position]
+        read = result.documents.get(id) if task.return_documents else None
+        content = {"text": read.text, "title": read.title, "metadata": dict(read.metadata)} if read else {}
+        found.append(NextDocument(id=id, probability=probability, **content))
+    return found
 
 
 def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDocument]:

@@ -52,9 +52,6 @@ class Candidates(Protocol):
         """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
         those deleted in the meantime."""
 
-    def known_scores(self) -> Mapping[str, float]:
-        """Return the cross-encoder scores that came with the candidates, by id."""
-
     def ordered(self) -> Ordered | None:
         """Return the candidates in the order known so far, without vectors; None if no order is known."""
 
@@ -82,9 +79,6 @@ class IndexedCandidates:
         characters = await self.retriever.characters(self.index, ids)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
-    def known_scores(self) -> Mapping[str, float]:
-        return {}
-
     def ordered(self) -> Ordered | None:
         return None
 
@@ -100,8 +94,7 @@ class GivenCandidates:
     BM25 with lexical vectors, and by inner product with the query with vectors of another kind.
     features: additional (N,) signals. words: whether to note which documents have which words of the query, and to
     compute bm25 over the pool if it is not among the features.
-    tokens: (N,) lengths, None where unknown. known: cross-encoder scores by id. listed: whether to make no vectors, and
-    return the pool of `Pool.listed`.
+    tokens: (N,) lengths, None where unknown. listed: whether to make no vectors, and return the pool of `Pool.listed`.
     """
 
     texts_at_hand: ClassVar[bool] = True
@@ -113,7 +106,6 @@ class GivenCandidates:
     scores: ArrayLike | None = None
     features: Mapping[str, ArrayLike] = field(default_factory=dict)
     tokens: Sequence[int | None] | None = None
-    known: Mapping[str, float] = field(default_factory=dict)
     words: bool = False
     vectors: Literal["lexical", "encoder"] = "lexical"
     ranked: bool = False
@@ -158,9 +150,6 @@ class GivenCandidates:
         given = zip(self._by_id, self.tokens or (), strict=False)
         lengths = estimated | {id: tokens for id, tokens in given if tokens is not None}
         return np.array([lengths[id] for id in ids], dtype=np.float64)
-
-    def known_scores(self) -> Mapping[str, float]:
-        return self.known
 
     def ordered(self) -> Ordered | None:
         ids = [document.id for document in self.given]

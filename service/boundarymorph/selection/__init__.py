@@ -5,7 +5,7 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import ExhaustiveSession, Observation, Selection, StopReason
 from boundarymorph.selection.capacity import Capacity, Distinct, DocumentCapacity, TokenCapacity, capacity_of
 from boundarymorph.selection.methods import Config, SelectionConfig, TrendConfig
-from boundarymorph.selection.outlook import Outlook, Recall
+from boundarymorph.selection.outlook import Outlook, Recall, Target
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import SelectionSession
 
@@ -27,6 +27,7 @@ __all__ = [
     "SelectionConfig",
     "SelectionSession",
     "StopReason",
+    "Target",
     "TokenCapacity",
     "TrendConfig",
     "UpperConfidenceBound",

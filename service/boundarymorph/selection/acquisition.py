@@ -184,6 +184,17 @@ class MostDoubtful:
 
 
 @dataclass(frozen=True, slots=True)
+class MostLikely:
+    """The largest mean: of events, the most probable. A round has the n most probable, as if each were the first."""
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        return Choice(self.shortlist(belief, incumbents, 1)[0], None, None)
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        return _largest(np.where(belief.scored, -np.inf, belief.mean), n)
+
+
+@dataclass(frozen=True, slots=True)
 class Explore:
     """The boundary gap for the first calls, then the value at the cutoff.
 

@@ -24,6 +24,7 @@ class StopReason(StrEnum):
     BUDGET = "budget"
     POOL_EXHAUSTED = "pool_exhausted"
     SETTLED = "settled"
+    FOUND = "found"
     NOTHING_TO_DECIDE = "nothing_to_decide"
 
 

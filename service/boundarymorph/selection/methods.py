@@ -19,7 +19,7 @@ from boundarymorph.selection.geometry import (
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
 from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
-from boundarymorph.selection.trend import LINEAR_WEIGHT, TrendPosterior
+from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0
 RETRIEVAL_BONUS = 0.2
@@ -80,8 +80,8 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, prior: as in
-    `TrendPosterior`.
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, prior and noise: as
+    in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
@@ -89,11 +89,14 @@ class TrendConfig:
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
+    noise: float = NOISE
     prior: TrendPrior = DEFAULT_PRIOR
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
-        return TrendPosterior(pool, kernel, size, weight=self.weight, to_people=self.to_people, prior=self.prior)
+        return TrendPosterior(
+            pool, kernel, size, weight=self.weight, noise=self.noise, to_people=self.to_people, prior=self.prior
+        )
 
     def worth(
         self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
@@ -109,4 +112,5 @@ PEOPLE = "people"  # the name, in evaluations, of the default method where relev
 DEFAULT = "trend"
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
 TO_PEOPLE: Config = TrendConfig(to_people=True)  # the default method, where relevance is what people find
+TO_FIND: Config = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/find-all.md)
 BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it

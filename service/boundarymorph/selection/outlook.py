@@ -20,15 +20,29 @@ EXPECTED, LOWER, UPPER = 0.4, -0.7, 2.0
 # worth skew the loss, and sessions would stop where it is underestimated (docs/evaluation.md).
 CAUTION = 3.0
 CERTAIN = 1e-4  # distance of an uncertain recall from 0 and 1
+# Documents that are missed besides those that are expected, if nothing was read; and the shape of the gamma
+# distribution of how many are expected. Chosen on five systematic reviews (docs/find-all.md).
+STRAY, SHAPE = 1.0, 2.0
+COVERED = 0.8  # by an interval of the recall
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Find this share of the relevant documents with this probability, both above 0; the share is at most 1."""
+
+    share: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The share of the relevant documents that a set holds: its expectation, and an interval of 80 % coverage."""
+    """The share of the relevant documents that a set holds: its expectation, and an interval of 80 % coverage.
+    probability: that it reaches a `Target`, if there is one."""
 
     expected: float
     low: float
     high: float
+    probability: float | None = None
 
     @classmethod
     def of(cls, probabilities: NDArray[np.float64], inside: NDArray[np.bool_]) -> Recall | None:
@@ -41,6 +55,48 @@ class Recall:
         share = min(max(held / (held + missed), CERTAIN), 1.0 - CERTAIN)
         odds = share / (1.0 - share) * np.exp([EXPECTED, LOWER, UPPER])
         return cls(*(odds / (1.0 + odds)).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Documents found by reading them, and those that are not read.
+
+    found: how many of those that were read are relevant; unread: (n,) probabilities that the others are; count: of all.
+
+    How many are missed has a Poisson distribution, whose mean has a gamma distribution: a negative binomial
+    distribution. Its expectation is the sum of the probabilities and what no score tells of.
+    """
+
+    found: int
+    unread: NDArray[np.float64]
+    count: int
+
+    @property
+    def missed(self) -> float:
+        """The expected number."""
+        return float(self.unread.sum()) + STRAY * len(self.unread) / self.count
+
+    def recall(self, target: Target) -> Recall:
+        """The share that is found; 1 if there is nothing to find."""
+        if not self.unread.size:
+            return Recall(1.0, 1.0, 1.0, 1.0)
+        missed, steps = self.missed, np.arange(len(self.unread))
+        ratios = (steps + SHAPE) / (steps + 1.0) * (missed / (SHAPE + missed))
+        none = (SHAPE / (SHAPE + missed)) ** SHAPE
+        at_most = np.cumsum(none * np.cumprod(np.concatenate([[1.0], ratios])))  # 0, 1, ..., n of them
+        at_most /= at_most[-1]
+        low, high = (
+            self._share(float(np.searchsorted(at_most, share))) for share in ((1.0 + COVERED) / 2, (1.0 - COVERED) / 2)
+        )
+        allowed = math.floor(self.found * (1.0 - target.share) / target.share + CERTAIN)
+        return Recall(self._share(missed), low, high, float(at_most[min(allowed, len(self.unread))]))
+
+    def _share(self, missed: float) -> float:
+        return self.found / (self.found + missed) if self.found + missed > 0.0 else 1.0
+
+    def gains(self) -> NDArray[np.float64]:
+        """The expected gain in recall of reading 1, 2, ..., n further documents."""
+        return _sums(self.unread) / max(self.found + self.missed, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

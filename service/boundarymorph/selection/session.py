@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import answerable
-from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, UpperConfidenceBound
+from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, MostLikely, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief, first_of_each
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
 from boundarymorph.selection.capacity import (
@@ -25,6 +25,8 @@ from boundarymorph.selection.methods import Config, SelectionConfig
 from boundarymorph.selection.outlook import (
     Outlook,
     Recall,
+    Search,
+    Target,
     expected_f1,
     gains_of_a_set,
     gains_of_doubt,
@@ -67,6 +69,7 @@ class SelectionSession(Session):
         diversity: float = 0.0,
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
         enough: float = answerable.ENOUGH,
+        target: Target | None = None,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
@@ -83,6 +86,8 @@ class SelectionSession(Session):
         Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
         result of `reading`.
         enough: the score of a document that answers the query, by which it is told whether there is one.
+        target: find so much of all that reaches `min_relevance`: ask for the most likely, and stop when that much is
+        believed to be scored. The selection then has scored documents only.
         Raises InvalidInput.
         """
         if budget < 0:
@@ -104,6 +109,7 @@ class SelectionSession(Session):
         self._least = min_relevance
         self._reading = reading
         self._enough = enough
+        self._target = target
         self._different: set[float] = set()  # scores
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
@@ -124,6 +130,8 @@ class SelectionSession(Session):
     def stop_reason(self) -> StopReason | None:
         if self._decided:
             return StopReason.NOTHING_TO_DECIDE
+        if self._reached:
+            return StopReason.FOUND if self._unscored.size else StopReason.POOL_EXHAUSTED
         if self.spent >= self.budget:
             return StopReason.BUDGET
         if not self._unscored.size:
@@ -180,6 +188,8 @@ class SelectionSession(Session):
         """
         if self._decided or self.spends_on_order or self.belief.scored[self._left].all():
             return 0.0
+        if self._target is not None:
+            return 1.0 - self.search.recall(self._target).expected
         if self._threshold is not None:
             return 1.0 - expected_f1(self._threshold.mean[self._at_threshold])
         shares, scores = self.outcomes(lost=True)
@@ -205,6 +215,8 @@ class SelectionSession(Session):
     def _gains(self, loss: float) -> NDArray[np.float64]:
         if loss == 0.0:
             return np.zeros(1)
+        if self._target is not None:
+            return self.search.gains()
         if self._threshold is not None:
             return gains_of_doubt(self._threshold.mean[self._at_threshold])
         (shares, scores), left = self.outcomes(), self._present
@@ -214,6 +226,8 @@ class SelectionSession(Session):
         """The expected recall of documents that reach `min_relevance`."""
         if self._reaching is None or self._least is None:
             return None
+        if self._target is not None:
+            return self.search.recall(self._target)
         shares, scores = self._posterior.beliefs.outcomes()
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
@@ -232,6 +246,29 @@ class SelectionSession(Session):
         if self.known:
             return answerable.after(belief)
         return answerable.before(self.pool, belief.mean, beliefs.scoring(answerable.ENOUGH).mean[left])
+
+    @property
+    def search(self) -> Search:
+        """What was found of what reaches `min_relevance`, which the session has."""
+        assert self._reaching is not None
+        reaching = self._reaching.of(self._left)
+        found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)
+        return Search(int(found), reaching.mean[~reaching.scored], len(self._left))
+
+    @property
+    def _reached(self) -> bool:
+        """Whether there is a target that is believed to be reached."""
+        if self._target is None:
+            return False
+        return (self.search.recall(self._target).probability or 0.0) >= self._target.probability
+
+    def proposals(self, n: int) -> Selection:
+        """At most n documents to read next towards the target, the most likely first, each with its probability to
+        reach `min_relevance`. None once the target is reached."""
+        assert self._reaching is not None
+        likely = self.open if not self._reached else self.open[:0]
+        chosen = likely[np.argsort(-self._reaching.mean[likely], kind="stable")[:n]]
+        return ranked(chosen, self._reaching)
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         before = self._left
@@ -282,8 +319,10 @@ class SelectionSession(Session):
         return self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
 
     def _worthwhile(self) -> NDArray[np.intp]:
-        """Those of `_likely` that are not negligible."""
+        """Those of `_likely` that are not negligible and, with a target, scored."""
         documents = self._likely
+        if self._target is not None:
+            documents = documents[self.belief.scored[documents]]
         if self._negligible:
             means = self._reported.mean[documents]
             documents = documents[means >= self._negligible * means.max(initial=0.0)]
@@ -410,6 +449,8 @@ class SelectionSession(Session):
 
     @property
     def _rule(self) -> Acquisition:
+        if self._target is not None:
+            return MostLikely()
         if self._threshold is not None:
             return MostDoubtful()
         return BEST_FIRST if self.spends_on_order else self._config.acquisition

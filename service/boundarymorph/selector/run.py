@@ -30,7 +30,7 @@ from boundarymorph.selection import (
     capacity_of,
 )
 from boundarymorph.selection.answerable import ENOUGH
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE, TrendConfig
+from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_FIND, TO_PEOPLE, Config, TrendConfig
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace
@@ -119,6 +119,7 @@ class SelectionRun:
         self._recalled = Recalled()
         self._rounds: int | None = None  # in all; None for rounds that grow
         self._full = 1 if task.rounds != "auto" else scores.trips.full
+        self._proposals: Selection | None = None
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -149,7 +150,7 @@ class SelectionRun:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
         if self._task.goal != "scores":
-            self._task.room.selection(footprint(self.pool, self._task.budget))
+            self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
         self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
@@ -182,7 +183,7 @@ class SelectionRun:
                 self._warn("scores known from earlier requests were not used", error)
         if task.memory is not None and task.method == DEFAULT and self.scores.model is not None:
             self._recalled = await task.memory.recall(self.scores.model, self._made_by)
-        scores = task.budget + len(self.scores.reused) + len(self._candidates.known_scores())
+        scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
             self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
@@ -205,7 +206,7 @@ class SelectionRun:
             wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING
         positions = await self.documents.read(wanted)
         if hinted:
-            brought, texts = self._candidates.known_scores().keys(), self.documents.texts.tolist()
+            brought, texts = self._task.known.keys(), self.documents.texts.tolist()
             settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
             first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
@@ -224,7 +225,7 @@ class SelectionRun:
         self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, self.scores.model, self._encoder)
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
-        reused, brought = self.scores.reused, self._candidates.known_scores()
+        reused, brought = self.scores.reused, self._task.known
         known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
         blank = set(self._blank.tolist())
         known = {place: score for place, score in known.items() if place not in blank}
@@ -233,7 +234,7 @@ class SelectionRun:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
         task, trips = self._task, self.scores.trips
-        settles = task.settle is not None
+        settles = task.settle is not None or task.target is not None
         self._rounds = (
             trips.rounds(task.budget, self._seconds, settles=settles) if task.rounds == "auto" else task.rounds
         )
@@ -246,8 +247,8 @@ class SelectionRun:
         task, scores = self._task, self.calibrated.add_known(known)
         if task.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
-        config = TO_PEOPLE if self.calibrated.witnesses else METHODS[task.method]
-        if self.calibrated.told:  # of probabilities nothing is remembered
+        config = self._config
+        if self.calibrated.told or task.target is not None:  # of probabilities and judgements nothing is remembered
             self._recalled = Recalled()
         elif isinstance(config, TrendConfig):
             config = replace(config, prior=self._recalled.prior)
@@ -267,7 +268,14 @@ class SelectionRun:
             diversity=task.diversity,
             reading=self.calibrated.reading,
             enough=self.calibrated.threshold(ENOUGH if least is None else least),
+            target=task.target,
         )
+
+    @property
+    def _config(self) -> Config:
+        if self._task.target is not None and self._task.method == DEFAULT:
+            return TO_FIND
+        return TO_PEOPLE if self.calibrated.witnesses else METHODS[self._task.method]
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
@@ -411,6 +419,7 @@ class SelectionRun:
             to_people=self.calibrated.to_people,
             learned_from=self._recalled.requests,
             scores=self.calibrated.original(self.documents.texts),
+            proposals=self._proposals,
         )
         self._observer.finished(result, task, scores.model)
         if session is not None:
@@ -420,7 +429,7 @@ class SelectionRun:
     def _tell(self, session: Session) -> None:
         """Tell the memory of what was scored, unless scores came from somewhere else, or none is new."""
         memory, model = self._task.memory, self.scores.model
-        if memory is None or model is None or self.calibrated.told or self._candidates.known_scores():
+        if memory is None or model is None or self.calibrated.told or self._task.known or self._task.target is not None:
             return
         if not (session.history and isinstance(session, SelectionSession) and session.known >= FEWEST_SCORES):
             return
@@ -444,12 +453,15 @@ class SelectionRun:
         while changed:
             with self._observer.stage("select"):
                 selection, outlook = await self._step(_believed, session, self._task.ranks_all)
+                if self._task.target is not None and isinstance(session, SelectionSession):
+                    self._proposals = await self._step(session.proposals, self._task.proposals)
             if not self._task.return_documents:
                 break
+            proposed = NOTHING if self._proposals is None else self._proposals.documents
             try:
                 with self._observer.stage("fetch"):
                     async with self._task.deadline.of_texts.enforced():
-                        changed = await self.read_for(session, selection.documents, answer=True)
+                        changed = await self.read_for(session, np.union1d(selection.documents, proposed), answer=True)
             except INTERRUPTING as error:
                 self.interrupt("not all texts could be read", error)
                 break
@@ -566,7 +578,7 @@ class SelectionRun:
 
     def _doubts(self) -> list[str]:
         """Say why the scorer seems not to work here, by its scores of this task and the latest others."""
-        brought, ids = self._candidates.known_scores(), self.pool.ids
+        brought, ids = self._task.known, self.pool.ids
         own = {place: score for place, score in self.calibrated.scores.items() if ids[place] not in brought}
         index = self._candidates.index if isinstance(self._candidates, IndexedCandidates) else ""
         place = Place(self.scores.model or "", self._task.tenant, index)

@@ -37,7 +37,7 @@ from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.trips import Fare
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT, PAPER
 from boundarymorph.selection.pool import Places
 from boundarymorph.selection.prior import Evidence
@@ -92,7 +92,9 @@ class SelectionTask:
     whether the result has their texts. explain_pool: whether progress and result contain the belief about all
     candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
     excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
-    replaces no call. queries: instead of the query and its candidates, for one set of what answers any of them.
+    replaces no call. known: scores by id that cost no call; those of other documents are ignored. target: find so much
+    of what has `min_relevance`. proposals: with a target, how many documents to read next the result names at most.
+    queries: instead of the query and its candidates, for one set of what answers any of them.
     memory: what earlier selections told, None for none. room: where its bytes are counted.
     """
 
@@ -120,6 +122,9 @@ class SelectionTask:
     calibration: Calibration | None = None
     instruction: str | None = None
     excluded: frozenset[str] = frozenset()
+    known: Mapping[str, float] = field(default_factory=dict)
+    target: Target | None = None
+    proposals: int = 0
     queries: Sequence[WeightedQuery] = ()
     memory: Remembering | None = None
     room: Room = FREE
@@ -217,8 +222,9 @@ class SelectionResult:
     charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's vectors;
     believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it. calibration: the
     name of that in use; to_people: whether relevance is what people are expected to find; scores: the scorer's own, by
-    position, where relevance is something else. answered: of a task with several queries. learned_from: the number of
-    earlier requests that the session's prior was learned from; 0 for the default.
+    position, where relevance is something else. answered: of a task with several queries. proposals: with a target, the
+    documents to read next, each with its probability to reach `min_relevance`. learned_from: the number of earlier
+    requests that the session's prior was learned from; 0 for the default.
     """
 
     pool: Pool
@@ -245,6 +251,7 @@ class SelectionResult:
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
     learned_from: int = 0
+    proposals: Selection | None = None
 
     @property
     def cost(self) -> float | None:

@@ -26,7 +26,7 @@ class Limits(BaseModel, extra="forbid"):
     k: int = Field(20_000, ge=1, description="documents returned")
     diverse: int = Field(1_000, ge=1, description="documents returned with 'diversity'")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
-    known_scores: int = Field(1_000, ge=0, description="cross-encoder scores that come with a pool")
+    known_scores: int = Field(2_000, ge=0, description="scores that come with a request")
     judgments: int = Field(1_000, ge=1, description="judgements in one request")
     rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")

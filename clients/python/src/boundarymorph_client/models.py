@@ -77,6 +77,9 @@ class SelectOptions(TypedDict, total=False):
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
         what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
         which relevance is a probability; False for none, by default that of the key or of the index.
+    objective: find the share `find` of all that reaches `min_relevance`, and stop when that has the probability `in`;
+        `next`: documents to read next that the answer names at most. With a budget of 0 you answer, by known_scores: of
+        documents by id, evidence that costs no call.
     relevance: `people`, the default: what people are expected to find, by the scorer, the vectors and the words
         together; or `scorer`: the score alone, known or expected.
     memory: a name, by which selections from pools learn from each other, as those of an index always do; learn: False
@@ -109,6 +112,8 @@ class SelectOptions(TypedDict, total=False):
     k: int
     max_tokens: int
     min_relevance: float
+    objective: Mapping[str, float]
+    known_scores: Mapping[str, float]
     relevance: Literal["people", "scorer"]
     calibration: str | Literal[False]
     memory: str
@@ -186,6 +191,17 @@ class ExpectedRecall(Answer):
     expected: float
     low: float
     high: float
+    probability: float | None = None
+
+
+class NextDocument(Answer):
+    """A document to read next, and the probability that it reaches `min_relevance`."""
+
+    id: str
+    probability: float
+    text: str | None = None
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class ExplainedCall(Answer):
@@ -247,6 +263,7 @@ class Selection(Answer):
     expected_loss: float
     recall: ExpectedRecall | None = None
     answerable: float | None = None
+    next: list[NextDocument] | None = None
     timings_ms: dict[str, float]
     warnings: list[str]
     rounds: list[ExplainedRound] | None = None

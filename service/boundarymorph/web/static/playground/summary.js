@@ -10,6 +10,7 @@ const STATUS = {
 const STOPPED = {
   budget: "the budget is spent",
   settled: "little is expected to be lost",
+  found: "enough is believed to be found",
   pool_exhausted: "everything is scored",
   nothing_to_decide: "there was nothing to decide",
   deadline: "the deadline came",

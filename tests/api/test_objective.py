@@ -1,0 +1,161 @@
+"""POST /select with an objective: find nearly all, answered by the scorer or by a person over HTTP."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import answer, filled, problem, serving, texts
+from tests.scoring.fakes import score_of
+
+QUERY = "walls of old towns"
+ABOUT = ("harbour cranes lift cargo from ships", "bees make honey in the hive", "walls guard the old town")
+POOL = [
+    {"id": f"{topic}-{number}", "text": f"{words} {number % 7} {number * topic % 11}"}
+    for number in range(60)
+    for topic, words in enumerate(ABOUT)
+    if topic < 2 or number < 20
+]
+RELEVANT = {document["id"] for document in POOL if document["id"].startswith("2-")}
+OBJECTIVE = {"find": 0.9, "in": 0.8}
+PERSON = {"query": QUERY, "budget": 0, "objective": OBJECTIVE}
+
+
+async def by_hand(client: httpx.AsyncClient, source: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Answer as a person does until nothing is named any more. Return all judgements, and the last answer."""
+    judged: dict[str, float] = {}
+    while True:
+        found = answer(await client.post("/select", json={**PERSON, **source, "known_scores": judged}))
+        assert found["usage"]["cross_encoder_calls"] == found["usage"]["cached_scores"] == 0
+        named = [document["id"] for document in found["next"]]
+        assert not set(named) & set(judged) and len(named) == len(set(named)) <= 10
+        assert {document["id"] for document in found["documents"]} == {id for id, score in judged.items() if score}
+        if not named:
+            return judged, found
+        assert found["stop_reason"] == "budget" and found["recall"]["probability"] < OBJECTIVE["in"]
+        judged |= {id: float(id in RELEVANT) for id in named}
+
+
+async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> None:
+    judged, found = await by_hand(client, {"pool": POOL})
+    assert found["stop_reason"] == "found" and found["status"] == "complete" and found["next"] == []
+    recall = found["recall"]
+    assert recall["probability"] >= OBJECTIVE["in"] and recall["low"] <= recall["expected"] <= recall["high"]
+    assert len({id for id in judged if id in RELEVANT}) >= OBJECTIVE["find"] * len(RELEVANT)
+    assert len(judged) < len(POOL) / 2
+    assert found["min_relevance"] == 0.5 and found["k"] is None and found["relevance"] == "scorer"
+
+
+async def test_of_an_index_too(client: httpx.AsyncClient) -> None:
+    answer(await client.put("/indexes/records", json={"encoder": "none"}))
+    answer(await client.post("/indexes/records/documents", json=POOL))
+    source = {"index": "records", "depth": len(POOL), "query": "walls, honey and cargo"}  # words of all topics
+    judged, found = await by_hand(client, source)
+    assert found["pool_size"] == len(POOL) and len(judged) < len(POOL)
+    assert found["stop_reason"] == "found" and len(RELEVANT & {*judged}) >= OBJECTIVE["find"] * len(RELEVANT)
+
+
+async def test_judgements_in_either_form_are_the_same_evidence(client: httpx.AsyncClient) -> None:
+    judged = {document["id"]: float(document["id"] in RELEVANT) for document in POOL[::9]}
+    with_pool = [
+        {**document, "cross_encoder_score": judged[document["id"]]} if document["id"] in judged else document
+        for document in POOL
+    ]
+    one = answer(await client.post("/select", json={**PERSON, "pool": POOL, "known_scores": judged}))
+    other = answer(await client.post("/select", json={**PERSON, "pool": with_pool}))
+    assert one["next"] == other["next"] and one["recall"] == other["recall"]
+    corrected = {"known_scores": {**judged, "unknown": 1.0}, "pool": with_pool}
+    assert answer(await client.post("/select", json={**PERSON, **corrected}))["next"] == one["next"]
+
+
+async def test_texts_come_with_what_is_to_be_read(client: httpx.AsyncClient) -> None:
+    asked = {**PERSON, "pool": POOL, "objective": {**OBJECTIVE, "next": 3}, "return_documents": True}
+    found = answer(await client.post("/select", json=asked))
+    of = {document["id"]: document["text"] for document in POOL}
+    assert [document["text"] for document in found["next"]] == [of[document["id"]] for document in found["next"]]
+    assert len(found["next"]) == 3
+    chances = [document["probability"] for document in found["next"]]
+    assert chances == sorted(chances, reverse=True) and 0 < chances[0] < 1
+    assert answer(await client.post("/select", json=asked | {"return_documents": False}))["next"][0]["text"] is None
+
+
+async def test_the_scorer_answers_within_the_budget(client: httpx.AsyncClient) -> None:
+    """The answer has what reaches the minimum of all that was scored; calls end with the statement or the budget."""
+    pool = texts(150)
+    scores = {document["id"]: score_of(QUERY, document["text"]) for document in pool}
+    least = float(np.quantile([*scores.values()], 0.8))
+    asked = {"query": QUERY, "pool": pool, "objective": {"find": 0.5}, "min_relevance": least, "explain": True}
+    few = answer(await client.post("/select", json={**asked, "budget": 20}))
+    assert few["stop_reason"] == "budget" and few["usage"]["cross_encoder_calls"] == 20 and len(few["next"]) == 10
+    called = {call["id"] for made in few["rounds"] for call in made["calls"]}
+    assert {document["id"] for document in few["documents"]} == {id for id in called if scores[id] >= least}
+    assert few["expected_loss"] == pytest.approx(1 - few["recall"]["expected"])
+    most = answer(await client.post("/select", json={**asked, "budget": 150, "reuse": False}))
+    assert most["stop_reason"] == "found" and most["next"] == [] and most["recall"]["probability"] >= 0.9
+    assert few["usage"]["cross_encoder_calls"] < most["usage"]["cross_encoder_calls"] < len(pool)
+    default = answer(await client.post("/select", json={**asked, "reuse": False}))
+    assert default["usage"]["budget"] == Settings().auto_budget
+
+
+async def test_known_by_the_scorer_is_not_known_by_the_person(client: httpx.AsyncClient) -> None:
+    answer(await client.post("/select", json={"query": QUERY, "pool": POOL, "budget": 30}))
+    found = answer(await client.post("/select", json={**PERSON, "pool": POOL}))
+    assert found["usage"]["reused_scores"] == 0 and found["documents"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"objective": {"find": 0}}, "objective.find"),
+        ({"objective": {"find": 1.01}}, "objective.find"),
+        ({"objective": {"find": 0.9, "in": 1}}, "objective.in"),
+        ({"objective": {"find": 0.9, "in": 0}}, "objective.in"),
+        ({"objective": {"in": 0.9}}, "objective.find"),
+        ({"objective": {"find": 0.9, "next": 0}}, "objective.next"),
+        ({"objective": "find"}, "objective"),
+        ({"k": 5}, "leave out 'k'"),
+        ({"max_tokens": 5}, "leave out 'max_tokens'"),
+        ({"distinct": True}, "leave out 'distinct'"),
+        ({"diversity": 0.5}, "leave out 'diversity'"),
+        ({"calibration": "mine"}, "leave out 'calibration'"),
+        ({"relevance": "people"}, "no 'objective'"),
+        ({"known_scores": {"2-0": 1.5}}, "known_scores"),
+        ({"known_scores": {"2-0": True}}, "known_scores"),
+        ({"query": None, "queries": ["a", "b"]}, "'objective' goes with 'query'"),
+    ],
+)
+async def test_mistakes(client: httpx.AsyncClient, given: dict[str, Any], said: str) -> None:
+    refused = await client.post("/select", json={**PERSON, "pool": POOL, **given})
+    assert said in str(problem(refused, 422, "invalid-input"))
+
+
+async def test_at_the_edges(client: httpx.AsyncClient) -> None:
+    for objective in ({"find": 1}, {"find": 0.01, "in": 0.01}, {"find": 1, "in": 0.999, "next": 1}):
+        answer(await client.post("/select", json={**PERSON, "pool": POOL, "objective": objective}))
+    every = {document["id"]: float(document["id"] in RELEVANT) for document in POOL}
+    found = answer(await client.post("/select", json={**PERSON, "pool": POOL, "known_scores": every}))
+    assert found["stop_reason"] == "pool_exhausted" and found["next"] == []
+    assert (found["recall"]["expected"], found["recall"]["probability"]) == (1, 1)
+
+
+async def test_limits(tmp_path: Path) -> None:
+    limits = Limits(known_scores=2, k=3)
+    async with serving(Settings(data_directory=tmp_path, k=2, limits=limits)) as client:
+        asked = {**PERSON, "pool": POOL[:9], "objective": {"find": 0.9, "next": 3}}
+        known = {document["id"]: 1.0 for document in POOL[:2]}
+        assert len(answer(await client.post("/select", json={**asked, "known_scores": known}))["next"]) == 3
+        over = await client.post("/select", json={**asked, "known_scores": known | {"x": 0.0}})
+        assert "known_scores" in str(problem(over, 422, "limit-exceeded"))
+        more = await client.post("/select", json={**asked, "objective": {"find": 0.9, "next": 4}})
+        assert "objective.next" in str(problem(more, 422, "limit-exceeded"))
+
+
+async def test_a_policy_and_a_calibration_by_default_do_not_get_in_its_way(tmp_path: Path) -> None:
+    settings = Settings(data_directory=tmp_path, policies={"careful": {"min_relevance": 0.9, "relevance": "scorer"}})
+    async with filled(settings) as client:
+        found = answer(await client.post("/p/careful/select", json={**PERSON, "pool": POOL}))
+        assert found["min_relevance"] == 0.9 and found["calibration"] is None
