@@ -51,7 +51,8 @@ class Review:
         """Return the pool of a request with these documents, whose ids are positions here."""
         named = [Document(str(place), text) for place, text in enumerate(self.documents)]
         candidates: Any = GivenCandidates(None, self.query, named, words=True)  # type: ignore[arg-type]
-        return (await candidates.retrieve(in_default_thread)).pool
+        found: Pool = (await candidates.retrieve(in_default_thread)).pool
+        return found
 
     def recall(self, order: Sequence[int]) -> NDArray[np.float64]:
         """Return what share is found after 1, 2, ... documents, without the seed."""
@@ -136,7 +137,7 @@ def table(rows: Sequence[Row]) -> str:
     metrics = [name for name in frame.columns if name not in ("review", "how", "seed")]
     for part, of in (("all", frame), ("held out", held_out)):
         means = of.groupby(["how", "seed", "review"], sort=False)[metrics].mean()
-        for (how, seed), mean in means.groupby(["how", "seed"], sort=False).mean().iterrows():  # type: ignore[misc]
+        for (how, seed), mean in means.groupby(["how", "seed"], sort=False).mean().iterrows():
             lines.append(
                 [part, how, seed, *("" if np.isnan(mean[name]) else f"{100 * mean[name]:.1f}" for name in metrics)]
             )

@@ -80,7 +80,7 @@ async def test_what_was_learned_stays_as_it_is_where_it_is_frozen(client: httpx.
 
 async def test_pools_learn_by_name(client: httpx.AsyncClient, settings: Settings) -> None:
     pool = [{"id": str(number), "text": f"text {number} on things"} for number in range(30)]
-    of_pool = {"index": None, "pool": {"documents": pool}}
+    of_pool: dict[str, Any] = {"index": None, "pool": {"documents": pool}}
     problem(await client.post("/select", json={"query": "q", **ASKED, "memory": "tickets"}), 422, "invalid-input")
     problem(await client.post("/select", json={"query": "q", **ASKED, **of_pool, "memory": "Ä"}), 422, "invalid-input")
     assert (await asked(client, 10, **of_pool))["learned_from"] == 0

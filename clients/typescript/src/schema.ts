@@ -560,7 +560,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
              * @description in the request
@@ -672,6 +672,11 @@ export interface components {
              * @description see 'low'
              */
             high: number;
+            /**
+             * Probability
+             * @description with 'objective': that it is at least 'find'
+             */
+            probability?: number | null;
         };
         /**
          * ExplainedCall
@@ -812,6 +817,11 @@ export interface components {
              */
             description?: string | null;
             /**
+             * Distinct
+             * @description selections have one document for each value of this field unless a request says otherwise
+             */
+            distinct?: string | null;
+            /**
              * Count
              * @description documents
              */
@@ -883,6 +893,11 @@ export interface components {
              * @description what its documents are, if somebody has said it
              */
             description?: string | null;
+            /**
+             * Distinct
+             * @description selections have one document for each value of this field unless a request says otherwise
+             */
+            distinct?: string | null;
             /**
              * Count
              * @description documents
@@ -1215,6 +1230,39 @@ export interface components {
             data: components["schemas"]["ModelCard"][];
         };
         /**
+         * NextDocument
+         * @description A document to read next, if somebody else than the scorer answers.
+         */
+        NextDocument: {
+            /**
+             * Id
+             * @description of the document in its index or pool
+             */
+            id: string;
+            /**
+             * Probability
+             * @description that it reaches 'min_relevance'
+             */
+            probability: number;
+            /**
+             * Text
+             * @description with 'return_documents'
+             */
+            text?: string | null;
+            /**
+             * Title
+             * @description with 'return_documents'
+             */
+            title?: string | null;
+            /**
+             * Metadata
+             * @description with 'return_documents'
+             */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
          * NimAnswer
          * @description All passages, best first.
          */
@@ -1518,7 +1566,7 @@ export interface components {
             pool_size: number;
             /**
              * K
-             * @description null if 'max_tokens' was given
+             * @description null if 'max_tokens' or 'objective' was given
              */
             k: number | null;
             /**
@@ -1579,7 +1627,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
              * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1
@@ -1587,6 +1635,16 @@ export interface components {
             expected_loss: number;
             /** @description with 'min_relevance'; null if nothing can reach it */
             recall?: components["schemas"]["ExpectedRecall"] | null;
+            /**
+             * Answerable
+             * @description the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without one; null if nothing can be said. With 'queries': of the query for which it is largest
+             */
+            answerable?: number | null;
+            /**
+             * Next
+             * @description with 'objective': the most likely of the documents without a score, for somebody who reads them and sends 'known_scores'; empty once enough is found
+             */
+            next?: components["schemas"]["NextDocument"][] | null;
             /**
              * Timings Ms
              * @description by stage, and in total
@@ -2899,6 +2957,30 @@ export interface components {
             text: string;
         };
         /**
+         * Objective
+         * @description Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
+         *     takes.
+         */
+        Objective: {
+            /**
+             * Find
+             * @description of the documents that reach 'min_relevance', by default 0.5
+             */
+            find: number;
+            /**
+             * In
+             * @description how sure to be of it before stopping
+             * @default 0.9
+             */
+            in?: number;
+            /**
+             * Next
+             * @description documents to read next that the answer names at most
+             * @default 10
+             */
+            next?: number;
+        };
+        /**
          * PoolBody
          * @description The candidates of one request.
          */
@@ -2963,7 +3045,7 @@ export interface components {
             bm25?: number | null;
             /**
              * Cross Encoder Score
-             * @description if you know it already: evidence that costs no call
+             * @description if you know it already, as in 'known_scores': evidence that costs no call
              * @default null
              */
             cross_encoder_score?: number | null;
@@ -3110,6 +3192,12 @@ export interface components {
              */
             ids: string[];
             /**
+             * Answerable
+             * @description as in the answer, by what is known so far
+             * @default null
+             */
+            answerable?: number | null;
+            /**
              * @description tokens and cost so far, if a language model is the scorer
              * @default null
              */
@@ -3191,6 +3279,19 @@ export interface components {
              * @default null
              */
             min_relevance?: number | null;
+            /**
+             * @description find nearly all of it, and stop when that is likely enough: what is more likely relevant is scored first, and what reached 'min_relevance' is returned. 'budget' is then the most to spend, by default as "auto"; with 0 you answer yourself, by 'known_scores'
+             * @default null
+             */
+            objective?: components["schemas"]["Objective"] | null;
+            /**
+             * Known Scores
+             * @description by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no
+             * @default null
+             */
+            known_scores?: {
+                [key: string]: number;
+            } | null;
             /**
              * Relevance
              * @description what the set is chosen by: 'people', the default, is what people are expected to find, by the scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the score alone, known or expected
@@ -3349,6 +3450,8 @@ export interface components {
             distinct?: null;
             /** @constant */
             diversity?: 0;
+            objective?: null;
+            known_scores?: null;
             explain?: boolean;
             budget?: unknown;
             B?: unknown;
@@ -3376,6 +3479,8 @@ export interface components {
             distinct?: null;
             /** @constant */
             diversity?: 0;
+            objective?: null;
+            known_scores?: null;
             explain?: boolean;
             budget?: unknown;
             B?: unknown;
@@ -3841,6 +3946,7 @@ export type MixedbreadAnswer = components['schemas']['MixedbreadAnswer'];
 export type MixedbreadRank = components['schemas']['MixedbreadRank'];
 export type ModelCard = components['schemas']['ModelCard'];
 export type Models = components['schemas']['Models'];
+export type NextDocument = components['schemas']['NextDocument'];
 export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
@@ -3885,6 +3991,7 @@ export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
 export type NimText = components['schemas']['NimText'];
+export type Objective = components['schemas']['Objective'];
 export type PoolBody = components['schemas']['PoolBody'];
 export type PoolDocument = components['schemas']['PoolDocument'];
 export type Problem = components['schemas']['Problem'];

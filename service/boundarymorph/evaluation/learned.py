@@ -19,8 +19,7 @@ from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import SelectionProblem
 from boundarymorph.evaluation.run import Outcome, Watch, near_50, run_once
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.memory.memory import FEWEST_SCORES, FIRST, Memory
-from boundarymorph.memory.store import REQUESTS
+from boundarymorph.memory.memory import FEWEST_SCORES, FIRST, REQUESTS, Memory
 from boundarymorph.selection import SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, PEOPLE, TO_PEOPLE
 from boundarymorph.selection.prior import TrendPrior

@@ -12,6 +12,7 @@ import numpy as np
 from boundarymorph.memory.fitting import fitted, log_likelihoods
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 
+REQUESTS = 64  # that are remembered
 FEWEST_SCORES = 5  # of a request that tells something
 FIRST = 10  # requests before a prior is learned; many more tell little more (docs/results.md)
 FIRST_YEARS = (10, 20, 40)  # numbers of requests after which it is learned anew, and then after each 32

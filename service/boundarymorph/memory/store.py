@@ -8,12 +8,11 @@ from pathlib import Path
 import orjson
 
 from boundarymorph.memory.database import Database
-from boundarymorph.memory.memory import Memory
+from boundarymorph.memory.memory import REQUESTS, Memory
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.telemetry import metrics
 
 SCHEMA = ("create table if not exists memories (key text primary key, used integer not null, state blob not null)",)
-REQUESTS = 64  # that are remembered
 MEMORIES = 1_000  # in a file; the one that has not learned for longest makes room
 
 

@@ -47,7 +47,8 @@ def _described(key: str, memory: Memory) -> Learned:
         return Learned(*whose)
     amplitude = math.sqrt(prior.scale)
     ahead = memory.ahead / memory.weight if memory.weight else None
-    return Learned(*whose, ahead, prior.level, *(amplitude * prior.slopes).tolist(), amplitude)
+    by_rank, by_similarity, by_words = (amplitude * prior.slopes).tolist()
+    return Learned(*whose, ahead, prior.level, by_rank, by_similarity, by_words, amplitude)
 
 
 def in_words(learned: Learned) -> str:

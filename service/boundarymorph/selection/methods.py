@@ -80,8 +80,8 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, prior and noise: as
-    in `TrendPosterior`.
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, noise, prior:
+    as in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
