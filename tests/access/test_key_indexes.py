@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from boundarymorph.access import keys
@@ -16,7 +17,7 @@ from boundarymorph.selection.prior import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
-from tests.api.service import answer, client_of, fake_retrieval, on_socket, problem, ready, serving
+from tests.api.service import NDJSON, answer, client_of, fake_retrieval, on_socket, problem, ready, serving
 from tests.api.test_retrieval import fake_gateway
 
 SOME, ALL = keys.make("some", list(Scope), ["photos", "team-*"]), keys.make("all", list(Scope))
@@ -35,7 +36,11 @@ ON_INDEXES: list[tuple[str, str, object]] = [
     ("DELETE", "/indexes/{name}/documents", {"ids": ["a"]}),
     ("DELETE", "/indexes/{name}", None),
 ]
-SELECT = ("POST", "/select", {"index": None, "query": "q", "query_embedding": [1, 0], "k": 1, "budget": 1})
+SELECT: tuple[str, str, dict[str, Any]] = (
+    "POST",
+    "/select",
+    {"index": None, "query": "q", "query_embedding": [1, 0], "k": 1, "budget": 1},
+)
 OF_RETRIEVERS: list[tuple[str, str, object]] = [
     ("POST", "/retrieve", {"index": None, "query": "", "query_embedding": [1, 0], "depth": 1}),
     ("POST", "/documents", {"index": None, "ids": ["a"]}),
@@ -122,6 +127,20 @@ async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClie
         secret, absent, own = (found["content"][0]["text"] for found in told)
         assert "no index 'secret'" in secret and secret.replace("secret", "absent") == absent
         assert "no index" not in own
+
+
+async def test_lines_of_a_batch_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
+    application, client = role
+    if application == "retriever":  # which has none
+        return
+    lines = [{**SELECT[2], "index": name, "id": name} for name in ("secret", "absent", "photos")]
+    body, headers = b"\n".join(map(orjson.dumps, lines)), {**NDJSON, **bearer(SOME)}
+    response = await client.post("/select/batch", content=body, headers=headers)
+    told = {line.get("id"): line for line in map(orjson.loads, response.text.splitlines())}
+    assert told["secret"]["status"] == told["absent"]["status"] == 404
+    problems = [orjson.dumps(told[name]["problem"]).decode() for name in ("secret", "absent")]
+    assert problems[0].replace("secret", "absent") == problems[1]
+    assert told["photos"]["status"] == 200
 
 
 async def test_knowledge_bases_are_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:

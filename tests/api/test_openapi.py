@@ -125,7 +125,7 @@ def test_says_what_is_refused(app: str, with_keys: bool) -> None:
 def test_it_describes_every_route() -> None:
     document = described("whole")
     assert set(document["paths"]) == {
-        *("/select", "/judgments", "/livez", "/readyz", "/metrics"),
+        *("/select", "/select/batch", "/judgments", "/livez", "/readyz", "/metrics"),
         *(f"/indexes{rest}" for rest in ("", "/{name}", "/{name}/description", "/{name}/learned", "/{name}/stats")),
         *(f"/indexes/{{name}}/documents{rest}" for rest in ("", "/{id}")),
         *OTHERS_PATHS,

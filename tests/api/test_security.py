@@ -26,6 +26,7 @@ SECRETS = {scope: keys.make(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
 ROUTES = [
     ("POST", "/select", Scope.SELECT),
+    ("POST", "/select/batch", Scope.SELECT),
     ("GET", "/indexes", Scope.SELECT),
     ("GET", "/indexes/x", Scope.SELECT),
     ("GET", "/indexes/x/documents/y", Scope.SELECT),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from boundarymorph_client import AsyncClient, Client, Round, Selection
+from boundarymorph_client import AsyncClient, BatchAnswer, Client, Round, Selection
 
 Connect = Callable[..., AsyncClient]
+Step = TypeVar("Step")
 
 
 class Flavour(StrEnum):
@@ -30,8 +31,13 @@ class InThread:
 
         return call
 
-    async def stream(self, query: str, **options: Any) -> AsyncIterator[Round | Selection]:
-        steps = self._client.stream(query, **options)
+    def stream(self, query: str, **options: Any) -> AsyncIterator[Round | Selection]:
+        return self._each(self._client.stream(query, **options))
+
+    def select_batch(self, requests: Any, **options: Any) -> AsyncIterator[BatchAnswer]:
+        return self._each(self._client.select_batch(requests, **options))
+
+    async def _each(self, steps: Generator[Step, None, None]) -> AsyncIterator[Step]:
         try:
             while (step := await asyncio.to_thread(next, steps, None)) is not None:
                 yield step

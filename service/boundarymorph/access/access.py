@@ -13,7 +13,7 @@ from boundarymorph.access.origins import Origins
 from boundarymorph.access.policies import Policies
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.inference.shares import CALLER, Shares
+from boundarymorph.inference.shares import CALLER, Shares, Turns
 from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Settings, WorkSettings
 
@@ -70,6 +70,7 @@ class Access:
         self.admission = Admission(
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )
+        self.background = Turns(settings.batch_sessions)
         self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
         self.selections = Shares(
             limits.selection_bytes, limits.key_share, what="bytes for selections (limits.selection_bytes)"

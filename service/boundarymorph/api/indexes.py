@@ -67,6 +67,7 @@ MOST_LISTED = 1_000  # documents in a page
 SAMPLE, FIELDS, EXAMPLES = 1_000, 64, 5  # documents, their fields, and values of each, in the statistics of an index
 EXAMPLE_BYTES = 200  # of a value that is shown
 PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
+REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadReport) or `problem` (Problem)"
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
@@ -179,7 +180,7 @@ async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
     response_model=UploadReport,
-    responses={200: openapi.lines(), **openapi.problems(404, 413, 415, 422, 503, 507)},
+    responses={200: openapi.lines(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
 )
 async def upsert_documents(
     name: str,

@@ -47,15 +47,20 @@ def upload() -> dict[str, Any]:
     )
 
 
+def batch() -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that takes requests as NDJSON."""
+    described = "a line for each request: a SelectRequest, and an `id` that is unique in the batch"
+    return _body({"application/x-ndjson": {"schema": {"type": "string", "description": described}}}, required=True)
+
+
 def events() -> dict[str, Any]:
     """Return the response of a route that can also stream events."""
     described = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
     return {"content": {"text/event-stream": {"schema": {"type": "string", "description": described}}}}
 
 
-def lines() -> dict[str, Any]:
-    """Return the response of a route that can also stream lines."""
-    described = "lines `progress` (UploadProgress), and finally `report` (UploadReport) or `problem` (Problem)"
+def lines(described: str) -> dict[str, Any]:
+    """Return the response of a route that streams lines of this description."""
     return {"content": {"application/x-ndjson": {"schema": {"type": "string", "description": described}}}}
 
 

@@ -80,8 +80,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _disconnected)
 
 
-async def refused(request: Request, error: Exception, refusal: Refusal) -> JSONResponse:
-    """Return the response for what a route raised, in the wire format of its request. Logs what is unexpected."""
+async def refused(request: Request, error: Exception, refusal: Refusal | None = None) -> JSONResponse:
+    """Return the response for what a route raised, by default a problem. Logs what is unexpected."""
     if isinstance(error, errors.BoundaryMorphError):
         return await typed(request, error, refusal)
     if isinstance(error, ValidationError):

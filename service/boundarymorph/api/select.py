@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from boundarymorph.api.dependencies import (
     permitted,
 )
 from boundarymorph.api.negotiation import prefers
-from boundarymorph.api.select_answers import RoundEvent, SelectResponse
+from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import distinct_by_default, event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
@@ -63,17 +63,16 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
     async with AsyncExitStack() as held:
         held.enter_context(access.admission.enter(CALLER.get()))
         asked = await asked_of(request, access, caller, service, parts, watch)
-        task, turn, explain = asked.task, asked.turn, bool(asked.wanted.explain)
-        answer = partial(response_of, task=task, explain=explain, policy=asked.policy)
+        task, turn = asked.task, asked.turn
         if prefers(request, EVENTS):
             steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
-            events = _events(request, access, task, first, steps, kept, partial(event_of, explain=explain), answer)
+            events = _events(request, access, asked, first, steps, kept)
             return _Events(events, kept)
 
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    content = await answers.made(access, lambda: _json(answer(result)), large=_large(task, result))
+    content = await content_of(access, asked, result)
     return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
 
 
@@ -86,6 +85,10 @@ class Asked:
     task: SelectionTask
     turn: AbstractAsyncContextManager[None]
 
+    def answer(self, result: SelectionResult) -> SelectResponse:
+        """Return the answer with this result."""
+        return response_of(result, self.task, explain=bool(self.wanted.explain), policy=self.policy)
+
 
 async def asked_of(
     request: Request,
@@ -96,14 +99,42 @@ async def asked_of(
     watch: Stopwatch,
     read: Callable[[object], object] = lambda data: data,
 ) -> Asked:
-    """Read a request, after its admission. read: turns the body into one of `POST /select`. Raises as `bodies.read`,
-    `task_of` and `calibrated` do, pydantic's ValidationError, UnknownPolicy, UnknownIndex and NotReady."""
+    """Read a request, after its admission. read: turns the body into one of `POST /select`. Raises as `bodies.read` and
+    `understood` do."""
     arrival = time.monotonic()
     with watch.stage("receive"):
         body = await bodies.read(request, access)
+
+    def content() -> object:
+        return read(bodies.decoded(body, access.settings.limits))
+
+    return await understood(
+        request, access, caller, service, parts, watch, content, arrival=arrival, until_end=request.state.until_end
+    )
+
+
+async def understood(
+    request: Request,
+    access: Access,
+    caller: str,
+    service: Service,
+    parts: HasSelector,
+    watch: Stopwatch,
+    content: Callable[[], object],
+    *,
+    arrival: float,
+    until_end: ExitStack,
+    raised: int = 0,
+) -> Asked:
+    """Return a request whose caller may make it.
+
+    content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory is
+    counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
+    ValidationError, UnknownPolicy, UnknownIndex and NotReady.
+    """
     with watch.stage("parse"):
         policy = access.policies.of(caller, request.path_params.get("policy"))
-        wanted, task = await access.work.parsing.run(_parse, body, access, caller, arrival, policy, read)
+        wanted, task = await access.work.parsing.run(_parse, content, access, caller, arrival, policy)
         task = replace(task, tenant=permitted(request).tenant)
     if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model
@@ -111,8 +142,8 @@ async def asked_of(
         permitted(request).require(wanted.index)
     task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted)
     task = _with_memory(access, task, wanted, parts.retriever)
-    turn = access.admission.turn(CALLER.get(), priority=wanted.priority, deadline=task.deadline.moment)
-    return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
+    turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
+    return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 
 
 async def calibrated(
@@ -177,19 +208,18 @@ class _Events(bodies.Streamed):
 async def _events(
     request: Request,
     access: Access,
-    task: SelectionTask,
+    asked: Asked,
     step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
-    event: Callable[[Progress], RoundEvent],
-    answer: Callable[[SelectionResult], SelectResponse],
 ) -> AsyncIterator[bytes]:
     """Yield the events `round` and finally, after releasing all resources, `selection` or `problem`."""
+    task, event = asked.task, partial(event_of, explain=bool(asked.wanted.explain))
     try:
         while isinstance(step, Progress):
             yield await answers.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
-        last = await answers.made(access, partial(_made, "selection", answer, step), large=_large(task, step))
+        last = await answers.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
         request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
@@ -197,13 +227,16 @@ async def _events(
     yield last
 
 
+async def content_of(access: Access, asked: Asked, result: SelectionResult) -> bytes:
+    """Return the answer with a result as JSON. Raises as `answers.made` does."""
+    return await answers.made(
+        access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(asked.task, result)
+    )
+
+
 def _large(task: SelectionTask, result: SelectionResult) -> bool:
     """Whether making the answer would keep others waiting."""
     return task.return_documents or task.explain_pool or max(len(result.selection.documents), result.calls) > FEW
-
-
-def _json(content: BaseModel) -> bytes:
-    return content.model_dump_json().encode()
 
 
 def _made(name: str, convert: Callable[[Step], BaseModel], step: Step) -> bytes:
@@ -216,9 +249,9 @@ def _event(name: str, content: BaseModel) -> bytes:
 
 
 def _parse(
-    body: bytes, access: Access, caller: str, arrival: float, policy: Policy, read: Callable[[object], object]
+    content: Callable[[], object], access: Access, caller: str, arrival: float, policy: Policy
 ) -> tuple[SelectRequest, SelectionTask]:
-    data: Any = read(bodies.decoded(body, access.settings.limits))
+    data: Any = content()
     pool = data.get("pool") if isinstance(data, dict) else None
     documents = pool.get("documents") if isinstance(pool, dict) else pool
     wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))

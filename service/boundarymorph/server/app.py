@@ -12,7 +12,19 @@ from fastapi import APIRouter, FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.access import Access
 from boundarymorph.agents import routes as agents
-from boundarymorph.api import dify, forward, judgments, learned, openapi, operations, problems, retrieval, score, select
+from boundarymorph.api import (
+    batch,
+    dify,
+    forward,
+    judgments,
+    learned,
+    openapi,
+    operations,
+    problems,
+    retrieval,
+    score,
+    select,
+)
 from boundarymorph.api.dependencies import WithSlash
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
@@ -52,6 +64,7 @@ def create_app(
         indexes, build = (_indexes().router, judgments.router), build or composition.build
     routers = (
         select.router,
+        batch.router,
         rerank.router,
         dify.router,
         *indexes,

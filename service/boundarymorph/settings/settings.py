@@ -182,6 +182,14 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
         return self
 
+    @model_validator(mode="after")
+    def _batches_within_sessions(self) -> Self:
+        if (chosen := self.limits.batch_sessions or 0) > self.sessions:
+            raise ValueError(
+                f"limits.batch_sessions is {chosen:,}, over the sessions of this service: {self.sessions:,}"
+            )
+        return self
+
     def seconds_of(self, deadline_ms: float | None) -> float:
         """Return the time of a request with this deadline: at most limits.deadline_seconds, by which whoever would wait
         for longer is answered too."""
@@ -202,6 +210,11 @@ class Settings(BaseSettings):
             return SESSIONS
         cores = self.threads or os.cpu_count() or 1
         return max(SESSIONS_A_CORE, SESSIONS_A_CORE * cores // self.workers)
+
+    @property
+    def batch_sessions(self) -> int:
+        """Concurrent selections of all batches in one process."""
+        return self.limits.batch_sessions or max(1, self.sessions // 4)
 
     @classmethod
     def settings_customise_sources(

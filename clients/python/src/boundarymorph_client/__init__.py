@@ -1,6 +1,7 @@
 """Client of BoundaryMORPH: `Client` and `AsyncClient`, what they return, and what they raise."""
 
 from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.batches import BatchAnswer
 from boundarymorph_client.client import Client
 from boundarymorph_client.errors import (
     BoundaryMorphError,
@@ -64,6 +65,7 @@ from boundarymorph_client.version import __version__
 
 __all__ = [
     "AsyncClient",
+    "BatchAnswer",
     "BoundaryMorphError",
     "Client",
     "Conflict",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -11,6 +12,7 @@ import httpx
 
 from boundarymorph_client import bodies, calls, errors
 from boundarymorph_client.attempts import Attempts, Connection
+from boundarymorph_client.batches import Answers, Batch, BatchAnswer
 from boundarymorph_client.calls import Call
 from boundarymorph_client.events import Events
 from boundarymorph_client.models import (
@@ -105,6 +107,31 @@ class Client:
         finally:
             response.close()
         events.end()
+
+    def select_batch(
+        self, requests: Iterable[Mapping[str, Any]], *, kept: str | Path | None = None
+    ) -> Generator[BatchAnswer, None, None]:
+        """Make many selections, behind the other work of the service; their answers come as they are ready.
+
+        requests: each with a `query`, or `queries`, and the options of `select`; an `id`, or else its number from 1.
+        kept: a file to which every answer is added before you have it. What is answered there is not asked for again,
+        so after an interruption call this again. Answers with 429, or 5xx, are not kept.
+
+        Leaving the loop early and closing it ends the service's work. Raises ValueError
+        for a file of something else.
+        """
+        with Batch(requests, kept) as batch:
+            for body in batch.bodies():
+                response = self._answer(calls.select_batch(body), stream=True)
+                events = Answers(response, batch)
+                try:
+                    for received in response.iter_bytes():
+                        yield from events.feed(received)
+                except httpx.RequestError as error:
+                    raise errors.of_transport(error, self._connection.url) from error
+                finally:
+                    response.close()
+                events.end()
 
     def list_indexes(self) -> list[IndexDescription]:
         """Those that the key is for. A warning names each that cannot be read, and is missing from the list."""
