@@ -271,7 +271,7 @@ class TestLimits:
             ("k", {"k": 5}),
             ("k", {"k": DIGITS}),
             ("max_tokens", {"max_tokens": 100}),
-            ("pool.documents", {"pool": [{"text": t, "cross_encoder_score": 0.5} for t in "ab"]}),
+            ("known_scores", {"pool": [{"text": t, "cross_encoder_score": 0.5} for t in "ab"]}),
             ("rounds", {"rounds": 3}),
             ("query_embedding", {"query_embedding": [1, 0, 0, 0]}),
             ("query_embedding.shape", {"query_embedding": block([1, 0, 0, 0])}),
