@@ -31,7 +31,8 @@ from boundarymorph.selection.methods import DEFAULT, METHODS, TO_FIND
 AT, LEAST = (50, 100, 200), 0.5
 TARGETS = (Target(0.8, 0.9), Target(0.9, 0.9), Target(0.95, 0.9), Target(0.95, 0.8))
 MODELS = {"elas_u3": "ASReview, naive Bayes", "elas_u4": "ASReview, SVM, its default"}
-# By whose labels the constants of `selection.outlook.Search` and `methods.TO_FIND` were chosen.
+# By whose labels the constants of `selection.outlook.Search` were chosen. The noise of `methods.TO_FIND` was chosen on
+# all reviews, so only what is said when a search stops is held out.
 CHOSEN_ON = ("ADHD", "CalciumChannelBlockers", "NSAIDS", "SkeletalMuscleRelaxants", "UrinaryIncontinence")
 Row = dict[str, Any]
 
@@ -51,8 +52,8 @@ class Review:
         """Return the pool of a request with these documents, whose ids are positions here."""
         named = [Document(str(place), text) for place, text in enumerate(self.documents)]
         candidates: Any = GivenCandidates(None, self.query, named, words=True)  # type: ignore[arg-type]
-        found: Pool = (await candidates.retrieve(in_default_thread)).pool
-        return found
+        pool: Pool = (await candidates.retrieve(in_default_thread)).pool
+        return pool
 
     def recall(self, order: Sequence[int]) -> NDArray[np.float64]:
         """Return what share is found after 1, 2, ... documents, without the seed."""
@@ -131,7 +132,7 @@ def others(review: Review, pool: Pool, asreview: str | None) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the means over reviews: of all, and of those that no constant was chosen on."""
+    """Return the means over reviews: of all, and of those that are held out."""
     frame, lines = pd.DataFrame(rows), []
     held_out = frame[~frame.review.isin(CHOSEN_ON)]
     metrics = [name for name in frame.columns if name not in ("review", "how", "seed")]

@@ -187,6 +187,27 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "out" / f"{name}.md").read_text().startswith(f"# {study.title}\n\n| ")
 
 
+def test_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a review whose relevant records have words of their own, everything is found; the seed does not count."""
+    about = ["walls guard the old town" if number % 5 == 0 else f"bees make honey {number % 7}" for number in range(60)]
+    records = [{"_id": f"towns-{number}", "text": f"{text} {number % 3}"} for number, text in enumerate(about)]
+    (tmp_path / "corpus.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
+    (tmp_path / "queries.jsonl").write_bytes(orjson.dumps({"_id": "towns", "text": "towns and their walls"}))
+    relevant = [f"towns\ttowns-{number}\t1" for number in range(0, 60, 5)]
+    (tmp_path / "qrels.tsv").write_text("\n".join(relevant))
+    monkeypatch.setattr(sys, "argv", ["studies", "reviews", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    studies.main()
+    rows = orjson.loads((tmp_path / "out" / "reviews.json").read_bytes())
+    found = {(row["how"], row["seed"]): row for row in rows}
+    assert len(found) == len(rows) == 2 * (3 + 4)
+    for seed in ("no", "yes"):
+        assert found["find", seed]["recall@50"] == 1.0 and found["find", seed]["wss@95"] > 0.7
+        for target in ("0.8 in 0.9", "0.95 in 0.8"):
+            said = found[f"find {target}", seed]
+            assert said["true"] and 0.2 <= said["read"] < 1.0
+    assert "| all | find | no | 100.0 |" in (tmp_path / "out" / "reviews.md").read_text()
+
+
 def test_means_and_changes_of_a_study_by_hand() -> None:
     """Means over the settings of a question, the questions of a table, and tables; changes are paired by question."""
     values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}

@@ -83,8 +83,8 @@ def test_it_stops_before_the_end_and_keeps_its_word() -> None:
 
 
 def test_it_finds_sooner_than_by_asking_where_it_doubts() -> None:
-    ours: list[int] = []
-    doubting: list[int] = []
+    ours: list[float] = []
+    doubting: list[float] = []
     for seed in range(4):
         pool, answers = topics(seed)
         doubtful = SelectionSession(pool, budget=60, k=len(pool), config=METHODS["trend"], min_relevance=0.5)
