@@ -71,8 +71,14 @@ async def until(done: Callable[[], bool]) -> None:
 
 
 async def test_lines_are_answered_as_the_route_itself_answers(client: httpx.AsyncClient) -> None:
-    requests = {"pool": SELECT, "index": {"query": "q", "index": "texts", "k": 3, "budget": 4, "explain": True}}
-    refused = {"unknown": SELECT | {"budgets": 1}, "absent": {"query": "q", "index": "absent"}}
+    requests: dict[str, dict[str, Any]] = {
+        "pool": SELECT,
+        "index": {"query": "q", "index": "texts", "k": 3, "budget": 4, "explain": True},
+    }
+    refused: dict[str, dict[str, Any]] = {
+        "unknown": SELECT | {"budgets": 1},
+        "absent": {"query": "q", "index": "absent"},
+    }
     lines = await sent(client, ndjson(*({"id": id, **request} for id, request in (requests | refused).items())))
     assert lines.pop() == {"done": {"lines": 4, "answers": 2, "problems": 2}}
     found = {line["id"]: line for line in lines}
@@ -116,7 +122,7 @@ async def test_what_is_refused_as_a_whole(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_policy_is_that_of_each_line(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, policies={"few": {"budget": 2}})  # type: ignore[dict-item]
+    settings = Settings(data_directory=tmp_path, policies={"few": {"budget": 2}})
     asked = {name: value for name, value in SELECT.items() if name != "budget"}
     async with serving(settings) as client:
         first, _ = await sent(client, ndjson(asked), "/p/few/select/batch")
