@@ -232,6 +232,8 @@ class TestIndexes:
         first = await client.list_documents("own", limit=3)
         rest = await client.list_documents("own", after=first.next or "")
         assert [found.id for found in [*first.documents, *rest.documents]] == sorted(ids) and rest.next is None
+        assert (await client.learned("own")).memories == []
+        assert (await client.forget("own")).deleted == 0
         statistics = await client.index_statistics("own")
         assert (statistics.count, statistics.sampled, statistics.fields["n"].values) == (4, 4, 4)
         await client.delete_document("own", "..")

@@ -27,7 +27,6 @@ from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
     CreateIndex,
-    Deleted,
     DeleteDocuments,
     DeleteReport,
     Describe,
@@ -138,9 +137,9 @@ async def learned(name: str, request: Request, access: AccessOf, indexes: Indexe
     summary="Forget what selections have learned",
     responses=openapi.problems(404, 422, 503, 507),
 )
-async def forget(name: str, access: AccessOf, indexes: IndexesOf) -> Deleted:
+async def forget(name: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
     """Forget it, for all scorers and tenants."""
-    return Deleted(deleted=await access.work.write.run(lambda: indexes.catalog.belongings(name).memories.forget()))
+    return DeleteReport(deleted=await access.work.write.run(lambda: indexes.catalog.belongings(name).memories.forget()))
 
 
 @router.put(

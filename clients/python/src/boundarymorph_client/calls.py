@@ -19,6 +19,7 @@ from boundarymorph_client.models import (
     IndexDescription,
     IndexList,
     IndexStatistics,
+    LearnedMemories,
     PoolDocument,
     Query,
     Ready,
@@ -156,6 +157,14 @@ def get_document(index: str, id: str) -> Call[StoredDocument]:
 def list_documents(index: str, after: str, limit: int) -> Call[DocumentPage]:
     parameters = {"limit": str(limit)} | ({"after": utf8(after).decode()} if after else {})
     return Call(method="GET", path=_path(index, "documents"), read=_reading(DocumentPage), parameters=parameters)
+
+
+def learned(name: str) -> Call[LearnedMemories]:
+    return Call(method="GET", path=_path(name, "learned"), read=_reading(LearnedMemories))
+
+
+def forget(name: str) -> Call[DeleteReport]:
+    return Call(method="DELETE", path=_path(name, "learned"), read=_reading(DeleteReport))
 
 
 def index_statistics(name: str) -> Call[IndexStatistics]:

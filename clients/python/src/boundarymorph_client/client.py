@@ -20,6 +20,7 @@ from boundarymorph_client.models import (
     DocumentPage,
     IndexDescription,
     IndexStatistics,
+    LearnedMemories,
     PoolDocument,
     Query,
     Ready,
@@ -187,6 +188,14 @@ class Client:
     def list_documents(self, index: str, *, after: str = "", limit: int = 100) -> DocumentPage:
         """Those whose ids come after this one, in the order of their ids. Raises UnknownIndex."""
         return self._result(calls.list_documents(index, after, limit))
+
+    def learned(self, name: str) -> LearnedMemories:
+        """What selections of an index have learned from each other. Raises UnknownIndex."""
+        return self._result(calls.learned(name))
+
+    def forget(self, name: str) -> DeleteReport:
+        """Forget what selections of an index have learned. Raises UnknownIndex."""
+        return self._result(calls.forget(name))
 
     def index_statistics(self, name: str) -> IndexStatistics:
         """Its description, with what a sample of its documents looks like. Raises UnknownIndex."""

@@ -360,6 +360,30 @@ class IndexStatistics(IndexDescription):
     fields: dict[str, FieldStatistics]
 
 
+class LearnedMemory(Answer):
+    """What selections of an index have learned of a scorer: log-odds expected of an average candidate, and more of them
+    for each standard deviation along the ranking, in the similarity and in BM25. None before it has learned."""
+
+    scorer: str
+    vectors: str
+    tenant: str
+    requests: int
+    remembered: int
+    in_force: bool
+    ahead: float | None
+    level: float | None
+    by_rank: float | None
+    by_similarity: float | None
+    by_words: float | None
+    amplitude: float | None
+
+
+class LearnedMemories(Answer):
+    """What selections of an index have learned, for each scorer."""
+
+    memories: list[LearnedMemory]
+
+
 class UploadProblem(Answer):
     """A document of an upload, counted from 1, that was skipped, and why."""
 
