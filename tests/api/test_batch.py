@@ -178,7 +178,8 @@ async def test_other_requests_go_first(tmp_path: Path, monkeypatch: pytest.Monke
         lines = asyncio.create_task(sent(client, ndjson(SELECT | {"query": "line", "priority": 9})))
         await until(lambda: access.admission.waiting == 1)
         two = asyncio.create_task(client.post("/select", json=SELECT | {"query": "two", "priority": -9}))
-        await until(lambda: access.admission.waiting == 2)
+        turns = access.admission._turns
+        await until(lambda: turns.waiting("", 0)[1].total() == 2)  # both have been read, too
         held.open.set()
         await asyncio.gather(one, lines, two)
     assert held.order == ["one", "two", "line"]

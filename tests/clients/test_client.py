@@ -363,7 +363,7 @@ class TestKeys:
             await connect(url).list_indexes()
         monkeypatch.setenv("BOUNDARYMORPH_URL", url)
         monkeypatch.setenv("BOUNDARYMORPH_API_KEY", SECRET)
-        for name in ("METRICS_SECONDS", "RELEVANCE"):  # of all tests
+        for name in ("METRICS_SECONDS", "RELEVANCE", "MEMORY__ENABLED"):  # of all tests
             monkeypatch.delenv(f"BOUNDARYMORPH_{name}")
         assert {name for name in os.environ if name.startswith("BOUNDARYMORPH_")} == set(CLIENT_VARIABLES)
         Settings.load()  # which refuses variables that are none of its own
