@@ -60,7 +60,7 @@ Asked = tuple[str, str, Any]  # method, path, body
 SELECTING: list[Asked] = [
     ("POST", "/select", OF_INDEX | ALL),
     ("POST", "/select", OF_INDEX | ALL | {"budget": DOCUMENTS}),
-    ("POST", "/select/batch", [OF_INDEX | {"k": 8, "return_documents": True}] * 8),
+    ("POST", "/select/batch", [OF_INDEX | {"k": 8, "return_documents": True, "deadline_ms": 2_000}] * 8),
     ("POST", "/select", OF_INDEX | {"k": 1, "distinct": True}),
     ("POST", "/select", OF_INDEX | {"k": 1, "distinct": "group"}),
     ("POST", "/select", OF_INDEX | VECTOR | {"index": "vectors", "k": 2, "distinct": True, "budget": 8}),
