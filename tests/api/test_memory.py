@@ -9,10 +9,13 @@ import pytest
 
 from boundarymorph.access import keys
 from boundarymorph.access.memories import SECONDS
+from boundarymorph.errors import StorageFull
+from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, filled, on_socket, problem, serving
 from tests.api.test_retrieval import fake_gateway
+from tests.metrics import counted
 from tests.patience import PATIENCE
 
 ASKED = {"index": "texts", "k": 4, "budget": 8, "relevance": "scorer"}
@@ -137,3 +140,33 @@ async def test_a_selection_goes_without_what_cannot_be_read(
     file.write_bytes(b"no database" * 1_000)
     assert (await asked(client))["learned_from"] == 0
     assert "goes without what was learned" in caplog.text
+
+
+async def test_a_selection_does_not_wait_for_a_memory_longer_than_its_deadline(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for = asyncio.Event()
+
+    async def hanging(*_: object) -> None:
+        asked_for.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(IndexRetriever, "recall", hanging)
+    found = await asked(client, deadline_ms=300)
+    assert asked_for.is_set() and found["learned_from"] == 0 and found["stop_reason"] == "deadline"
+    assert len(found["documents"]) == 4
+
+
+async def test_what_cannot_be_told_is_logged_once(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(*_: object) -> None:
+        raise StorageFull("no room")
+
+    monkeypatch.setattr(IndexRetriever, "hear", refused)
+    before = counted("boundarymorph_memory_requests_total", outcome="failed")
+    await asked(client, 3)
+    async with asyncio.timeout(PATIENCE):
+        while counted("boundarymorph_memory_requests_total", outcome="failed") < before + 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert caplog.text.count("selections are not learned from: no room") == 1

@@ -56,7 +56,8 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
             assert answer.json()["status"] == "complete"
             refused = front.client.post(
                 "/select",
-                json=REQUEST | {"index": "nowhere", "pool": None, "vectors": None, "calibration": False},
+                json=REQUEST
+                | {"index": "nowhere", "pool": None, "vectors": None, "calibration": False, "distinct": False},
                 headers=headers,
             )
             assert refused.status_code == 404

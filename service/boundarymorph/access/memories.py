@@ -25,6 +25,7 @@ class MemoriesInUse:
     def __init__(self) -> None:
         self._known: TTLCache[Place, Recalled] = TTLCache(PLACES, SECONDS)
         self._telling: set[asyncio.Task[None]] = set()
+        self._failing = False  # whether the last one could not be told, which is logged when it begins
 
     async def recall(self, source: MemorySource, place: Place) -> Recalled:
         """Return what is in force; nothing where it cannot be found out, which is logged."""
@@ -42,7 +43,9 @@ class MemoriesInUse:
         if len(self._telling) >= WAITING:
             metrics.memory_requests.labels("left_out").inc()
             return
-        task = asyncio.create_task(_told(source, place, evidence, hashlib.sha256(caller.encode()).hexdigest()[:16]))
+        task = asyncio.create_task(
+            self._told(source, place, evidence, hashlib.sha256(caller.encode()).hexdigest()[:16])
+        )
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
@@ -50,15 +53,16 @@ class MemoriesInUse:
         """Wait until all is told."""
         await asyncio.gather(*self._telling)
 
-
-async def _told(source: MemorySource, place: Place, evidence: Evidence, caller: str) -> None:
-    try:
-        await source.hear(place, evidence, caller)
-    except BoundaryMorphError as error:
-        metrics.memory_requests.labels("failed").inc()
-        log.warning("a selection was not learned from: %s", error)
-    else:
-        metrics.memory_requests.labels("told").inc()
+    async def _told(self, source: MemorySource, place: Place, evidence: Evidence, caller: str) -> None:
+        outcome = "told"
+        try:
+            await source.hear(place, evidence, caller)
+        except BoundaryMorphError as error:
+            outcome = "failed"
+            if not self._failing:
+                log.warning("selections are not learned from: %s", error)
+        self._failing = outcome == "failed"
+        metrics.memory_requests.labels(outcome).inc()
 
 
 @dataclass(frozen=True, slots=True)

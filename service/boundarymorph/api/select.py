@@ -156,7 +156,8 @@ async def calibrated(
 ) -> SelectionTask:
     """Return the task with the calibration that its caller wants or has by default, and with what documents of the
     index of `wanted` are distinct by. Raises DeadlineExceeded, and as `Calibrations.of` does."""
-    index = None if wanted is None else wanted.index
+    known = wanted is None or bool(wanted.queries) or "distinct" in wanted.model_fields_set
+    index = None if wanted is None or (known and calibration is False) else wanted.index
     async with task.deadline.enforced():
         chosen, field = await access.calibrations.of(calibration, permitted(request), source, index)
     task = replace(task, calibration=chosen)

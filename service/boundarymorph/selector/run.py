@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -182,7 +183,9 @@ class SelectionRun:
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
         if task.memory is not None and task.method == DEFAULT and self.scores.model is not None:
-            self._recalled = await task.memory.recall(self.scores.model, self._made_by)
+            with suppress(DeadlineExceeded):  # then the default is in force
+                async with task.deadline.enforced():
+                    self._recalled = await task.memory.recall(self.scores.model, self._made_by)
         scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
@@ -423,17 +426,17 @@ class SelectionRun:
         )
         self._observer.finished(result, task, scores.model)
         if session is not None:
-            self._tell(session)
+            await self._tell(session)
         return result
 
-    def _tell(self, session: Session) -> None:
+    async def _tell(self, session: Session) -> None:
         """Tell the memory of what was scored, unless scores came from somewhere else, or none is new."""
         memory, model = self._task.memory, self.scores.model
         if memory is None or model is None or self.calibrated.told or self._task.known or self._task.target is not None:
             return
         if not (session.history and isinstance(session, SelectionSession) and session.known >= FEWEST_SCORES):
             return
-        if (evidence := session.evidence()) is not None:
+        if (evidence := await self._step(session.evidence)) is not None:
             memory.tell(model, self._made_by, evidence)
 
     @property
