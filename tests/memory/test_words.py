@@ -53,3 +53,15 @@ def test_slopes_are_factors_of_the_odds(tmp_path: Path, place: Place) -> None:
     assert found.by_similarity == pytest.approx(found.amplitude * LEARNED.similarity, abs=0.5)
     (line,) = [line for line in in_words(found).splitlines() if "similarity" in line]
     assert float(line.split()[1]) == pytest.approx(np.exp(found.by_similarity), abs=0.01)
+
+
+def test_a_snapshot_has_the_memory(tmp_path: Path, place: Place) -> None:
+    teach(tmp_path, place, FIRST)
+    catalog = LocalCatalog(tmp_path / "indexes")
+    catalog.get("docs").back_up(tmp_path / "copy")
+    catalog.delete("docs")
+    catalog.restore("again", tmp_path / "copy")
+    found = catalog.belongings("again").memories.get(place.key)
+    assert found.in_force and found.requests == FIRST
+    catalog.create("docs", encoder=None, dimension=2)
+    assert not catalog.belongings("docs").memories.all()

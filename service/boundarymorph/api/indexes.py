@@ -35,7 +35,6 @@ from boundarymorph.api.schemas import (
     IndexList,
     IndexStatistics,
     LearnedMemories,
-    LearnedMemory,
     StoredDocument,
     UploadProgress,
     UploadReport,
@@ -127,8 +126,7 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
 async def learned(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> LearnedMemories:
     """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
     found = await access.work.read.run(lambda: memories_described(indexes.catalog.belongings(name).memories))
-    seen = [one for one in found if one.tenant == permitted(request).tenant]
-    return LearnedMemories(memories=[LearnedMemory(**one.to_json()) for one in seen])
+    return LearnedMemories(memories=[one for one in found if one.tenant == permitted(request).tenant])
 
 
 @router.delete(

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from boundarymorph.memory.words import LearnedMemory
 from boundarymorph.retrieval.catalog import IndexDescription
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.text import has_content
@@ -315,23 +316,6 @@ class Judgment(Message):
     relevance: float | None = Field(
         None, ge=0, le=1, description="what the answer said of it: by this the metrics show when a calibration drifts"
     )
-
-
-class LearnedMemory(BaseModel):
-    """What selections of an index have learned of a scorer. Slopes and amplitude are in log-odds of its scores."""
-
-    scorer: str = Field(description="its name")
-    vectors: str = Field(description="what made the vectors: the encoder's name, or 'words'")
-    tenant: str = Field(description="of the keys whose selections they are; empty without tenants")
-    requests: int = Field(description="that were learned from, of all times")
-    remembered: int = Field(description="the recent ones of these that are kept")
-    in_force: bool = Field(description="whether selections use it: while it predicts scores better than the default")
-    ahead: float | None = Field(description="nats a request by which it does, of late; in force from 1 on")
-    level: float | None = Field(description="log-odds expected of an average candidate")
-    by_rank: float | None = Field(description="more log-odds for each standard deviation along the ranking")
-    by_similarity: float | None = Field(description="the same, of the similarity")
-    by_words: float | None = Field(description="the same, of the root of BM25")
-    amplitude: float | None = Field(description="standard deviation of what none of these explains")
 
 
 class LearnedMemories(BaseModel):

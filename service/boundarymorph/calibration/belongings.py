@@ -17,8 +17,8 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.database import Database
 from boundarymorph.errors import InvalidInput, LimitExceeded, UnknownIndex
-from boundarymorph.memory.database import Database
 from boundarymorph.memory.store import Memories
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

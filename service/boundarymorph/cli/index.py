@@ -194,7 +194,7 @@ def show_learned(
             return
         found = described(memories)
     if as_json:
-        _print_json({"memories": [memory.to_json() for memory in found]})
+        _print_json({"memories": [memory.model_dump() for memory in found]})
         return
     if not found:
         console.print(f"{name}: nothing yet")

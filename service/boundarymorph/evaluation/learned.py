@@ -90,13 +90,11 @@ def _split(
     order = np.random.default_rng(seed).permutation(len(table))
     past, rest = order[:requests], np.sort(order[len(table) // 2 :])
     prior = remembered(table, past, budget, k)
+    metrics = [metric for metric in METRICS if outcome.has(metric)]
     without = {
-        run: {
-            metric: float(np.nanmean(outcome.values(*run, metric)[rest])) for metric in METRICS if outcome.has(metric)
-        }
-        for run in runs
+        run: {metric: float(np.nanmean(outcome.values(*run, metric)[rest])) for metric in metrics} for run in runs
     }
-    return prior is not None, without, without if prior is None else _with(table, rest, runs, prior)
+    return prior is not None, without, without if prior is None else _with(table, rest, runs, prior, metrics)
 
 
 def remembered(table: ScoreTable, rows: NDArray[np.intp], budget: int, k: int) -> TrendPrior | None:
@@ -104,9 +102,7 @@ def remembered(table: ScoreTable, rows: NDArray[np.intp], budget: int, k: int) -
     memory, prior = Memory(), None
     for row in rows.tolist():
         question = table.question(row)
-        config = (
-            TO_PEOPLE if prior is None or not isinstance(TO_PEOPLE, TrendConfig) else replace(TO_PEOPLE, prior=prior)
-        )
+        config = TO_PEOPLE if prior is None else replace(TO_PEOPLE, prior=prior)
         session = SelectionSession(question.pool, budget=budget, k=k, config=config)
         drive(session, SelectionProblem(question, budget, k), None)
         if (evidence := session.evidence()) is not None:
@@ -117,21 +113,18 @@ def remembered(table: ScoreTable, rows: NDArray[np.intp], budget: int, k: int) -
     return prior
 
 
-def _with(table: ScoreTable, rows: NDArray[np.intp], runs: Mapping[Run, Method], prior: TrendPrior) -> Values:
+def _with(
+    table: ScoreTable, rows: NDArray[np.intp], runs: Mapping[Run, Method], prior: TrendPrior, metrics: Sequence[str]
+) -> Values:
     told: dict[Run, list[Mapping[str, float]]] = {run: [] for run in runs}
     for row in rows.tolist():
         question = table.question(row)
         for run, method in runs.items():
             _, budget, k = run
             measured = quality(question, run_once(_learned(method, prior), question, budget, k)[1], k)
-            told[run].append({metric: getattr(measured, metric) for metric in METRICS})
-    judged = any("grade" in name for name in table.arrays)
+            told[run].append({metric: getattr(measured, metric) for metric in metrics})
     return {
-        run: {
-            metric: float(np.nanmean([one[metric] for one in of_rows]))
-            for metric in METRICS
-            if metric == "ce_ncg" or judged
-        }
+        run: {metric: float(np.nanmean([one[metric] for one in of_rows])) for metric in metrics}
         for run, of_rows in told.items()
     }
 

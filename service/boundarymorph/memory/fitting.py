@@ -2,7 +2,7 @@
 
 Given an amplitude a, the log-odds y of a request's scored documents are normal with mean level + a F m and covariance
 a^2 (K + noise I + H D^2 H'), with H the level and features F, m the slopes and D the deviations of `TrendPrior`. Sums
-of H and y whitened by K (`Evidence`) say how likely y is under any prior, so that a request is nineteen numbers. The
+of H and y whitened by K (`Evidence`) say how likely y is under any prior, so that a request is seventeen numbers. The
 amplitude of each request is integrated out; the prior that is chosen makes all requests most likely, given how such
 numbers scatter over collections.
 """

@@ -15,7 +15,7 @@ from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 REQUESTS = 64  # that are remembered
 FEWEST_SCORES = 5  # of a request that tells something
 FIRST = 10  # requests before a prior is learned; many more tell little more (docs/results.md)
-FIRST_YEARS = (10, 20, 40)  # numbers of requests after which it is learned anew, and then after each 32
+EARLY = (10, 20, 40)  # numbers of requests after which it is learned anew, and then after each 32
 EVERY = 32
 FADE = 0.96  # of the advantage of the learned prior with each request, so that some 25 decide
 # Nats a request by which the learned prior must predict better: with less, sets became worse (docs/results.md).
@@ -54,7 +54,7 @@ class Memory:
     def due(self) -> bool:
         """Whether the prior is to be learned anew."""
         since = self.requests - self.learned_at
-        early = any(self.learned_at < number <= self.requests for number in FIRST_YEARS)
+        early = any(self.learned_at < number <= self.requests for number in EARLY)
         return len(self.told) >= FIRST and (since >= EVERY or early)
 
     def hear(self, evidence: Evidence, caller: str, most: int) -> Memory:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from boundarymorph.memory.database import Database
+from boundarymorph.database import Database
 from boundarymorph.memory.memory import REQUESTS, Memory
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.telemetry import metrics

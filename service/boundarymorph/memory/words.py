@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import orjson
+from pydantic import BaseModel, Field
 
 from boundarymorph.memory.memory import LEAST_AHEAD, Memory
 from boundarymorph.memory.store import Memories
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """requests: of all times; remembered: of these; ahead: nats a request by which it predicts better than the default,
-    of late. level: expected log-odds of an average candidate; by_rank, by_similarity, by_words: log-odds more for each
-    standard deviation; amplitude: standard deviation of what these do not explain. None before it has learned."""
+class LearnedMemory(BaseModel):
+    """What selections of an index have learned of a scorer. Slopes and amplitude are in log-odds of its scores."""
 
-    scorer: str
-    vectors: str
-    tenant: str
-    requests: int
-    remembered: int
-    in_force: bool
-    ahead: float | None = None
-    level: float | None = None
-    by_rank: float | None = None
-    by_similarity: float | None = None
-    by_words: float | None = None
-    amplitude: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    scorer: str = Field(description="its name")
+    vectors: str = Field(description="what made the vectors: the encoder's name, or 'words'")
+    tenant: str = Field(description="of the keys whose selections they are; empty without tenants")
+    requests: int = Field(description="that were learned from, of all times")
+    remembered: int = Field(description="the recent ones of these that are kept")
+    in_force: bool = Field(description="whether selections use it: while it predicts scores better than the default")
+    ahead: float | None = Field(description="nats a request by which it does, of late; in force from 1 on")
+    level: float | None = Field(description="log-odds expected of an average candidate")
+    by_rank: float | None = Field(description="more log-odds for each standard deviation along the ranking")
+    by_similarity: float | None = Field(description="the same, of the similarity")
+    by_words: float | None = Field(description="the same, of the root of BM25")
+    amplitude: float | None = Field(description="standard deviation of what none of these explains")
 
 
-def described(memories: Memories) -> list[Learned]:
+def described(memories: Memories) -> list[LearnedMemory]:
     """Return all of a file. Raises as `Memories.all` does."""
     return [_described(key, memory) for key, memory in memories.all().items()]
 
 
-def _described(key: str, memory: Memory) -> Learned:
+def _described(key: str, memory: Memory) -> LearnedMemory:
     _, scorer, vectors, tenant = orjson.loads(key)
-    whose = scorer, vectors, tenant, memory.requests, len(memory.told), memory.in_force
-    if (prior := memory.prior) is None:
-        return Learned(*whose)
-    amplitude = math.sqrt(prior.scale)
-    ahead = memory.ahead / memory.weight if memory.weight else None
-    by_rank, by_similarity, by_words = (amplitude * prior.slopes).tolist()
-    return Learned(*whose, ahead, prior.level, by_rank, by_similarity, by_words, amplitude)
+    prior, unknown = memory.prior, (None, None, None)
+    amplitude = None if prior is None else math.sqrt(prior.scale)
+    slopes = unknown if prior is None or amplitude is None else (amplitude * prior.slopes).tolist()
+    by_rank, by_similarity, by_words = slopes
+    return LearnedMemory(
+        scorer=scorer,
+        vectors=vectors,
+        tenant=tenant,
+        requests=memory.requests,
+        remembered=len(memory.told),
+        in_force=memory.in_force,
+        ahead=memory.ahead / memory.weight if memory.weight else None,
+        level=None if prior is None else prior.level,
+        by_rank=by_rank,
+        by_similarity=by_similarity,
+        by_words=by_words,
+        amplitude=amplitude,
+    )
 
 
-def in_words(learned: Learned) -> str:
+def in_words(learned: LearnedMemory) -> str:
     """Return a paragraph."""
     lines = [f"{learned.scorer}, vectors of {learned.vectors}{f', tenant {learned.tenant}' if learned.tenant else ''}"]
     if learned.level is None or learned.by_rank is None or learned.ahead is None:

@@ -111,6 +111,6 @@ PAPER = "boundarymorph"
 PEOPLE = "people"  # the name, in evaluations, of the default method where relevance is what people find
 DEFAULT = "trend"
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
-TO_PEOPLE: Config = TrendConfig(to_people=True)  # the default method, where relevance is what people find
-TO_FIND: Config = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/find-all.md)
+TO_PEOPLE = TrendConfig(to_people=True)  # the default method, where relevance is what people find
+TO_FIND = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/find-all.md)
 BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it
