@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -178,7 +179,8 @@ def test_without_labels(tmp_path: Path) -> None:
         ([], "name at least one"),
         (["--methods", "nobody"], "no method is called 'nobody'"),
         (["--methods", ""], "--methods names no method"),
-        (["--budgets", "0"], "--budgets needs numbers from 1 on"),
+        (["--budgets", "-1"], "--budgets needs numbers from 0 on"),
+        (["--k", "0"], "--k needs numbers from 1 on"),
         (["--k", "5,many"], "whole numbers"),
     ],
 )
@@ -187,6 +189,16 @@ def test_mistakes(tmp_path: Path, arguments: list[str], complaint: str) -> None:
     given = ["--table", str(tmp_path / "t.npz")] if arguments else []
     with pytest.raises(InvalidInput, match=complaint):
         run(*given, *arguments, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("budgets", ["0", "0,4"])
+def test_no_calls_are_a_budget(tmp_path: Path, budgets: str) -> None:
+    tables.write(small(), tmp_path / "t.npz")
+    methods = ["--methods", "mips,people@auto", "--budgets", budgets, "--k", "5"]
+    with small_pictures():
+        run("--table", tmp_path / "t.npz", *methods, "--out", tmp_path / "out")
+    rows = orjson.loads((tmp_path / "out" / "summary.json").read_bytes())["rows"]
+    assert {row["budget"] for row in rows} == set(map(int, budgets.split(",")))
 
 
 @pytest.fixture

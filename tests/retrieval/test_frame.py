@@ -49,7 +49,7 @@ def stored(rows: NDArray[np.floating]) -> NDArray[np.float32]:
     return np.array(found, dtype=np.float32)
 
 
-def pool_of(rows: NDArray[np.floating], seed: int = 0, **features: NDArray[np.float64]) -> Pool:
+def pool_of(rows: NDArray[np.floating], seed: int = 0, /, **features: NDArray[np.float64]) -> Pool:
     count, dimension = rows.shape
     rng = np.random.default_rng(seed)
     query = rng.standard_normal(dimension)

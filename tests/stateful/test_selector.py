@@ -185,9 +185,9 @@ class SelectorMachine(RuleBasedStateMachine):
         candidates: Callable[[Retriever], Candidates] = partial(
             IndexedCandidates, index="index", search=Search(query, len(IDS))
         )
-        brought: set[str] = set()
+        known: dict[str, float] = {}
         if own:
-            candidates, brought = self._own_pool(query, data)
+            candidates, known = self._own_pool(query, data)
         task = SelectionTask(
             query=query,
             candidates=candidates,
@@ -200,6 +200,7 @@ class SelectorMachine(RuleBasedStateMachine):
             reuse=reuse,
             goal=goal,
             accepts=accepts,
+            known=known,
         )
         quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
         deletions = st.sets(st.sampled_from(IDS), max_size=6)
@@ -222,19 +223,19 @@ class SelectorMachine(RuleBasedStateMachine):
             return
         *before, result = steps
         assert isinstance(result, SelectionResult)
-        self._check(task, result, texts, len(brought))
+        self._check(task, result, texts, len(known))
         assert result.calls == self.scorer.scored - scored
         for step in before:
             assert isinstance(step, Progress)
             assert step.calls + step.cached <= max(0, budget - step.reused)
             assert len(step.selected) == len(set(step.selected)) <= k
 
-    def _own_pool(self, query: str, data: st.DataObject) -> tuple[Callable[[Retriever], Candidates], set[str]]:
+    def _own_pool(self, query: str, data: st.DataObject) -> tuple[Callable[[Retriever], Candidates], dict[str, float]]:
         """The same texts under other ids, and those of which a caller knows the score."""
         documents = [Document(f"own {id}", text) for id, text in sorted(self.retriever.texts.items())]
         brought = data.draw(st.sets(st.sampled_from([document.id for document in documents]), max_size=2))
         known = {document.id: score_of(query, document.text) for document in documents if document.id in brought}
-        return own_pool(documents, query, known=known), brought
+        return own_pool(documents, query), known
 
     async def _carry_out(
         self, task: SelectionTask, steps: list[Progress | SelectionResult], leaves: float | None

@@ -85,7 +85,7 @@ def quality_against_budget(path: Path, values: pd.DataFrame, looks: Mapping[str,
                 ends[-1].append((heights[-1], method))
             panel.set_title(f"k = {k}")
             panel.set_xlabel("budget B (cross-encoder calls)")
-            panel.set_xscale("log")
+            panel.set_xscale("log" if budgets[0] else "symlog")
             panel.set_xticks(budgets, [str(budget) for budget in budgets])
             panel.minorticks_off()
         # The scale is common, so labels can only be placed once all lines are drawn.

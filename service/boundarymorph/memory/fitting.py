@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 
@@ -53,6 +52,8 @@ def log_likelihoods(prior: TrendPrior, evidence: Sequence[Evidence]) -> NDArray[
 def fitted(evidence: Sequence[Evidence]) -> TrendPrior:
     """Return the prior that these requests make likely. Of a scorer with a few grades the slopes alone: its level and
     amplitude are those of its grades."""
+    from scipy.optimize import minimize  # as a service imports no scipy before it learns
+
     graded = sum(one.graded for one in evidence) > len(evidence) / 2
     start = _coded(replace(DEFAULT_PRIOR, scores=LEARNED_SCORES))
     free = np.array([not graded, not graded, True, True, not graded, True, not graded, not graded])
