@@ -19,7 +19,12 @@ from prometheus_client import REGISTRY
 from tests.fuzz.services import APPS, SECRET, App, serving
 
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
-MAIN = "from schemathesis.cli import schemathesis; schemathesis()"
+MAIN = """
+import schemathesis.cli
+
+schemathesis.serializer.alias("application/x-ndjson", "text/plain")
+schemathesis.cli.schemathesis()
+"""
 
 
 async def examine(

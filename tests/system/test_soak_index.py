@@ -9,7 +9,7 @@ from load_tests.soak import Ledger, Plan, growth_of, run
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_a_short_soak(tmp_path: Path) -> None:
-    plan = Plan(seconds=1.5, row_seconds=1, readers=5, writers=2, documents=200, kills=1)
+    plan = Plan(seconds=4, row_seconds=1, readers=5, writers=2, documents=200, kills=1)
     outcome = run(plan, tmp_path / "data")
     assert outcome.wrong == []
     assert outcome.growth is None

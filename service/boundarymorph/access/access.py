@@ -91,7 +91,6 @@ class Access:
         )
 
     async def close(self) -> None:
-        """Release threads and connections."""
-        await self.memories.close()
+        """Release threads and connections, but for memories, which are closed before their retriever is."""
         await self.work.close()
         await self.rates.close()

@@ -50,8 +50,12 @@ class MemoriesInUse:
         task.add_done_callback(self._telling.discard)
 
     async def close(self) -> None:
-        """Wait until all is told."""
-        await asyncio.gather(*self._telling)
+        """Wait until all is told, but not long."""
+        if self._telling:
+            _, late = await asyncio.wait(self._telling, timeout=SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _told(self, source: MemorySource, place: Place, evidence: Evidence, caller: str) -> None:
         outcome = "told"

@@ -134,6 +134,7 @@ def _application(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await access.memories.close()  # which are told at the retriever
         if lifecycle.built is not None:
             await lifecycle.built.close()
         await access.close()
