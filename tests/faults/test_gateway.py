@@ -196,6 +196,7 @@ def _with_a_clock_of_its_own(folder: Path, *options: str) -> Iterator[tuple[Serv
         "FAKETIME_TIMESTAMP_FILE": str(offset),
         "FAKETIME_CACHE_DURATION": "1",
         "DONT_FAKE_MONOTONIC": "1",
+        "BOUNDARYMORPH_MEMORY__ENABLED": "false",
     }
     with service(folder / "data", *options, environment=environment) as running:
         yield running, offset

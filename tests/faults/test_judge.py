@@ -50,10 +50,10 @@ def test_busy_for_a_moment(judged: Service, model: Server, table: Table) -> None
 
 
 def test_busy(judged: Service, model: Server, table: Table) -> None:
-    model.behaviour = answer({"error": {"message": "rate limit"}}, 429, retry_after="1")
-    refused = ask(judged, deadline_ms=900)
+    model.behaviour = answer({"error": {"message": "rate limit"}}, 429, retry_after="20")
+    refused = ask(judged, deadline_ms=10_000)
     assert refused.status_code == 429
-    degraded = ask(judged, deadline_ms=900, on_failure="degrade")
+    degraded = ask(judged, deadline_ms=10_000, on_failure="degrade")
     whole(degraded, "retrieval_only")
     model.behaviour = well
     recovery = Stopwatch().until(lambda: completes(judged))
@@ -62,8 +62,8 @@ def test_busy(judged: Service, model: Server, table: Table) -> None:
 
 
 def test_slow(judged: Service, model: Server, table: Table) -> None:
-    model.behaviour = slow(0.4)
-    response = ask(judged, deadline_ms=1_000)
+    model.behaviour = slow(2)
+    response = ask(judged, deadline_ms=5_000)
     body = whole(response, "partial")
     assert body["stop_reason"] == "deadline" and 0 < spent(body)[0] < BUDGET
     model.behaviour = well
@@ -73,7 +73,7 @@ def test_slow(judged: Service, model: Server, table: Table) -> None:
 
 def test_one_answer_never_comes(judged: Service, model: Server, table: Table) -> None:
     model.script = [hang]
-    response = ask(judged, deadline_ms=1_500)
+    response = ask(judged, deadline_ms=6_000)
     body = whole(response, "partial")
     assert spent(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
     recovery = Stopwatch().until(lambda: completes(judged))

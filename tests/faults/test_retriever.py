@@ -51,6 +51,7 @@ def test_one_of_two_is_killed(directory: Path, indexes: Role, rogue: Server, tab
     second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
     folder = directory / "two"
     folder.mkdir()
+    (folder / "boundarymorph.toml").write_text("[memory]\nenabled = false")
     options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
         expected = ids(whole(ask(gateway, query := new_query())))
@@ -70,7 +71,7 @@ def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: 
     port, folder = free_port(), directory / "hanging"
     second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
     folder.mkdir()
-    (folder / "boundarymorph.toml").write_text("[retriever]\nattempt_seconds = 1")
+    (folder / "boundarymorph.toml").write_text("[retriever]\nattempt_seconds = 3\n[memory]\nenabled = false")
     options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
     works = f'boundarymorph_replica_up{{endpoint="{second.service.url}",role="retriever"}}'
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
