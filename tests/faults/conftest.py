@@ -71,7 +71,7 @@ def rogue(_rogue: Server) -> Iterator[Server]:
 @pytest.fixture(scope="package")
 def _front(directory: Path, _indexes: Role, _rogue: Server) -> Iterator[Role]:
     options = ("--retriever-url", _indexes.service.url, "--scorer-url", _rogue.endpoint().base)
-    role = gateway(directory / "front", "[scorer]\nattempt_seconds = 1\nconnections = 16", *options)
+    role = gateway(directory / "front", "[scorer]\nattempt_seconds = 4\nconnections = 16", *options)
     yield role
     role.kill()
 
@@ -121,7 +121,7 @@ def _deployment(directory: Path, _indexes: Role) -> Iterator[Deployment]:
 
         redis = RedisServer(directory / "redis")
         stack.callback(redis.kill)
-        cache, answers = f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5', "[memory]\nfrozen = true"  # stay the same
+        cache, answers = f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5', "[memory]\nenabled = false"  # stay the same
         (folder / "boundarymorph.toml").write_text(f"{cache}\n[scorer]\nattempt_seconds = 1\n{answers}")
         first = role(lambda ready: scorer(folder / "first.log", port=ports[0], ready=ready))
         second = role(lambda ready: scorer(folder / "second.log", port=ports[1], ready=ready))
