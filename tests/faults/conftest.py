@@ -121,8 +121,10 @@ def _deployment(directory: Path, _indexes: Role) -> Iterator[Deployment]:
 
         redis = RedisServer(directory / "redis")
         stack.callback(redis.kill)
-        cache, answers = f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5', "[memory]\nenabled = false"  # stay the same
-        (folder / "boundarymorph.toml").write_text(f"{cache}\n[scorer]\nattempt_seconds = 1\n{answers}")
+        (folder / "boundarymorph.toml").write_text(  # without a memory, so that answers stay the same
+            f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5\n'
+            "[scorer]\nattempt_seconds = 1\n[memory]\nenabled = false"
+        )
         first = role(lambda ready: scorer(folder / "first.log", port=ports[0], ready=ready))
         second = role(lambda ready: scorer(folder / "second.log", port=ports[1], ready=ready))
         options = ["--retriever-url", _indexes.service.url]
