@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import cohere
 import httpx
@@ -20,7 +21,7 @@ from boundarymorph.access.policies import Policies
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from boundarymorph.settings.sections import PolicySettings
+from boundarymorph.settings.sections import PolicySettings, RerankSettings
 from tests.api.service import answer, fake_service, on_socket, problem, ready, serving
 from tests.scoring.fakes import score_of
 
@@ -28,7 +29,7 @@ QUERY = "what is asked"
 TEXTS = [f"text {number}" for number in range(40)]
 SCORES = {index: score_of(QUERY, text) for index, text in enumerate(TEXTS)}
 POLICIES = {
-    "fast": PolicySettings(share=0.2, deadline_ms=30_000),
+    "fast": PolicySettings(budget=0.2, deadline_ms=30_000),
     "rag": PolicySettings(budget=7, for_keys=("chat",)),
     "strict": PolicySettings(min_relevance=0.5, distinct=True),
     "default": PolicySettings(budget=12),
@@ -62,18 +63,23 @@ async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields
         ({"model": "rerank-v3.5"}, "default", 12),
         ({"model": "owner/model@2024"}, "default", 12),
         ({"model": "fast"}, "fast", 8),
-        ({"model": "fast@50%"}, "fast", 20),
+        ({"model": "owner/model@0.5"}, "default", 12),
+        ({"model": "fast@0.5"}, "fast", 20),
         ({"model": "fast@3"}, "fast", 3),
-        ({"model": "default@2.5%"}, "default", 1),
-        ({"model": "rerank-v3.5@20%"}, "default", 8),
+        ({"model": "fast@auto"}, "fast", 40),
+        ({"model": "default@0.025"}, "default", 1),
+        ({"model": "default@0.35"}, "default", 14),
+        ({"budget": 0.2}, "default", 8),
         ({"model": "rag"}, "rag", 7),
         ({"key": "chat"}, "rag", 7),
         ({"key": "chat", "model": "any"}, "rag", 7),
         ({"key": "chat", "model": "fast"}, "fast", 8),
-        ({"key": "chat", "model": "any@100%"}, "rag", 40),
+        ({"path": "/p/default@0.2/v1/rerank", "key": "chat"}, "default", 8),
+        ({"path": "/p/rag@auto/v1/rerank"}, "rag", 40),
         ({"path": "/p/fast/v1/rerank"}, "fast", 8),
         ({"path": "/p/fast/rerank", "key": "chat", "model": "rag"}, "fast", 8),
-        ({"path": "/p/fast/v2/rerank", "model": "x@50%"}, "fast", 20),
+        ({"path": "/p/fast@0.5/v2/rerank", "model": "rag@5"}, "fast", 20),
+        ({"path": "/p/fast@0/rerank"}, "fast", 0),
         ({"path": "/p/fast/v2/rerank", "budget": 5}, "fast", 5),
         ({"model": "fast", "budget": None}, "fast", 8),
     ],
@@ -103,6 +109,7 @@ async def test_a_selection_by_path_and_by_key(client: httpx.AsyncClient) -> None
         ("/p/fast/select", {"B": 3}, "fast", 3),
         ("/p/fast/select", {"pool": {"documents": TEXTS}}, "fast", 8),
         ("/p/rag/select", {}, "rag", 7),
+        ("/p/rag@0.5/select", {}, "rag", 20),
     ):
         found = answer(await client.post(path, json=body | fields))
         assert (found["policy"], found["usage"]["budget"]) == (policy, budget), path
@@ -115,8 +122,16 @@ async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
     refused = await client.post("/p/slow/select", json={"query": QUERY, "pool": TEXTS})
     assert "default, fast, rag, strict" in problem(refused, 404, "unknown-policy")
     assert (await client.post("/p/slow/v2/rerank", json={"query": QUERY, "documents": TEXTS})).status_code == 404
-    over = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "model": "fast@101%"})
-    assert over.status_code == 400 and "101%" in over.json()["message"]
+    for budget in ("1.5", "1.0", "0.0", "-1", "20%", "nan", "", "x" * 500):
+        by_name = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "model": f"fast@{budget}"})
+        assert by_name.status_code == 400 and "(@0.2)" in by_name.json()["message"]
+        by_path = await client.post(f"/p/fast@{quote(budget)}/v1/rerank", json={"query": QUERY, "documents": TEXTS})
+        assert by_path.status_code == 400 and len(by_path.text) < 1_000
+        problem(
+            await client.post(f"/p/fast@{quote(budget)}/select", json={"query": QUERY, "pool": TEXTS}),
+            422,
+            "invalid-input",
+        )
     assert (await client.post("/p/fast/nothing", json={})).status_code == 404
 
 
@@ -125,7 +140,12 @@ async def test_with_the_client_of_another_service(tmp_path: Path) -> None:
     async with on_socket(app) as url:
         async with httpx.AsyncClient(base_url=url) as plain:
             await ready(plain)
-        for base, model in ((url, "fast"), (url, "default@20%"), (f"{url}/p/fast", "rerank-v3.5")):
+        for base, model in (
+            (url, "fast"),
+            (url, "default@0.2"),
+            (f"{url}/p/default@0.2", "any"),
+            (f"{url}/p/fast", "rerank-v3.5"),
+        ):
             async with cohere.AsyncClientV2("key", base_url=base) as sdk:
                 found = await sdk.rerank(model=model, query=QUERY, documents=TEXTS)
             assert found.boundarymorph["budget"] == 8
@@ -147,11 +167,17 @@ async def test_the_example_that_readers_copy(tmp_path: Path) -> None:
 
 
 def test_mistakes_in_the_settings() -> None:
-    with pytest.raises(ValidationError, match="budget or share"):
-        PolicySettings(budget=1, share=0.5)
+    for budget in (-1, 1.0, 1.5, 0.0, "20%", "all"):
+        for section in (PolicySettings, RerankSettings):
+            with pytest.raises(ValidationError, match="budget"):
+                section(budget=budget)
+    for budget in (7, "7", 0.2, "0.2", "auto", 0):
+        assert str(RerankSettings(budget=budget).budget) == str(budget)
     with pytest.raises(ValidationError, match="over limits"):
         Settings(policies={"much": PolicySettings(budget=2_001)})
-    assert Settings(policies={"much": PolicySettings(budget=2_000)})
+    with pytest.raises(ValidationError, match=r"rerank\.budget is 2,001, over limits"):
+        Settings(rerank=RerankSettings(budget=2_001))
+    assert Settings(policies={"much": PolicySettings(budget=2_000)}, rerank=RerankSettings(budget=2_000))
     with pytest.raises(ValidationError, match="a key has one policy"):
         Settings(policies={name: PolicySettings(for_keys=("chat",)) for name in ("a", "b")})
     with pytest.raises(ValidationError):
@@ -162,7 +188,7 @@ def test_mistakes_in_the_settings() -> None:
     with pytest.raises(UnknownPolicy):
         policies.of("", "fast")
     with pytest.raises(InvalidInput):
-        policies.of("", None, "x@0%")
+        policies.of("", None, "default@0.0")
 
 
 # Results of a rerank route that have something in common.

@@ -46,10 +46,8 @@ class Noting(SeededEncoder):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """Lists of more than 20 documents are scored by a fifth."""
-    rerank = RerankSettings(full_documents=20, share=0.2)
-    settings = Settings(data_directory=tmp_path_factory.mktemp("rerank"), rerank=rerank)
-    async with serving(settings) as client:
+    """A service with the defaults."""
+    async with serving(Settings(data_directory=tmp_path_factory.mktemp("rerank"))) as client:
         yield client
 
 
@@ -271,17 +269,23 @@ async def test_a_budget_scores_some_and_expects_of_the_others(client: httpx.Asyn
         assert body["usage"]["total_tokens"] == tokens
 
 
-async def test_a_long_list_is_scored_in_part(client: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    ("budget", "calls"), [(None, 21), (5, 5), (0, 0), (30, 21), (0.2, 5), (0.001, 1), (0.999, 21), ("auto", 9)]
+)
+async def test_the_budget_of_the_service(tmp_path: Path, budget: Any, calls: int) -> None:
     texts = [f"text {number}" for number in range(21)]
-    body = await post(client, documents=texts[:20])
-    assert (body["boundarymorph"]["budget"], body["boundarymorph"]["warnings"]) == (20, [])
-    body = await post(client, documents=texts)
+    settings = Settings(data_directory=tmp_path, rerank=RerankSettings(budget=budget), auto_budget=9)
+    async with serving(settings) as client:
+        body = await post(client, documents=texts)
+        asked = await post(client, documents=texts, budget=3, query="another")
     ours = body["boundarymorph"]
-    assert (ours["budget"], ours["cross_encoder_calls"], len(ours["inferred"])) == (5, 5, 16)
-    assert "5 of the 21 documents were scored" in ours["warnings"][0]
-    assert body["meta"]["warnings"] == ours["warnings"]
-    body = await post(client, documents=texts, budget=21)
-    assert (body["boundarymorph"]["cross_encoder_calls"], body["boundarymorph"]["warnings"]) == (21, [])
+    assert ours["budget"] == calls and len(ours["inferred"]) == 21 - ours["cross_encoder_calls"] >= 21 - calls
+    assert ours["cross_encoder_calls"] == calls or budget == "auto"
+    assert sorted(indexes(body)) == list(range(21))
+    if calls < 21:
+        assert f"{calls} of the 21 documents were scored" in ours["warnings"][0]
+    assert body["meta"].get("warnings", []) == ours["warnings"] and len(ours["warnings"]) == (calls < 21)
+    assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
 
 
 async def test_budgets_at_their_edges(client: httpx.AsyncClient) -> None:
@@ -291,6 +295,9 @@ async def test_budgets_at_their_edges(client: httpx.AsyncClient) -> None:
     assert (body["boundarymorph"]["budget"], body["boundarymorph"]["cross_encoder_calls"]) == (12, 12)
     body = await post(client, budget="auto")
     assert sorted(indexes(body)) == list(range(12))
+    for share, calls in ((0.25, 3), (0.07, 1), (0.99, 12)):
+        assert (await post(client, budget=share))["boundarymorph"]["budget"] == calls
+    assert (await post(client, documents=["x"] * 100, budget=0.07))["boundarymorph"]["budget"] == 7
     assert indexes(await post(client, documents=["alone"], budget=0)) == [0]
 
 
@@ -329,7 +336,7 @@ async def test_degrading_gives_every_document_its_expected_score(tmp_path: Path,
 
 
 async def test_no_list_is_scored_beyond_the_limit(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, limits=Limits(budget=3), budget=3, rerank=RerankSettings(share=1.0))
+    settings = Settings(data_directory=tmp_path, limits=Limits(budget=3), budget=3)
     async with serving(settings) as client:
         assert (await post(client, documents=TEXTS[:3]))["boundarymorph"]["budget"] == 3
         body = await post(client)

@@ -31,7 +31,7 @@ EACH = [(field, path) for field, paths in PATHS.items() for path in paths]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    settings = {"budget": 2, "k": 3, "depth": 5, "rerank": {"full_documents": 4}, "deadline_seconds": 10}
+    settings = {"budget": 2, "k": 3, "depth": 5, "deadline_seconds": 10}
     async with serving(Settings(data_directory=tmp_path_factory.mktemp("r"), limits=LIMITS, **settings)) as client:  # type: ignore[arg-type]
         yield client
 
@@ -92,6 +92,9 @@ async def test_nothing_to_rank(client: httpx.AsyncClient, field: str, path: str)
         ({"budget": -1}, "budget"),
         ({"budget": "all"}, "budget"),
         ({"budget": 2.0}, "budget"),
+        ({"budget": 1.0}, "budget"),
+        ({"budget": 0.0}, "budget"),
+        ({"budget": "0.2"}, "budget"),
         ({"k": 0}, "k"),
         ({"deadline_ms": 0}, "deadline_ms"),
         ({"deadline_ms": "soon"}, "deadline_ms"),

@@ -383,7 +383,7 @@ def voyage() -> None:
         answer = answered(Call(servers))
         assert answer.total_tokens > 0
         assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)]
-        same(results_of(answered(Call(servers), model="default@50%")), ranking(servers, budget=5))
+        same(results_of(answered(Call(servers), model="default@0.5")), ranking(servers, budget=5))
         long = Call(servers, documents=["coral " * 2_000])
         raised(error.InvalidRequestError, lambda: answered(long, truncation=False), "longer")
         assert len(answered(long).results) == 1

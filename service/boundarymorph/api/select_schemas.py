@@ -19,6 +19,7 @@ from pydantic.config import JsonDict
 from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
 from boundarymorph.calibration.belongings import NAME
 from boundarymorph.selection.methods import METHODS
+from boundarymorph.settings.sections import Calls
 
 
 class VectorBlock(Message):
@@ -39,16 +40,20 @@ Vector = Annotated[
 ]
 
 
-def _number_or_auto(least: int, what: str) -> BeforeValidator:
+def _number_or_auto(least: int, what: str, *, share: bool = False) -> BeforeValidator:
     def check(value: object) -> object:
         if value in ("auto", None) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
             return value
-        raise ValueError(f'give a whole number of {what}, {least} or more, or "auto"')
+        if share and isinstance(value, float) and 0 < value < 1:
+            return value
+        shares = ", a share of the documents above 0 and below 1" if share else ""
+        raise ValueError(f'give a whole number of {what}, {least} or more{shares}, or "auto"')
 
     return BeforeValidator(check)
 
 
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
+ListBudget = Annotated[Calls, _number_or_auto(0, "calls", share=True)]
 CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[False] | None
 Rounds = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "rounds")]
 

@@ -241,21 +241,35 @@ class EncoderSettings(ModelSettings):
     dimension: int | None = Field(None, ge=1, description="leading components kept, of a model trained for that")
 
 
-class RerankSettings(BaseModel, extra="forbid"):
-    """The compatible rerank routes, if a request does not name a budget."""
+def _calls(value: object) -> object:
+    """Tell 1 call from all documents: a number with a point is a share."""
+    if isinstance(value, str) and value != "auto":
+        value = float(value) if "." in value else int(value)
+    if isinstance(value, float) and not 0 < value < 1:
+        raise ValueError("a share of the documents is above 0 and below 1")
+    return value
 
-    full_documents: int = Field(1_000, ge=0, description="documents in a request up to which all are scored")
-    share: float = Field(0.2, gt=0, le=1, description="fraction scored of a request with more documents than that")
+
+Calls = Annotated[
+    Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"], BeforeValidator(_calls)
+]
+
+
+class RerankSettings(BaseModel, extra="forbid"):
+    """The compatible rerank routes."""
+
+    budget: Calls | None = Field(
+        None,
+        description="calls for a request, if neither it nor its policy says: a number, a share of its documents such "
+        'as 0.2, or "auto"; all documents are scored if unset',
+    )
 
 
 class PolicySettings(BaseModel, extra="forbid"):
     """Defaults of requests that choose a policy, by `model`, path or key, and name none of their own."""
 
     for_keys: tuple[str, ...] = Field((), description="names of keys whose requests have it, unless they name another")
-    budget: Annotated[int, Field(ge=0)] | Literal["auto"] | None = None
-    share: float | None = Field(
-        None, gt=0, le=1, description="instead of a budget: fraction scored of the documents in a request"
-    )
+    budget: Calls | None = Field(None, description="as of rerank; a share counts for documents in a request only")
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     deadline_ms: float | None = Field(None, gt=0)
     relevance: Literal["people", "scorer"] | None = None
@@ -263,12 +277,6 @@ class PolicySettings(BaseModel, extra="forbid"):
     min_relevance: float | None = Field(None, ge=0, le=1)
     distinct: bool | str | dict[str, Any] | None = None
     instruction: str | None = Field(None, min_length=1)
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> Self:
-        if self.budget is not None and self.share is not None:
-            raise ValueError("give budget or share, not both")
-        return self
 
 
 class CalibrationSettings(BaseModel, extra="forbid"):

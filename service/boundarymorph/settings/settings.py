@@ -167,9 +167,10 @@ class Settings(BaseSettings):
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(f"policies: {key!r} is in for_keys of several; a key has one policy")
-        for name, policy in self.policies.items():
-            if isinstance(policy.budget, int) and policy.budget > self.limits.budget:
-                raise ValueError(f"policies.{name}.budget is {policy.budget:,}, over limits.budget")
+        named = {f"policies.{name}": policy.budget for name, policy in self.policies.items()}
+        for name, budget in {"rerank": self.rerank.budget, **named}.items():
+            if isinstance(budget, int) and budget > self.limits.budget:
+                raise ValueError(f"{name}.budget is {budget:,}, over limits.budget")
         return self
 
     @model_validator(mode="after")

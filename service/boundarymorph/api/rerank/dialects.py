@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from boundarymorph import errors
 from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText, Relevance
-from boundarymorph.api.select_schemas import Budget, CalibrationName, Rounds
+from boundarymorph.api.select_schemas import CalibrationName, ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.scoring.trips import CHARACTERS_PER_TOKEN, UNIT
 from boundarymorph.selection import StopReason
@@ -56,10 +56,9 @@ class RerankRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    budget: Budget | None = Field(
+    budget: ListBudget | None = Field(
         None,
-        description='B: cross-encoder calls at most, or "auto"; by default one per document for lists up to '
-        "rerank.full_documents, and rerank.share of longer lists",
+        description='B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default',
     )
     rounds: Rounds | None = Field(
         None,
@@ -120,7 +119,8 @@ def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> li
 class Wanted:
     """What a request asks for. texts: of the documents, in their order. top_n: the number of results, None or 0 for
     all. cut: whether texts that are too long for the model are cut instead of refused. ignored: warnings about fields
-    that have no effect here. objects: the documents, where they are objects, whose fields may tell their groups."""
+    that have no effect here. objects: the documents, where they are objects, whose fields may tell their groups.
+    whole: whether the number of results stays: what a policy would leave out comes last, with a score of 0."""
 
     query: str
     texts: Sequence[str]
@@ -128,6 +128,7 @@ class Wanted:
     cut: bool = True
     ignored: Sequence[str] = ()
     objects: Sequence[Mapping[str, Any]] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

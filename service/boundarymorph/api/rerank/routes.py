@@ -23,8 +23,10 @@ from starlette.requests import ClientDisconnect
 from boundarymorph import __version__
 from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
+from boundarymorph.access.policies import share_of
 from boundarymorph.api import openapi, operations, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
+from boundarymorph.api.rerank.aliyun import AliyunAnswer, AliyunRequest, flattened
 from boundarymorph.api.rerank.dialects import (
     CohereV2Request,
     Diagnostics,
@@ -67,6 +69,7 @@ from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.timing import Stopwatch
 
 RETURNING = ("return_documents", "return_input", "return_text")  # fields by which an answer has the texts
+LEAVING_OUT = ("min_relevance", "distinct", "group_by")  # by these a request asks for fewer results than documents
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 BY_POLICY = "/p/{policy}"
 ALIASES = {"/reranking"}  # of documented routes
@@ -81,7 +84,7 @@ class Dialect:
 
     documents: the name of their field. answer, error: models of its responses. refusal: returns status and body of its
     response to a request that has a problem. mark: another field, which every request has and which tells it from those
-    of another dialect with the same documents.
+    of another dialect with the same documents. flat: returns a body whose documents are not in an object.
     """
 
     documents: str
@@ -90,10 +93,11 @@ class Dialect:
     error: type[BaseModel]
     refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]]
     mark: str | None = None
+    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda data: data
 
     def fits(self, data: Mapping[str, Any]) -> bool:
         """Whether a body is of this dialect, or of one without a mark."""
-        return data.get(self.documents) is not None and (self.mark is None or self.mark in data)
+        return self.flat(data).get(self.documents) is not None and (self.mark is None or self.mark in data)
 
 
 COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, documents_refusal)
@@ -104,6 +108,7 @@ TEI = Dialect("texts", TeiRequest, TeiAnswer, TeiError, tei_refusal)
 NIM = Dialect("passages", NimRequest, NimAnswer, NimError, nim_refusal)
 MIXEDBREAD = Dialect("input", MixedbreadRequest, MixedbreadAnswer, RerankError, documents_refusal)
 WEAVIATE = Dialect("documents", WeaviateRequest, WeaviateAnswer, TeiError, tei_refusal, mark="property")
+ALIYUN = replace(COHERE_V1, request=AliyunRequest, answer=AliyunAnswer, flat=flattened)
 ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/v1/rerank": (COHERE_V1,),
     "/v2/rerank": (COHERE_V2,),
@@ -113,6 +118,7 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/v1/ranking": (NIM,),
     "/reranking": (COHERE_V1, NIM, MIXEDBREAD),
     "/v1/reranking": (COHERE_V1, NIM, MIXEDBREAD),
+    "/api/v1/services/rerank/text-rerank/text-rerank": (ALIYUN,),
 }
 
 
@@ -177,7 +183,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
                 data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
                 dialect = _dialect(data, path)
                 policy, asked, wanted, task = await bodies.off_loop(
-                    access, body, lambda: _read(request, access, data, dialect, caller, arrival, parts)
+                    access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
                 )
                 task = await calibrated(request, access, task, asked.calibration, parts.retriever)
                 if task.goal == "scores" and task.calibration is None:  # which has other evidence
@@ -279,7 +285,8 @@ def _read(
     if instruction and not parts.scorer.takes_instruction:
         ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
         instruction = None
-    wanted = replace(wanted, ignored=ignored)
+    whole = all(data.get(name) is None for name in LEAVING_OUT)
+    wanted = replace(wanted, ignored=ignored, whole=whole)
     task = _task(asked, wanted, access.settings, arrival, dialect.documents)
     return policy.name, asked, wanted, replace(task, caller=caller, instruction=instruction)
 
@@ -298,7 +305,7 @@ def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: flo
         query=wanted.query[: settings.limits.query_characters] if wanted.cut else wanted.query,
         pool=PoolBody.model_construct(documents=documents),
         ranked=True,  # documents mostly come in retrieval order
-        budget=asked.budget,
+        budget=None if isinstance(asked.budget, float) else asked.budget,
         k=asked.k,
         rounds=asked.rounds,
         deadline_ms=asked.deadline_ms,
@@ -335,6 +342,9 @@ def _ranking(
     results = [ranked for ranked in results if ranked.score >= (request.min_relevance or 0.0)]
     returned = wanted.top_n or count
     results = results[:returned] if task.distinct is None else _distinct(results, wanted, task.distinct, returned)
+    if wanted.whole:
+        kept = {ranked.index for ranked in results}
+        results = [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     inferred = {ranked.index for ranked in results} - set(scored)
     read = sum(len(wanted.query) + len(wanted.texts[number]) for number in scored)
@@ -343,8 +353,8 @@ def _ranking(
         warnings.append(f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)")
     if request.budget is None and task.budget < count:
         warnings.append(
-            f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, as a "
-            "list of this length is by default (rerank.full_documents, rerank.share); 'budget' chooses another number"
+            f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, by "
+            "the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
     return Ranking(
         id=uuid4().hex,
@@ -392,16 +402,16 @@ def _distinct(results: Sequence[Ranked], wanted: Wanted, grouping: Grouping, ret
 
 
 def _budget(request: RerankRequest, count: int, settings: Settings) -> int:
-    rerank, most = settings.rerank, settings.limits.budget
-    match request.budget:
-        case None if count <= min(rerank.full_documents, most):
-            return count
+    match settings.rerank.budget if request.budget is None else request.budget:
         case None:
-            return min(math.ceil(rerank.share * count), most)
+            calls = count
         case "auto":
-            return min(settings.auto_budget, most, count)
-        case budget:
-            return min(int(budget), count)
+            calls = settings.auto_budget
+        case float(share):
+            calls = share_of(share, count)
+        case int(calls):
+            pass
+    return min(calls, settings.limits.budget, count)
 
 
 def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
