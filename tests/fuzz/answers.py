@@ -73,6 +73,11 @@ SELECTING: list[Asked] = [
         for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/voyage/v1/rerank")
     ),
     ("POST", "/rerank", LISTED | {"property": "", "budget": 0, "on_failure": "degrade"}),
+    (
+        "POST",
+        "/api/v1/services/rerank/text-rerank/text-rerank",
+        {"input": {"query": "apple", "documents": LISTED["documents"]}, "parameters": RETURNED},
+    ),
     ("POST", "/v1/reranking", {"query": "q", "input": LISTED["documents"], **RETURNED}),
     ("POST", "/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in LISTED["documents"]]}),
     ("POST", "/retrieval", {"knowledge_id": "large", "query": "apple", "retrieval_setting": {"top_k": DOCUMENTS}}),
