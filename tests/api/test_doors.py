@@ -1,9 +1,9 @@
-"""Requests as the clients of others send them, byte by byte, with a budget in the URL, and what they read of the answers.
+"""Requests as the clients of others send them, byte by byte, with a budget in the URL, and what they read of answers.
 
-Their sources, November 2026: hindsight-api-slim 1.1 (engine/cross_encoder.py), dify_plugin 0.7 (openai_compatible/rerank.py),
-lightrag-hku 1.5 (rerank.py), Elasticsearch's inference plugin (services/huggingface, services/custom), Weaviate's module
-reranker-cohere (clients/ranker.go), mem0ai 2.2 (reranker/cohere_reranker.py, by cohere's SDK). Those on the package index
-run themselves in `make compatibility`.
+Their sources, November 2026: hindsight-api-slim 1.1 (engine/cross_encoder.py), dify_plugin 0.7
+(openai_compatible/rerank.py), lightrag-hku 1.5 (rerank.py), Elasticsearch's inference plugin (services/huggingface,
+services/custom), Weaviate's module reranker-cohere (clients/ranker.go), mem0ai 2.2 (reranker/cohere_reranker.py, by
+cohere's SDK). Those on the package index run themselves in `make compatibility`.
 """
 
 import json
@@ -62,7 +62,7 @@ HINDSIGHT: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize(("policy", "scored"), [("", 30), ("/p/default@0.2", 6), ("/p/default@7", 7)])
 async def test_hindsight(client: httpx.AsyncClient, provider: str, policy: str, scored: int) -> None:
     path, body = HINDSIGHT[provider]
-    found = answer(await client.post(f"{policy}{path}", json=body))
+    found: Any = answer(await client.post(f"{policy}{path}", json=body))
     if provider == "tei":
         assert answer(await client.get(f"{policy}/info"))["model_id"] == "seeded"
         pairs = [(result["index"], result["score"]) for result in found]
@@ -113,7 +113,7 @@ async def test_lightrag_and_dashscope(client: httpx.AsyncClient) -> None:
 async def test_elasticsearch_s_hugging_face(client: httpx.AsyncClient) -> None:
     """It knows an array of objects with index, score and text, and refuses every other field."""
     body = {"texts": TEXTS, "query": QUERY, "return_text": True, "top_n": 8}
-    results = answer(
+    results: Any = answer(
         await client.post("/p/default@0.5/rerank", content=json.dumps(body, separators=(",", ":")).encode())
     )
     assert len(results) == 8 and all(result.keys() == {"index", "score", "text"} for result in results)
@@ -164,13 +164,11 @@ async def test_who_asks_for_fewer_gets_fewer(client: httpx.AsyncClient) -> None:
         assert len(results) == sum(score >= 0.5 for score in SCORES)
 
 
-async def test_mem0_by_cohere_s_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives its client no URL: the environment does."""
+async def test_mem0_by_cohere_s_client(tmp_path: Path) -> None:
     async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
         async with httpx.AsyncClient(base_url=url) as plain:
             await ready(plain)
-        monkeypatch.setenv("CO_API_URL", f"{url}/p/default@0.2")
-        async with cohere.AsyncClient("key") as sdk:
+        async with cohere.AsyncClient("key", base_url=f"{url}/p/default@0.2") as sdk:
             found = await sdk.rerank(
                 model="rerank-english-v3.0",
                 query=QUERY,
@@ -180,4 +178,4 @@ async def test_mem0_by_cohere_s_client(tmp_path: Path, monkeypatch: pytest.Monke
                 max_chunks_per_doc=None,
             )
     assert len(found.results) == 5
-    assert found.boundarymorph["cross_encoder_calls"] == 6  # type: ignore[attr-defined]
+    assert found.boundarymorph["cross_encoder_calls"] == 6
