@@ -258,7 +258,7 @@ def litellm() -> None:
         base = call.url + providers[provider][0]
         given = {"query": QUERY, "documents": call.documents, "api_base": base, "api_key": call.key, "num_retries": 0}
         top = {} if call.top is None else {"top_n": call.top, "return_documents": True}
-        dropped = provider == "jina_ai" and call.url.partition("/p/")[2]  # the path of its URL: the model has the policy
+        dropped = provider == "jina_ai" and call.url.partition("/p/")[2]  # the path of a URL
         return litellm.rerank(model=f"{provider}/{dropped or 'any'}", **given, **top, **options)
 
     def asked(provider: str, call: Call) -> list[tuple[int, float]]:
