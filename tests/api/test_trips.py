@@ -13,6 +13,7 @@ import pytest
 from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
+from boundarymorph.scoring.trips import Clock, Trips
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
@@ -88,6 +89,37 @@ async def test_what_is_known_makes_no_trip(tmp_path: Path) -> None:
         usage = answer(await client.post("/select", json=request))["usage"]
         assert (usage["trips"], usage["rounds"], usage["billed_units"], usage["cost"]) == (0, 0, 0, 0.0)
         assert server.batches == []
+
+
+async def test_the_time_of_a_trip_is_learned_of_each_replica(tmp_path: Path) -> None:
+    """Also of one request with more documents than a replica takes, which several answer."""
+
+    class Noting(Clock):
+        def took(self, documents: int, seconds: float, server: str | None = None) -> None:
+            noted.append((documents, server))
+            super().took(documents, seconds, server)
+
+    noted: list[tuple[int, str | None]] = []
+    async with running(Tei(), Tei()) as servers:
+        urls = [f"tei://127.0.0.1:{server.port}" for server in servers]
+        settings = Settings.model_validate({"data_directory": tmp_path, "scorer": {"url": urls}})
+
+        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+            parts, scorer = fake_service(settings), build_scorer(settings)
+            selector = Selector(parts.retriever, scorer, trips=Trips("dear", clock=Noting()))
+            return replace(parts, scorer=scorer, selector=selector)
+
+        async with serving(settings, build) as client:
+            for server in servers:
+                server.asked.clear()
+            request = {"query": "q", "pool": POOL, "rounds": 1, "reuse": False}
+            for budget in range(1, 9):
+                answer(await client.post("/select", json=request | {"budget": budget}))
+            alone = {f"http://127.0.0.1:{server.port}": server.batches for server in servers}
+            assert sorted(noted) == sorted((size, base) for base, sizes in alone.items() for size in sizes)
+            assert all(alone.values()), "each was asked"
+            answer(await client.post("/select", json=request | {"budget": 40}))
+            assert noted[-1] == (40, None)
 
 
 class TestFullPasses:

@@ -6,21 +6,24 @@ import numpy as np
 import pytest
 
 from boundarymorph.scoring.build import trips_to
-from boundarymorph.scoring.trips import ENOUGH, LATEST, Clock, Fare, Kind, Price, Trips
+from boundarymorph.scoring.trips import ENOUGH, FADES, LATEST, Clock, Fare, Kind, Price, Trips
 from boundarymorph.settings import ScorerSettings
+from tests import clocks
 from tests.scoring.fakes import SeededScorer
 
+SIZES = [1, 2, 5, 9, 20, 3, 4, 8]
 
-def timed(fixed: float, each: float, sizes: list[int]) -> Clock:
-    clock = Clock()
+
+def timed(fixed: float, each: float, sizes: list[int], server: str | None = None, clock: Clock | None = None) -> Clock:
+    clock = clock or Clock()
     for size in sizes:
-        clock.took(size, fixed + each * size)
+        clock.took(size, fixed + each * size, server)
     return clock
 
 
 class TestClock:
     def test_it_tells_the_parts_of_a_trip(self) -> None:
-        assert timed(0.02, 0.001, [1, 2, 5, 9, 20, 3, 4, 8]).parts() == pytest.approx((0.02, 0.001))
+        assert timed(0.02, 0.001, SIZES).parts() == pytest.approx((0.02, 0.001))
 
     @pytest.mark.parametrize("sizes", [[], [1, 2, 3], [7] * LATEST, [1] * LATEST])
     def test_it_does_not_guess(self, sizes: list[int]) -> None:
@@ -36,6 +39,37 @@ class TestClock:
         clock = timed(5.0, 1.0, [1, 2] * LATEST)
         for size in [1, 2] * (LATEST // 2):
             clock.took(size, 0.02 + 0.001 * size)
+        assert clock.parts() == pytest.approx((0.02, 0.001))
+
+    def test_what_is_old_counts_no_more(self) -> None:
+        now = clocks.Clock()
+        clock = timed(5.0, 1.0, SIZES, clock=Clock(now))
+        now.now += FADES
+        assert clock.parts() == pytest.approx((5.0, 1.0))
+        now.now += 1.0
+        assert clock.parts() is None
+        assert timed(0.02, 0.001, SIZES, clock=clock).parts() == pytest.approx((0.02, 0.001))
+
+    @pytest.mark.parametrize("slow", [["b"], ["a"], ["b", "d"], ["a", "c"]])
+    def test_slow_replicas_change_no_plan_while_half_are_not(self, slow: list[str]) -> None:
+        """Whichever was asked last, and though one of them takes longer only for large trips."""
+        clock = Clock()
+        for server in ("a", "b", "c", "d")[: 2 * len(slow)]:
+            timed(*((0.01, 9.0) if server in slow else (0.02, 0.001)), SIZES, server, clock)
+        assert clock.parts() == pytest.approx((0.02, 0.001))
+
+    def test_most_replicas_are_slow(self) -> None:
+        clock = Clock()
+        for server, fixed in (("a", 0.3), ("b", 0.02), ("c", 0.4)):
+            timed(fixed, 0.001, SIZES, server, clock)
+        assert clock.parts() == pytest.approx((0.3, 0.001))
+
+    def test_it_does_not_guess_by_a_few_replicas(self) -> None:
+        clock = timed(5.0, 1.0, SIZES, "slow")
+        for server in ("a", "b"):
+            timed(0.02, 0.001, [1, 2], server, clock)
+        assert clock.parts() is None
+        timed(0.02, 0.001, SIZES, "a", clock)
         assert clock.parts() == pytest.approx((0.02, 0.001))
 
     def test_neither_part_is_negative(self) -> None:

@@ -183,6 +183,31 @@ class TestDeadline:
         finally:
             await selector.close()
 
+    async def test_a_slow_replica_changes_no_plan(self) -> None:
+        """Of two that are asked in turn, one takes 2 seconds for a trip and the other one 30."""
+
+        class InTurn(SlowScorer):
+            async def score(
+                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+            ) -> Scores:
+                scores = await super().score(query, texts)
+                slow = len(self.rounds) % 2 == 0
+                self.clock.now += 28 * slow
+                return replace(scores, server=f"http://replica-{slow:d}")
+
+        clock, dear = Clock(), Trips("dear")
+        scorer = InTurn(clock)
+        selector = Selector(FakeRetriever(clock), scorer, trips=dear, clock=clock)
+        try:
+            for budget in (20, 29, 4, 7, 9, 12, 15, 28, 17, 5):
+                await selector.select(task(budget=budget, rounds=2))
+            scorer.rounds.clear()
+            deadline = Deadline(clock.now + 3 + 0.5 + 60, clock)
+            result = await selector.select(replace(task(budget=28), rounds="auto", deadline=deadline))
+            assert ([len(texts) for texts in scorer.rounds], result.fare.trips) == ([10, 9, 9], 3)
+        finally:
+            await selector.close()
+
     async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()
         scorer = SteadyScorer(clock, seconds=1e-3)

@@ -201,7 +201,7 @@ class TaskScores:
         if texts:
             fare = self.trips.fare(self._query, texts)
             self.fare = self.fare.plus(fare)
-            self.trips.clock.took(len(texts), self._known.clock() - begin)
+            self.trips.clock.took(len(texts), self._known.clock() - begin, scores.server)
             metrics.observe_trip(fare.units, fare.cost)
         if over is None:
             return scores

@@ -322,14 +322,16 @@ class RemoteModel:
         served = answer.served or (await self._describe(server, deadline, confirm=True)).name
         if served != description.name:
             raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
-        return Answer(answer.values, answer.truncated + request.cut, description.name)
+        return Answer(answer.values, answer.truncated + request.cut, description.name, server=server.base)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
     if len({answer.values.shape[1:] for answer in answers}) > 1:
         raise Refused("the servers give results of different lengths; let all of them serve the same model")
     values = np.concatenate([answer.values for answer in answers])
-    return Answer(values, sum(answer.truncated for answer in answers), answers[0].served)
+    servers = {answer.server for answer in answers}
+    server = servers.pop() if len(servers) == 1 else None
+    return Answer(values, sum(answer.truncated for answer in answers), answers[0].served, server=server)
 
 
 def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:

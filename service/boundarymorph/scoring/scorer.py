@@ -22,7 +22,8 @@ class Scores:
     values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score, as only a
     language model may. truncated: number of pairs that were truncated. cached: number of values that cost no call,
     because they were cached or being computed for another request. model: the name of the one that gave them, None if
-    it cannot change. failure: why the scorer could not give the missing values now; the others are valid.
+    it cannot change. failure: why the scorer could not give the missing values now; the others are valid. server: the
+    base URL of the replica that gave them, None if several did or there are none.
     """
 
     values: NDArray[np.float64]
@@ -30,6 +31,7 @@ class Scores:
     cached: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
+    server: str | None = None
 
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:

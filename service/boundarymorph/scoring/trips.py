@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-LATEST, ENOUGH = 32, 8  # trips that are remembered, and that are needed to tell their parts
+LATEST, ENOUGH = 32, 8  # trips to a server that are remembered, and that are needed to tell their parts
+FADES = 600.0  # seconds for which a trip is remembered
 CHEAP = 0.5  # documents that a trip may cost, besides its own, where rounds may be many
 FEW, FEWER, MORE = 24, 2, 3  # calls up to which two rounds are enough, and the rounds of fewer and of more calls
 IN_TIME = 0.8  # of the time until a deadline, which trips are planned to take
@@ -51,32 +53,57 @@ class Fare(NamedTuple):
         return Fare(self.trips + other.trips, units, cost)
 
 
+class _Trip(NamedTuple):
+    """One that is over. seconds: that it took; at: when it ended."""
+
+    documents: int
+    seconds: float
+    at: float
+
+
 class Clock:
-    """Learns the time of a trip, as a fixed part and one for each document, from the latest ones.
+    """Learns the time of a trip, as a fixed part and one for each document, of each server from its latest ones.
 
     Both are medians, so that a few slow trips change little: that of the slopes between any two trips (Theil 1950, Sen
-    1968), and that of what is left.
+    1968), and that of what is left. Of several servers the one in the middle counts, and the faster of two, so that a
+    slow one among them changes no plan. Old trips are forgotten.
     """
 
-    def __init__(self) -> None:
-        self._trips: deque[tuple[int, float]] = deque(maxlen=LATEST)
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """now: in seconds."""
+        self._now = now
+        self._trips: dict[str | None, deque[_Trip]] = {}
 
-    def took(self, documents: int, seconds: float) -> None:
-        """Learn from a trip."""
-        self._trips.append((documents, seconds))
+    def took(self, documents: int, seconds: float, server: str | None = None) -> None:
+        """Learn from a trip. server: the one that it went to, None if there is no name for it or it went to several."""
+        self._trips.setdefault(server, deque(maxlen=LATEST)).append(_Trip(documents, seconds, self._now()))
 
     def parts(self) -> tuple[float, float] | None:
-        """Return the seconds of a trip and of each document; None while the trips are too few or too much alike."""
-        if len(self._trips) < ENOUGH:
+        """Return the seconds of a trip and of each document; None while the trips to most servers are too few or too
+        much alike."""
+        since = self._now() - FADES
+        remembered = [[trip for trip in list(trips) if trip.at >= since] for trips in list(self._trips.values())]
+        each_server = [trips for trips in remembered if trips]
+        known = [parts for trips in each_server if (parts := _parts(trips)) is not None]
+        if 2 * len(known) <= len(each_server):
             return None
-        documents, seconds = np.array(self._trips).T
-        one, other = np.triu_indices(len(documents), 1)
-        between = documents[other] - documents[one]
-        apart = between != 0
-        if np.count_nonzero(apart) < ENOUGH:
-            return None
-        each = max(0.0, float(np.median((seconds[other] - seconds[one])[apart] / between[apart])))
-        return max(0.0, float(np.median(seconds - each * documents))), each
+        documents = float(np.median([trip.documents for trips in each_server for trip in trips]))
+        known.sort(key=lambda parts: parts[0] + parts[1] * documents)
+        return known[(len(known) - 1) // 2]
+
+
+def _parts(trips: Sequence[_Trip]) -> tuple[float, float] | None:
+    """Return what `Clock.parts` does, for trips to one server."""
+    if len(trips) < ENOUGH:
+        return None
+    documents, seconds, _ = np.array(trips).T
+    one, other = np.triu_indices(len(documents), 1)
+    between = documents[other] - documents[one]
+    apart = between != 0
+    if np.count_nonzero(apart) < ENOUGH:
+        return None
+    each = max(0.0, float(np.median((seconds[other] - seconds[one])[apart] / between[apart])))
+    return max(0.0, float(np.median(seconds - each * documents))), each
 
 
 @dataclass(slots=True)

@@ -41,4 +41,4 @@ class RemoteScorer(RemoteModel):
         if not texts:
             return Scores(np.empty(0))
         answer = await self.call(Context(query, instruction), texts, deadline=deadline)
-        return Scores(answer.values, answer.truncated, model=answer.served)
+        return Scores(answer.values, answer.truncated, model=answer.served, server=answer.server)
