@@ -13,11 +13,12 @@ import pytest
 from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
-from boundarymorph.scoring.trips import Clock, Trips
+from boundarymorph.scoring.trips import LATEST, Clock, Trips
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
-from boundarymorph.settings import Settings
+from boundarymorph.settings import ScorerSettings, Settings
 from tests.api.service import answer, fake_service, problem, serving, texts
+from tests.scoring.fakes import SeededScorer
 from tests.scoring.remote.servers import (
     Cohere,
     Decisions,
@@ -36,9 +37,14 @@ POOL = texts(150)
 
 @asynccontextmanager
 async def gateway(
-    wire: Wire, folder: Path, price: dict[str, float] | None = None, cache: ScoreCache | None = None, **options: Any
+    wire: Wire,
+    folder: Path,
+    price: dict[str, float] | None = None,
+    cache: ScoreCache | None = None,
+    trips: Trips | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
-    """The service with a scorer of this kind, 20 ms away."""
+    """The service with a scorer of this kind, 20 ms away. trips: to it, by default those of the settings."""
     async with running(wire) as [server]:
         server.behaviour = slow(0.02)
         named = f"?model={wire.models[0]}" if wire.description_path is None else ""
@@ -48,7 +54,7 @@ async def gateway(
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
             parts, scorer = fake_service(settings), build_scorer(settings)
-            selector = Selector(parts.retriever, scorer, cache, trips=trips_to(settings.scorer, scorer))
+            selector = Selector(parts.retriever, scorer, cache, trips=trips or trips_to(settings.scorer, scorer))
             return replace(parts, scorer=scorer, selector=selector)
 
         async with serving(settings, build) as client:
@@ -80,6 +86,16 @@ async def test_one_that_bills_hundreds_is_asked_twice(tmp_path: Path, budget: in
         metrics = (await client.get("/metrics")).text
         for name in ("trips", "billed_units", "cost"):
             assert f"boundarymorph_scorer_{name}_total " in metrics
+
+
+@pytest.mark.parametrize("budget", [50, 100])
+async def test_what_cohere_bills(tmp_path: Path, budget: int) -> None:
+    """By the prices that it has published, at a stand-in."""
+    settings = ScorerSettings(url=("cohere://?model=rerank-v3.5",))
+    async with gateway(Cohere(), tmp_path, trips=trips_to(settings, SeededScorer())) as (client, server):
+        usage = answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": budget}))["usage"]
+        assert (usage["cross_encoder_calls"], usage["trips"], len(server.batches)) == (budget, 2, 2)
+        assert (usage["billed_units"], usage["cost"]) == (2, pytest.approx(2 * 0.002))
 
 
 async def test_what_is_known_makes_no_trip(tmp_path: Path) -> None:
@@ -191,9 +207,14 @@ class TestCeiling:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 7])
 async def test_the_same_rounds_give_the_same_answer(tmp_path: Path, rounds: int) -> None:
-    async with gateway(Ours(), tmp_path) as (client, server):
+    """To the last bit, whatever has been learned of the time of a trip in between."""
+    clock = Clock()
+    async with gateway(Ours(), tmp_path, trips=Trips("dear", clock=clock)) as (client, server):
         request = {"query": "q", "pool": POOL, "budget": 40, "k": 10, "rounds": rounds, "reuse": False}
-        one, other = [answer(await client.post("/select", json=request)) for _ in range(2)]
+        one = answer(await client.post("/select", json=request))
+        for size in range(1, 2 * LATEST):
+            clock.took(size, 9.0 * size, f"http://127.0.0.1:{server.port}")
+        other = answer(await client.post("/select", json=request))
         assert one["documents"] == other["documents"]
         assert one["expected_loss"] == other["expected_loss"]
         assert one["usage"] == other["usage"]

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.build import trips_to
 from boundarymorph.scoring.trips import ENOUGH, FADES, LATEST, Clock, Fare, Kind, Price, Trips
 from boundarymorph.settings import ScorerSettings
@@ -19,6 +20,10 @@ def timed(fixed: float, each: float, sizes: list[int], server: str | None = None
     for size in sizes:
         clock.took(size, fixed + each * size, server)
     return clock
+
+
+def _trips(url: str | list[str], **price: float) -> Trips:
+    return trips_to(ScorerSettings.model_validate({"url": url, "price": price}), SeededScorer())
 
 
 class TestClock:
@@ -84,6 +89,7 @@ class TestRounds:
     @pytest.mark.parametrize(("budget", "rounds"), [(20, 2), (24, 2), (25, 3), (50, 3), (100, 3)])
     def test_few_where_a_trip_is_dear(self, budget: int, rounds: int) -> None:
         assert Trips("dear").rounds(budget) == rounds
+        assert Trips("dear", clock=timed(0.02, 0.0001, SIZES)).rounds(budget) == rounds
 
     @pytest.mark.parametrize("budget", [10, 50, 100])
     def test_two_where_each_is_billed(self, budget: int) -> None:
@@ -135,9 +141,47 @@ class TestCeiling:
         assert trips.affordable(Fare(1, None, spent), "four", self.TEXTS) == count
 
     def test_needs_a_price(self) -> None:
-        with pytest.raises(ValueError, match="ceiling needs a price"):
-            ScorerSettings.model_validate({"price": {"ceiling": 1.0}})
-        assert ScorerSettings.model_validate({"price": {"ceiling": 1.0, "request": 0.1}}).price.ceiling == 1.0
+        for price in ({"ceiling": 1.0}, {"ceiling": 1.0, "request": 0.0}):
+            with pytest.raises(InvalidConfiguration, match="ceiling needs a price"):
+                trips_to(ScorerSettings.model_validate({"url": "jina://host?model=m", "price": price}), SeededScorer())
+        assert _trips("jina://host?model=m", ceiling=1.0, request=0.1).price == Price(request=0.1, ceiling=1.0)
+        assert _trips("cohere://?model=rerank-v3.5", ceiling=1.0).price == Price(unit=0.002, ceiling=1.0)
+
+
+class TestPublished:
+    @pytest.mark.parametrize(
+        ("urls", "price"),
+        [
+            ("cohere://?model=rerank-v3.5", Price(unit=0.002)),
+            ("cohere://?model=rerank-v4.0-pro", Price(unit=0.0025)),
+            ("cohere://api.cohere.com?model=rerank-v4.0-fast", Price(unit=0.002)),
+            ("voyage://?model=rerank-2.5", Price(tokens=0.00005)),
+            ("voyage://?model=rerank-2.5-lite", Price(tokens=0.00002)),
+            ("jina://?model=jina-reranker-m0", Price(tokens=0.00005)),
+            ("systemone://?model=jev-latest", Price(tokens=0.000042)),
+            ("decisions://?model=pplx-decider-v1.2", Price(tokens=0.00002)),
+            ("cohere://reseller?model=rerank-v3.5", Price()),
+            ("cohere+http://api.cohere.com?model=rerank-v3.5", Price()),
+            ("cohere://?model=rerank-v9", Price()),
+            ("jina://?model=rerank-v3.5", Price()),
+            ("tei://host", Price()),
+            (["cohere://?model=rerank-v3.5", "cohere://reseller?model=rerank-v3.5"], Price()),
+        ],
+    )
+    def test_is_the_price_of_the_service_itself_alone(self, urls: str | list[str], price: Price) -> None:
+        found = _trips(urls).price
+        assert (found.request, found.ceiling) == (0.0, None)
+        assert (found.unit, found.tokens) == pytest.approx((price.unit, price.tokens))
+
+    def test_gives_way_to_the_operators(self) -> None:
+        url = "cohere://?model=rerank-v3.5"
+        assert _trips(url, request=0.001).price == Price(request=0.001)
+        assert not _trips(url, hundred_documents=0.0).price
+
+    def test_what_takes_tokens_is_not_billed_by_hundreds(self) -> None:
+        assert _trips("cohere://?model=m").kind == "billed"
+        assert _trips("cohere://?model=m", thousand_tokens=0.1).kind == "dear"
+        assert _trips("cohere://?model=m", request=0.1).kind == "billed"
 
 
 class TestFare:

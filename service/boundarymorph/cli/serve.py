@@ -33,7 +33,7 @@ def serve(
         list[str] | None,
         typer.Option(
             help="URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
-            "llamacpp://, cohere://, jina://, systemone:// or decisions://, if needed with ?model=NAME, or "
+            "llamacpp://, cohere://, jina://, voyage://, systemone:// or decisions://, if needed with ?model=NAME, or "
             "?activation=sigmoid for logits; repeatable for replicas of one model.",
             show_default="the embedded one",
         ),

@@ -10,7 +10,7 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger, OpenLedger
 from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import CrossEncoder, Scorer
-from boundarymorph.scoring.trips import Price, Trips
+from boundarymorph.scoring.trips import Kind, Price, Trips
 from boundarymorph.settings import ScorerSettings, Settings
 
 
@@ -46,19 +46,30 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
 
 
 def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
-    """Return what trips to a scorer cost. scorer: made by these settings."""
-    prices = settings.price
-    price = Price(prices.request, prices.hundred_documents, prices.thousand_tokens, prices.ceiling)
+    """Return what trips to a scorer cost. scorer: made by these settings. Raises InvalidConfiguration for a ceiling
+    without prices."""
+    given, ceiling = settings.price.model_dump(exclude={"ceiling"}, exclude_none=True), settings.price.ceiling
+    price = Price(given.get("request", 0.0), given.get("hundred_documents", 0.0), given.get("thousand_tokens", 0.0))
+    kind: Kind = "dear"
+    full = 1
     if settings.url:
         from boundarymorph.scoring.remote.dialects import Cohere
+        from boundarymorph.scoring.remote.prices import published
         from boundarymorph.scoring.remote.urls import parse
 
-        dialects = [parse(url).dialect for url in settings.url]
-        billed = price.unit or any(isinstance(dialect, Cohere) for dialect in dialects)
-        full = min(dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects)
-        return Trips("billed" if billed else "dear", price, full=full)
-    on_cpu = not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu")
-    return Trips("cheap" if on_cpu else "dear", price)
+        endpoints = [parse(url) for url in settings.url]
+        price = price if given else published(endpoints)
+        by_search = any(isinstance(endpoint.dialect, Cohere) for endpoint in endpoints) and not price.tokens
+        kind = "billed" if price.unit or by_search else "dear"
+        full = min(endpoint.dialect.most_texts if endpoint.dialect.in_one_pass else 1 for endpoint in endpoints)
+    elif not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu"):
+        kind = "cheap"
+    if ceiling is not None and not price:
+        raise InvalidConfiguration(
+            "scorer.price.ceiling needs a price, or nothing would ever count against it: set scorer.price.request, "
+            "hundred_documents or thousand_tokens"
+        )
+    return Trips(kind, replace(price, ceiling=ceiling), full=full)
 
 
 def _cross_encoder(settings: Settings) -> CrossEncoder:

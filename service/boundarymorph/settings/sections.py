@@ -185,24 +185,19 @@ class JudgeSettings(BaseModel, extra="forbid", frozen=True):
 
 
 class PriceSettings(BaseModel, extra="forbid", frozen=True):
-    """What a scorer at a url takes in money, in any currency; a language model has the prices of the judge."""
+    """What a scorer at a url takes in money, in any currency: if none is given, what a hosted one has published, in US
+    dollars (`scoring.remote.prices`). A language model has the prices of the judge."""
 
-    request: float = Field(0.0, ge=0, allow_inf_nan=False, description="price of a request")
-    hundred_documents: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="price of each started hundred documents of a request"
+    request: float | None = Field(None, ge=0, allow_inf_nan=False, description="price of a request")
+    hundred_documents: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="price of each started hundred documents of a request"
     )
-    thousand_tokens: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="price of a thousand tokens, which are estimated from characters"
+    thousand_tokens: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="price of a thousand tokens, which are estimated from characters"
     )
     ceiling: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="most that the scores of a query may cost"
     )
-
-    @model_validator(mode="after")
-    def _priced(self) -> Self:
-        if self.ceiling is not None and not (self.request or self.hundred_documents or self.thousand_tokens):
-            raise ValueError("ceiling needs a price, or nothing would ever count against it")
-        return self
 
 
 class ScorerSettings(ModelSettings):
@@ -212,8 +207,8 @@ class ScorerSettings(ModelSettings):
 
     url: Urls = Field(
         (),
-        description="http://, tei://, vllm://, infinity://, llamacpp://, cohere://, jina://, systemone://, "
-        "decisions:// or openai:// servers",
+        description="http://, tei://, vllm://, infinity://, llamacpp://, cohere://, jina://, voyage://, "
+        "systemone://, decisions:// or openai:// servers",
     )
     model: str | None = Field(
         None, description="Hugging Face name, short name or folder; the embedded cross-encoder if unset"

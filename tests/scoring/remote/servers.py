@@ -216,6 +216,17 @@ class Jina(_Results):
         return super().reply(body)
 
 
+class Voyage(Jina):
+    scheme = "voyage+http"
+
+    def reply(self, body: dict[str, Any]) -> Reply:
+        assert "top_n" not in body
+        reply = super().reply(body)
+        if results := reply.body.pop("results", None):
+            reply.body |= {"object": "list", "data": results}
+        return reply
+
+
 class ListwiseJina(Jina):
     """jina-reranker-v3: its scores are cosines, and one of its requests is one pass."""
 

@@ -31,6 +31,7 @@ from boundarymorph.scoring.remote.urls import parse
         ("cohere://proxy/x?model=rerank-v3.5", "cohere", "https://proxy/x", "rerank-v3.5"),
         ("cohere+http://localhost:4000?model=a%2Fb", "cohere", "http://localhost:4000", "a/b"),
         ("jina://?model=jina-reranker-v2", "jina", "https://api.jina.ai", "jina-reranker-v2"),
+        ("voyage://?model=rerank-2.5", "voyage", "https://api.voyageai.com", "rerank-2.5"),
         ("systemone://?model=jev-latest", "systemone", "https://api.typesafe.ai", "jev-latest"),
         ("systemone+http://ollama:11434?model=clef", "systemone", "http://ollama:11434", "clef"),
         ("decisions://?model=pplx-decider", "decisions", "https://api.perplexity.ai", "pplx-decider"),

@@ -24,13 +24,14 @@ from tests.scoring.remote.servers import (
     SystemOne,
     Tei,
     Vllm,
+    Voyage,
     Wire,
     answer,
     edited,
     running,
 )
 
-WIRES: list[Callable[[], Wire]] = [Ours, Tei, Vllm, Infinity, Cohere, Jina]
+WIRES: list[Callable[[], Wire]] = [Ours, Tei, Vllm, Infinity, Cohere, Jina, Voyage]
 NAMES = {
     Ours: MODEL,
     Tei: f"{MODEL}@0123456789ab/float16/512",
@@ -38,6 +39,7 @@ NAMES = {
     Infinity: f"{MODEL}/auto@",
     Cohere: f"cohere:{MODEL}@",
     Jina: f"jina:{MODEL}@",
+    Voyage: f"voyage:{MODEL}@",
 }
 
 

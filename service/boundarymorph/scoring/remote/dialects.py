@@ -182,6 +182,14 @@ class Jina(RerankServer):
     advice = "choose a model whose scores are relevances"
 
 
+class Voyage(RerankServer):
+    """Voyage's API and compatible ones. The server truncates long documents."""
+
+    name, path, home, most_texts, results = "voyage", "/v1/rerank", "https://api.voyageai.com", 1000, "data"
+    options: Mapping[str, object] = {"return_documents": False}
+    advice = "choose a model whose scores are relevances"
+
+
 class ListwiseJina(Jina):
     """jina-reranker-v3 and v3.5 at Jina's API or a compatible one: up to 64 documents in one pass, and a score is the
     cosine of a document's vector and that of the query (https://jina.ai/models/jina-reranker-v3, read in November
@@ -249,6 +257,7 @@ SERVERS: tuple[Dialect, ...] = (
     LlamaCpp(),
     Cohere(),
     Jina(),
+    Voyage(),
     SystemOne(),
     Decisions(),
 )

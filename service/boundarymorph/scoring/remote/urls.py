@@ -27,9 +27,9 @@ def parse(url: str) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`.
 
     `http` and `https` are scorers of this service; `tei`, `vllm`, `infinity` and `llamacpp` are servers of that kind
-    over plain HTTP; `cohere`, `jina`, `systemone`, `decisions` (decision models) and `openai` (a chat model that
-    grades) are the hosted services over TLS. `+http` or `+https` after one of these nine changes that. activation: of
-    rerank servers of others: their results are logits (`sigmoid`), cosines (`cosine`), or relevances in [0, 1]
+    over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` (decision models) and `openai` (a chat model
+    that grades) are the hosted services over TLS. `+http` or `+https` after one of these ten changes that. activation:
+    of rerank servers of others: their results are logits (`sigmoid`), cosines (`cosine`), or relevances in [0, 1]
     (`none`).
 
     Raises InvalidConfiguration; its message contains no password.
