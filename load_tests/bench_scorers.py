@@ -39,18 +39,20 @@ class Kind:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-# Prices as published: Cohere's Rerank 4 Fast (June 2026), Jina and TypeSafe (October 2026), gpt-4.1-mini (2025).
+JUDGE = {"grades": "logprobs", "input_price": 0.4, "output_price": 1.6}
+# Prices as published: see docs/models.md; those of listwise models and gpt-4.1-mini are examples.
 KINDS = (
     Kind("own GPU", lambda: Tei(most=128), (0.005, 0.0005)),
     Kind("per search", Cohere, (0.104, 0.00075), {"price": {"hundred_documents": 0.002}}),
     Kind("per token", Jina, (0.15, 0.001), {"price": {"thousand_tokens": 0.00005}}),
     Kind("listwise", ListwiseJina, (0.2, 0.003), {"price": {"thousand_tokens": 0.00005}}),
     Kind("decision model", SystemOne, (0.15, 0.002), {"price": {"thousand_tokens": 0.000042}}),
+    Kind("language model", lambda: Chat(counting=True), (0.6, 0.0), {"connections": 16, "judge": JUDGE}),
     Kind(
-        "language model",
-        Chat,
-        (0.6, 0.0),
-        {"connections": 16, "judge": {"grades": "logprobs", "input_price": 0.4, "output_price": 1.6}},
+        "language model, 20 at once",
+        lambda: Chat(counting=True),
+        (0.6, 0.05),
+        {"connections": 16, "judge": {**JUDGE, "documents_per_request": 20}},
     ),
 )
 
@@ -59,9 +61,11 @@ def taking(fixed: float, each: float) -> Behaviour:
     """Return what answers after the time of a request and its documents."""
 
     async def behaviour(reply: Reply) -> Reply:
-        results = (
-            reply.body if isinstance(reply.body, list) else reply.body.get("results", reply.body.get("answers", ()))
-        )
+        results = reply.body
+        if isinstance(results, dict) and "choices" in results:
+            results = results["choices"][0]["message"]["content"].splitlines()  # a line for each document
+        elif isinstance(results, dict):
+            results = results.get("results", results.get("answers", ()))
         await asyncio.sleep(fixed + each * len(results))
         return reply
 

@@ -19,6 +19,7 @@ from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import ScorerSettings, Settings
 from tests.api.service import answer, fake_service, problem, serving, texts
 from tests.scoring.fakes import SeededScorer
+from tests.scoring.judge.scripted import READ, Chat
 from tests.scoring.remote.servers import (
     Cohere,
     Decisions,
@@ -42,6 +43,7 @@ async def gateway(
     price: dict[str, float] | None = None,
     cache: ScoreCache | None = None,
     trips: Trips | None = None,
+    judge: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
     """The service with a scorer of this kind, 20 ms away. trips: to it, by default those of the settings."""
@@ -49,7 +51,7 @@ async def gateway(
         server.behaviour = slow(0.02)
         named = f"?model={wire.models[0]}" if wire.description_path is None else ""
         url = f"{wire.scheme}://127.0.0.1:{server.port}{named}"
-        scorer_settings = {"url": url, "price": price or {}}
+        scorer_settings = {"url": url, "price": price or {}, "judge": judge or {}}
         settings = Settings.model_validate({"data_directory": folder, "scorer": scorer_settings, **options})
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
@@ -157,6 +159,13 @@ class TestFullPasses:
         async with gateway(ListwiseJina(), tmp_path) as (client, server):
             answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": 100}))
             assert server.batches == [64, 36]
+
+    async def test_of_a_language_model_that_grades_many(self, tmp_path: Path) -> None:
+        judge = {"documents_per_request": 20, "grades": "logprobs", "input_price": 1.0}
+        async with gateway(Chat(), tmp_path, judge=judge) as (client, server):
+            usage = answer(await client.post("/select", json={"query": "q", "pool": POOL, "budget": 50}))["usage"]
+            assert (server.batches, usage["trips"], usage["cross_encoder_calls"]) == ([20, 20, 10], 3, 50)
+            assert usage["language_model"]["cost"] == pytest.approx(3 * READ / 1e6)
 
     async def test_what_stops_by_itself_looks_after_each(self, tmp_path: Path) -> None:
         async with gateway(SystemOne(), tmp_path, auto_budget=120) as (client, server):

@@ -8,7 +8,7 @@ import pytest
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.build import trips_to
 from boundarymorph.scoring.trips import ENOUGH, FADES, LATEST, Clock, Fare, Kind, Price, Trips
-from boundarymorph.settings import ScorerSettings
+from boundarymorph.settings import JudgeSettings, ScorerSettings
 from tests import clocks
 from tests.scoring.fakes import SeededScorer
 
@@ -211,6 +211,7 @@ class TestFare:
     ("urls", "full"),
     [
         (("tei://host",), 1),
+        (("openai://host/v1?model=m",), 20),
         (("jina://host?model=jina-reranker-v2",), 1),
         (("jina://host?model=jina-reranker-v3.5",), 64),
         (("systemone://host?model=m",), 30),
@@ -219,7 +220,8 @@ class TestFare:
     ],
 )
 def test_what_is_read_in_one_pass(urls: tuple[str, ...], full: int) -> None:
-    assert trips_to(ScorerSettings(url=urls), SeededScorer()).full == full
+    settings = ScorerSettings(url=urls, judge=JudgeSettings(documents_per_request=20))
+    assert trips_to(settings, SeededScorer()).full == full
 
 
 @pytest.mark.parametrize(

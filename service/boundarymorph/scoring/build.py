@@ -53,6 +53,7 @@ def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
     kind: Kind = "dear"
     full = 1
     if settings.url:
+        from boundarymorph.scoring.judge.dialect import OpenAI
         from boundarymorph.scoring.remote.dialects import Cohere
         from boundarymorph.scoring.remote.prices import published
         from boundarymorph.scoring.remote.urls import parse
@@ -62,6 +63,8 @@ def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
         by_search = any(isinstance(endpoint.dialect, Cohere) for endpoint in endpoints) and not price.tokens
         kind = "billed" if price.unit or by_search else "dear"
         full = min(endpoint.dialect.most_texts if endpoint.dialect.in_one_pass else 1 for endpoint in endpoints)
+        if all(isinstance(endpoint.dialect, OpenAI) for endpoint in endpoints):
+            full = settings.judge.documents_per_request
     elif not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu"):
         kind = "cheap"
     if ceiling is not None and not price:

@@ -152,6 +152,7 @@ class JudgeSettings(BaseModel, extra="forbid", frozen=True):
     )
     instruction: str | None = Field(None, min_length=1, description="additional instructions for grading")
     text_characters: int = Field(8_000, ge=1, description="characters of a document that it is shown")
+    documents_per_request: int = Field(1, ge=1, le=64, description="documents that it grades in one request")
     answer_tokens: int = Field(32, ge=1, description="tokens that it may write; more for a model that thinks first")
     token_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
         None, description="name of the field for them; if unset max_tokens, and the other for OpenAI's own API"

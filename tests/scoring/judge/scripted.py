@@ -15,6 +15,7 @@ READ, WRITTEN = 300, 1  # tokens that it says each answer took
 ASKED = re.compile(
     r"Query: (.*)\n\nThe passage:\n(=== [0-9a-f]{16} ===)\n(.*)\n\2\n\nHow much does it help\? ", re.DOTALL
 )
+ONE_OF_MANY = re.compile(r"^(=== [0-9a-f]{16} ===) passage \d+\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 Relevance = Callable[[str, str], float]  # in [0, 1], of a query and a passage
 
 
@@ -23,6 +24,17 @@ def pair_of(body: dict[str, Any]) -> tuple[str, str]:
     found = ASKED.match(body["messages"][1]["content"])
     assert found is not None, body["messages"]
     return found[1], found[3]
+
+
+def passages_of(body: dict[str, Any]) -> list[str]:
+    """The passages of a request, of which there may be several."""
+    found = ONE_OF_MANY.findall(body["messages"][1]["content"])
+    return [text for _, text in found] or [pair_of(body)[1]]
+
+
+def query_of(body: dict[str, Any]) -> str:
+    content: str = body["messages"][1]["content"]
+    return content.removeprefix("Query: ").partition("\n\n")[0]
 
 
 def completion(content: str | None, /, **more: Any) -> dict[str, Any]:
@@ -40,38 +52,69 @@ def logprobs(*likeliest: tuple[str, float | None]) -> dict[str, Any]:
     return {"content": [{**entries[0], "top_logprobs": entries}]}
 
 
-def graded(relevance: float) -> dict[str, Any]:
-    """An answer whose expected grade is three times the relevance: the two grades next to it share the probability."""
+def likeliest(relevance: float) -> list[tuple[str, float]]:
+    """Grades with their probabilities, the likeliest first: the expected one is three times the relevance."""
     low = min(2, int(3 * relevance))
     share = 3 * relevance - low
     pairs = [(str(grade), p) for grade, p in ((low, 1 - share), (low + 1, share)) if p > 0]
-    pairs.sort(key=lambda pair: -pair[1])
+    return sorted(pairs, key=lambda pair: -pair[1])
+
+
+def graded(relevance: float) -> dict[str, Any]:
+    """An answer of one grade."""
+    pairs = likeliest(relevance)
     return completion(pairs[0][0], logprobs=logprobs(*pairs))
 
 
-class Chat(Wire):
-    """Chat completions under /v1, one pair each.
+def many_graded(relevances: list[float]) -> dict[str, Any]:
+    """An answer with a line for each passage."""
+    tokens, text = list[dict[str, Any]](), ""
+    for number, relevance in enumerate(relevances, 1):
+        pairs = [(f" {grade}", p) for grade, p in likeliest(relevance)]
+        plain = [{"token": token, "logprob": 0.0} for token in (str(number), ":")]
+        tokens += [*plain, *logprobs(*pairs)["content"], {"token": "\n", "logprob": 0.0}]
+        text += f"{number}:{pairs[0][0]}\n"
+    return completion(text, logprobs={"content": tokens})
 
-    refuses: fields of a request for which it answers 400; silent: whether it leaves log-probabilities out.
+
+class Chat(Wire):
+    """Chat completions under /v1.
+
+    refuses: fields of a request for which it answers 400; silent: whether it leaves log-probabilities out; counting:
+    whether it says how many tokens there are, at four characters each, instead of READ and WRITTEN.
     """
 
-    scheme, most, score_path = "openai+http", 1, "/v1/chat/completions"
+    scheme, most, score_path, models = "openai+http", 1, "/v1/chat/completions", (MODEL,)
 
-    def __init__(self, relevance: Relevance = score_of, *, refuses: tuple[str, ...] = (), silent: bool = False) -> None:
-        self.relevance, self.refuses, self.silent = relevance, refuses, silent
+    def __init__(
+        self,
+        relevance: Relevance = score_of,
+        *,
+        refuses: tuple[str, ...] = (),
+        silent: bool = False,
+        counting: bool = False,
+    ) -> None:
+        self.relevance, self.refuses, self.silent, self.counting = relevance, refuses, silent, counting
 
     def texts(self, body: dict[str, Any]) -> list[str]:
-        return [pair_of(body)[1]]
+        return passages_of(body)
 
     def reply(self, body: dict[str, Any]) -> Reply:
         for field in self.refuses:
             if field in body:
                 message = f"Unsupported parameter: '{field}' is not supported with this model."
                 return Reply({"error": {"message": message, "type": "invalid_request_error"}}, 400)
-        answer = graded(self.relevance(*pair_of(body)))
+        relevances = [self.relevance(query_of(body), text) for text in passages_of(body)]
+        answer = graded(relevances[0]) if len(relevances) == 1 else many_graded(relevances)
         choice = answer["choices"][0]
         if "logprobs" not in body or self.silent:
             choice["logprobs"] = None
         if "response_format" in body:
-            choice["message"]["content"] = f'{{"grade": {choice["message"]["content"]}}}'
+            names = body["response_format"]["json_schema"]["schema"]["required"]
+            said = zip(names, (likeliest(relevance)[0][0] for relevance in relevances), strict=True)
+            choice["message"]["content"] = "{" + ", ".join(f'"{name}": {grade}' for name, grade in said) + "}"
+        if self.counting:
+            read = sum(len(message["content"]) for message in body["messages"]) // 4
+            written = -(-len(choice["message"]["content"]) // 4)
+            answer["usage"] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
         return Reply(answer)

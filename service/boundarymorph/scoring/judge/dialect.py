@@ -4,50 +4,50 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from boundarymorph.remote.chat import PATH, Completion, completion, json_in
 from boundarymorph.remote.wire import Answer, Context, Dialect, Request, TokenCounts, Unusable
-from boundarymorph.scoring.judge.wording import BEST, DIGIT, OBJECT, messages
+from boundarymorph.scoring.judge.wording import BEST, DIGIT, DIGITS, OBJECT, OBJECTS, messages
 from boundarymorph.settings import JudgeSettings
 
-_GRADES = {str(grade): grade for grade in range(BEST + 1)}
+_GRADES = {str(grade): float(grade) for grade in range(BEST + 1)}
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
 Way = Literal["logprobs", "json", "digit"]
 WAYS: tuple[Way, ...] = get_args(Way)
 TOKEN_BYTES = 256  # of a token in an answer, with its log-probability
 TEMPLATE_TOKENS = 200  # most that a chat template adds to two messages
-SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "grade",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {"grade": {"type": "integer", "enum": list(range(BEST + 1))}},
-            "required": ["grade"],
-            "additionalProperties": False,
-        },
-    },
-}
+LINE_TOKENS = 8  # of an answer, for the number and the grade of one more passage
+_LINE = re.compile(r"""^[ \t*\[("-]*(?:passage )?(\d+)[\])*" \t]*:[ \t*"]*(\d+)[ \t*".,]*$""", re.I | re.M)
 
 
-def expected_grade(completion: Completion) -> float | None:
+def _schema(names: Sequence[str]) -> dict[str, Any]:
+    """Return a format of answers with a grade at each name."""
+    grade = {"type": "integer", "enum": list(range(BEST + 1))}
+    shape = {"properties": dict.fromkeys(names, grade), "required": list(names), "additionalProperties": False}
+    schema = {"name": "grade", "strict": True, "schema": {"type": "object", **shape}}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def expected_grade(tokens: Iterable[Mapping[str, Any]]) -> float | None:
     """Return the mean grade, weighted by token probabilities at the place of the first grade that the model wrote.
 
     None without log-probabilities there. Servers report only the likeliest tokens, so the probabilities of the grades
     among them are normalized to 1.
     """
-    for token in completion.tokens:
+    for token in tokens:
         if _grade(token.get("token")) is None:
             continue
-        weights: defaultdict[int, float] = defaultdict(float)
+        weights: defaultdict[float, float] = defaultdict(float)
         for grade, probability in _likeliest_grades(token):
             weights[grade] += probability
         total = sum(weights.values())
@@ -55,9 +55,9 @@ def expected_grade(completion: Completion) -> float | None:
     return None
 
 
-def object_grade(text: str) -> float | None:
-    """Return the grade in a JSON object, which may be fenced or between sentences."""
-    grade = (json_in(text) or {}).get("grade")
+def object_grade(text: str, name: str = "grade") -> float | None:
+    """Return the grade at a name of a JSON object, which may be fenced or between sentences."""
+    grade = (json_in(text) or {}).get(name)
     if isinstance(grade, str):
         return _grade(grade)
     whole = isinstance(grade, int | float) and not isinstance(grade, bool) and grade in _GRADES.values()
@@ -70,7 +70,27 @@ def bare_grade(text: str) -> float | None:
     return _grade(numbers.pop()) if len(numbers) == 1 else None
 
 
-def _likeliest_grades(token: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
+def line_grades(found: Completion, count: int) -> NDArray[np.float64]:
+    """Return (count,) grades of passages, each in a line with its number, counted from 1: by their log-probabilities
+    if there are any. NaN for those without one, or with two that differ."""
+    starts = list(accumulate((len(str(token.get("token"))) for token in found.tokens), initial=0))
+    spelled = "".join(str(token.get("token")) for token in found.tokens)
+    grades: defaultdict[int, set[float | None]] = defaultdict(set)
+    for line in _LINE.finditer(found.text):
+        grade, place = _grade(line[2]), line.start(2)
+        if grade is not None and spelled == found.text:
+            token = bisect_right(starts, place) - 1
+            expected = expected_grade(found.tokens[token : token + 1])
+            grade = grade if expected is None else expected
+        grades[int(line[1])].add(grade)
+    values = np.full(count, np.nan)
+    for number in range(count):
+        if len(said := grades[number + 1]) == 1:
+            values[number] = said.pop()  # of None it makes a NaN
+    return values
+
+
+def _likeliest_grades(token: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     """Yield the grades among the likeliest tokens with their probabilities, always including the one written."""
     likeliest = token.get("top_logprobs")
     entries = [entry for entry in likeliest if isinstance(entry, dict)] if isinstance(likeliest, list) else []
@@ -82,7 +102,7 @@ def _likeliest_grades(token: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
             yield grade, math.exp(min(0.0, log))
 
 
-def _grade(token: object) -> int | None:
+def _grade(token: object) -> float | None:
     return _GRADES.get(token.strip()) if isinstance(token, str) else None
 
 
@@ -95,10 +115,10 @@ class Ungraded(Unusable):
 
 
 class OpenAI(Dialect):
-    """Chat completions of OpenAI's API and of compatible servers, one text per request.
+    """Chat completions of OpenAI's API and of compatible servers, of one text or several.
 
     Ways to ask for a grade: `logprobs`, a digit with the probabilities of the others; `json`, an object that follows a
-    schema; `digit`, a digit alone.
+    schema; `digit`, a digit alone. Of several texts, each has a line or a field with its number.
     """
 
     name, path, most_texts = "openai", PATH, 1
@@ -122,36 +142,39 @@ class OpenAI(Dialect):
     @property
     def fingerprint(self) -> str:
         """A hash of all that a grade depends on besides the model, the query and the text: wording, way, fields."""
-        asked = self.request("", Context(), [""], 0.0).body | {"text_characters": self._chosen.text_characters}
+        many = self._chosen.documents_per_request
+        asked = self.request("", Context(), [""] * min(2, many), 0.0).body
+        asked |= {"text_characters": self._chosen.text_characters} | ({"documents": many} if many > 1 else {})
         return blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        (text,) = texts
-        chosen = self._chosen
-        shown = text[: chosen.text_characters]
-        form = OBJECT if self.way == "json" else DIGIT
+        chosen, count = self._chosen, len(texts)
+        shown = [text[: chosen.text_characters] for text in texts]
+        forms = (OBJECT, DIGIT) if count == 1 else (OBJECTS, DIGITS)
         body: dict[str, object] = {
             "model": model,
-            "messages": messages(context, shown, form, chosen.instruction),
+            "messages": messages(context, shown, forms[self.way != "json"], chosen.instruction),
             "temperature": 0,
             "seed": chosen.seed,
-            self._token_field: chosen.answer_tokens,
+            self._token_field: self._most_written(count),
         }
         if self.way == "logprobs":
             body |= {"logprobs": True, "top_logprobs": chosen.top_logprobs}
         if self.way == "json":
-            body["response_format"] = SCHEMA
+            body["response_format"] = _schema(["grade"] if count == 1 else list(_numbers(count)))
         body |= chosen.body
-        return Request(
-            self.path, {key: body[key] for key in body if key not in chosen.omit}, int(len(shown) < len(text))
-        )
+        cut = sum(len(text) > chosen.text_characters for text in texts)
+        return Request(self.path, {key: body[key] for key in body if key not in chosen.omit}, cut)
 
-    def most_usage(self, sent: bytes) -> TokenCounts:
-        """Return the most tokens that a request may take: no tokenizer makes more than one of a byte."""
-        return TokenCounts(len(sent) + TEMPLATE_TOKENS, self._chosen.answer_tokens)
+    def _most_written(self, count: int) -> int:
+        return self._chosen.answer_tokens + LINE_TOKENS * (count - 1)
+
+    def most_usage(self, sent: bytes, count: int = 1) -> TokenCounts:
+        """Return the most tokens that a request of so many texts may take: no token is less than a byte."""
+        return TokenCounts(len(sent) + TEMPLATE_TOKENS, self._most_written(count))
 
     def read(self, body: bytes, count: int) -> Answer:
-        """Read the relevance of one text. Raises Ungraded if the model gave no grade."""
+        """Read the relevance of each text, NaN if the model gave no grade for it. Raises Ungraded if it gave none."""
         found = completion(body)
 
         def ungraded(why: str, *, refused: bool = False) -> Ungraded:
@@ -159,12 +182,26 @@ class OpenAI(Dialect):
 
         if found.refusal is not None:
             raise ungraded(f"it refused: {found.refusal[:200]}", refused=True)
-        grade = object_grade(found.text) if self.way == "json" else bare_grade(found.text)
-        if grade is None:
+        grades = self._grades(found, count)
+        if np.isnan(grades).all():
             raise ungraded(f"there is no grade in {found.text[:60]!r}", refused=not found.text)
-        if self.way == "logprobs":
-            expected = expected_grade(found)
-            if expected is None and self._strict:
-                raise ungraded("the log-probability of its grade is missing")
+        if self.way == "logprobs" and self._strict and expected_grade(found.tokens) is None:
+            raise ungraded("the log-probability of its grade is missing")
+        return Answer(grades / BEST, served=found.model, usage=found.usage)
+
+    def _grades(self, found: Completion, count: int) -> NDArray[np.float64]:
+        """Return (count,) grades, NaN for those that are missing."""
+        if self.way == "json":
+            names = ["grade"] if count == 1 else _numbers(count)
+            return np.array([object_grade(found.text, name) for name in names], dtype=np.float64)
+        if count > 1:
+            return line_grades(found, count)
+        grade = bare_grade(found.text)
+        if grade is not None and self.way == "logprobs":
+            expected = expected_grade(found.tokens)
             grade = grade if expected is None else expected
-        return Answer(np.array([grade / BEST]), served=found.model, usage=found.usage)
+        return np.array([grade], dtype=np.float64)
+
+
+def _numbers(count: int) -> Iterator[str]:
+    return map(str, range(1, count + 1))

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, Unpack
+from functools import reduce
+from hashlib import blake2b
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -34,6 +36,7 @@ ROLE = Role("language model", ScorerUnavailable, ScorerFailed, "graded", "grades
 NOBODY = ""  # charged for what no request asked for; no key has this name
 IN_A_ROW = 5  # answers without a grade after which the model is assumed to give none
 QUERY, PASSAGE = "how many strings has a violin?", "A violin has four strings, tuned in fifths."
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,9 @@ class Judge:
 
     Grades that arrived are kept if others fail: a pair without a grade is NaN, and an error is raised only if every
     pair of a call failed. Requests cost money, so one that may have been carried out is never repeated.
+
+    With several documents per request, these are chosen and ordered by a hash of query and text, since the place of a
+    passage in a prompt counts. One without a grade among others is asked for once more, alone.
     """
 
     def __init__(
@@ -105,9 +111,12 @@ class Judge:
             log.warning("the language model is not probed: %s", ceiling)
 
     def most(self, query: str, text: str) -> Amount:
-        """See `PricedScorer`. Assumes the way with the longest requests until it is known which one works."""
-        dialect = self._dialect or OpenAI(self._chosen, "json")
-        return self._prices.of(dialect.most_usage(encoded(self._request(dialect, Context(query), text))))
+        """See `PricedScorer`. Assumes the way with the longest requests until it is known which one works. Among others
+        a pair costs less than alone, and it may be asked for in both ways."""
+        dialect, many = self._dialect or OpenAI(self._chosen, "json"), self._chosen.documents_per_request > 1
+        alone = [dialect.most_usage(encoded(self._request(dialect, Context(query), [text])))]
+        both = [*alone, dialect.most_usage(encoded(self._request(dialect, Context(query), [text] * 2)), 2)]
+        return reduce(Amount.plus, map(self._prices.of, both if many else alone))
 
     @property
     def takes_instruction(self) -> bool:
@@ -133,7 +142,7 @@ class Judge:
         moment = self._deadline(deadline)
         await self._known_dialect(moment)
         asked = Context(query, instruction)
-        graded = await owned(_outcomes([self._grade(bill, asked, text, moment) for text in texts]))
+        graded = await self._graded(bill, asked, texts, moment)
         errors = [outcome for outcome in graded if isinstance(outcome, BoundaryMorphError)]
         if unexpected := [o for o in graded if isinstance(o, BaseException) and not isinstance(o, BoundaryMorphError)]:
             raise unexpected[0]
@@ -166,7 +175,7 @@ class Judge:
             for way in WAYS if chosen == "auto" else (chosen,):
                 dialect = OpenAI(self._chosen, way, at_home=at_home, strict=True)
                 try:
-                    answer = await self._answer(dialect, Bill(NOBODY), Context(QUERY), PASSAGE, deadline)
+                    answer = await self._answer(dialect, Bill(NOBODY), Context(QUERY), [PASSAGE], deadline)
                     if not isinstance(answer, Ungraded):
                         self._dialect = OpenAI(self._chosen, way, at_home=at_home)
                         self._note_served(answer.served)
@@ -177,44 +186,86 @@ class Judge:
                 log.info("the language model cannot be asked for grades as '%s': %s", way, trouble)
             raise ScorerFailed(f"{self.name} gives no grade in any way that scorer.judge.grades allows: {trouble}")
 
-    async def _grade(self, bill: Bill, asked: Context, text: str, deadline: Deadline) -> float:
-        """Return the relevance of one text, NaN if the model gave no grade."""
+    async def _graded(
+        self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
+    ) -> list[float | BaseException]:
+        """Return the relevance of each text, NaN if the model gave no grade, or why it was not asked."""
+        parts = self._parts(asked.query, texts)
+        asking = [self._grades(bill, asked, [texts[place] for place in part], deadline) for part in parts]
+        graded: list[float | BaseException] = [np.nan] * len(texts)
+        for part, grades in zip(parts, await owned(_outcomes(asking)), strict=True):
+            for nth, place in enumerate(part):
+                graded[place] = grades if isinstance(grades, BaseException) else grades[nth]
+        return graded
+
+    def _parts(self, query: str, texts: Sequence[str]) -> list[list[int]]:
+        """Return the positions of the texts of each request, in the order in which they are shown."""
+        most = self._chosen.documents_per_request
+        if most == 1:
+            return [[place] for place in range(len(texts))]
+        key = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        hashes = [blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in texts]
+        shuffled = sorted(range(len(texts)), key=hashes.__getitem__)
+        return [shuffled[start : start + most] for start in range(0, len(shuffled), most)]
+
+    async def _grades(
+        self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
+    ) -> list[float | BaseException]:
+        """Return the same for the texts of one request."""
+        grades: list[float | BaseException] = [np.nan] * len(texts)
+        try:
+            grades[:] = await self._grade(bill, asked, texts, deadline)
+        except ScorerFailed:
+            if len(texts) == 1:
+                raise
+        missing = [place for place, grade in enumerate(grades) if grade != grade]
+        if len(texts) > 1 and missing:
+            log.info(
+                "%d of %d documents got no grade in one request, and are asked for alone", len(missing), len(texts)
+            )
+            again = await _outcomes([self._grade(bill, asked, [texts[place]], deadline) for place in missing])
+            for place, grade in zip(missing, again, strict=True):
+                grades[place] = grade if isinstance(grade, BaseException) else grade[0]
+        return grades
+
+    async def _grade(self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline) -> list[float]:
+        """Return the relevance of each text of one request, NaN if the model gave no grade."""
         assert self._dialect is not None
-        answer = await self._answer(self._dialect, bill, asked, text, deadline)
+        answer = await self._answer(self._dialect, bill, asked, texts, deadline)
         self._note_served(answer.served)
         if isinstance(answer, Ungraded):
             metrics.judge_answers.labels("refused" if answer.refused else "malformed").inc()
             self._ungraded, self._last_trouble = self._ungraded + 1, str(answer)
-            log.warning("a document got no grade: %s", answer)
-            return np.nan
-        metrics.judge_answers.labels("graded").inc()
+            log.warning("%s got no grade: %s", "a document" if len(texts) == 1 else f"{len(texts)} documents", answer)
+            return [np.nan] * len(texts)
+        metrics.judge_answers.labels("malformed" if np.isnan(answer.values).any() else "graded").inc()
         self._ungraded = 0
-        return float(answer.values[0])
+        return [float(value) for value in answer.values]
 
-    def _request(self, dialect: OpenAI, asked: Context, text: str) -> dict[str, object]:
-        return dialect.request(str(self._endpoint.model), asked, [text], self._attempt_timeout).body
+    def _request(self, dialect: OpenAI, asked: Context, texts: Sequence[str]) -> dict[str, object]:
+        return dialect.request(str(self._endpoint.model), asked, texts, self._attempt_timeout).body
 
     async def _answer(
-        self, dialect: OpenAI, bill: Bill, asked: Context, text: str, deadline: Deadline
+        self, dialect: OpenAI, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer | Ungraded:
-        body = encoded(self._request(dialect, asked, text))
+        body = encoded(self._request(dialect, asked, texts))
         return await self._balancer.call(
-            lambda peer: self._attempt(peer, dialect, bill, body, deadline), deadline=deadline
+            lambda peer: self._attempt(peer, dialect, bill, body, len(texts), deadline), deadline=deadline
         )
 
     async def _attempt(
-        self, peer: Peer, dialect: OpenAI, bill: Bill, body: bytes, deadline: Deadline
+        self, peer: Peer, dialect: OpenAI, bill: Bill, body: bytes, count: int, deadline: Deadline
     ) -> Answer | Ungraded:
-        """Send one request; report its outcome to the observer, and its cost to the ledger.
+        """Send one request for so many texts; report its outcome to the observer, and its cost to the ledger.
 
         A request whose answer did not arrive is charged the most that it may cost.
         """
-        most = dialect.most_usage(body)
+        most = dialect.most_usage(body, count)
         reservation = await self._ledger.reserve(bill, self._prices.of(most))
         spent, started = reservation.most, self._clock()
         outcome: Outcome = "ok"
         try:
-            answer = await self._fetch(peer, dialect, body, deadline)
+            answer = await self._fetch(peer, dialect, body, count, deadline)
             usage = answer.usage or most
             spent = self._prices.of(usage)
             bill.usage = bill.usage.plus(usage)
@@ -229,12 +280,14 @@ class Judge:
             self._observe(peer.base, outcome, self._clock() - started)
             await self._ledger.settle(bill, reservation, spent)
 
-    async def _fetch(self, peer: Peer, dialect: OpenAI, body: bytes, deadline: Deadline) -> Answer | Ungraded:
+    async def _fetch(
+        self, peer: Peer, dialect: OpenAI, body: bytes, count: int, deadline: Deadline
+    ) -> Answer | Ungraded:
         content = await peer.fetch(
-            dialect.path, body, deadline.within(self._attempt_timeout), most=dialect.most_answer(body, 1)
+            dialect.path, body, deadline.within(self._attempt_timeout), most=dialect.most_answer(body, count)
         )
         try:
-            return dialect.read(content, 1)
+            return dialect.read(content, count)
         except Ungraded as ungraded:
             return ungraded
         except Unusable as flaw:
@@ -248,8 +301,8 @@ class Judge:
             self._served = model
 
 
-async def _outcomes(grading: Sequence[Coroutine[Any, Any, float]]) -> list[float | BaseException]:
-    return await asyncio.gather(*grading, return_exceptions=True)
+async def _outcomes(asking: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+    return await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def _unasked(peer: Peer) -> None:
