@@ -94,7 +94,7 @@ def test_pools_of_stores(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_kinds_of_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = run("bench_scorers", "--requests 1 --budget 20 --k 10", tmp_path, monkeypatch)["rows"]
-    assert len(rows) == 18
+    assert len(rows) == 21
     for first, chosen, at_once in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         assert (first["calls"], chosen["calls"], at_once["calls"]) == (100, 20, 20)
         assert (first["trips"], at_once["trips"]) == (1, 1) and 1 <= chosen["trips"] <= 2
