@@ -207,10 +207,11 @@ bench: setup  ## NAME=selection, request, models, retrieval, stores, failover, o
 
 SOAK_index := load_tests.soak index
 SOAK_scorer := load_tests.soak scorer
+SOAK_batch := load_tests.soak batch
 SOAK_models := tests.stateful.soak
 SOAK_leavers := tests.system.leavers
 SOAK_api := tests.fuzz.examination
-soak: setup  ## NAME=index, scorer (every answer checked under load), models (state machines), leavers, api (schemathesis) or tests (some of make test, longer)
+soak: setup  ## NAME=index, scorer or batch (every answer checked under load), models (state machines), leavers, api (schemathesis) or tests (some of make test, longer)
 	$(if $(SOAK_$(NAME)),$(BIN)/python -m $(SOAK_$(NAME)) $(OPTIONS),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
 		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py $(OPTIONS))
 

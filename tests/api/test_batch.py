@@ -131,9 +131,19 @@ async def test_a_policy_is_that_of_each_line(tmp_path: Path) -> None:
 
 async def test_a_line_at_the_limit_and_over_it(tmp_path: Path) -> None:
     line = orjson.dumps({"query": "q", "pool": ["a", "b"], "k": 1, "budget": 0})
+    first, last = (orjson.dumps({"id": 'e"é'}) + line).replace(b"}{", b","), line[:-1] + b',"id":"f"}'
     async with serving(Settings(data_directory=tmp_path, limits=Limits(body_bytes=1_024))) as client:
-        *lines, _ = await sent(client, line.ljust(1_024) + b"\n" + line.ljust(1_025) + b"\n" + line)
-    assert {found["id"]: found["status"] for found in lines} == {1: 200, 2: 413, 3: 200}
+        *lines, _ = await sent(
+            client, b"\n".join((line.ljust(1_024), line.ljust(1_025), line, first.ljust(1_025), last.ljust(1_025)))
+        )
+    assert {found["id"]: found["status"] for found in lines} == {1: 200, 2: 413, 3: 200, 'e"é': 413, 5: 413}
+
+
+async def test_what_is_over_another_limit_has_its_id(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path, depth=64, limits=Limits(pool=64, dimension=64))) as client:
+        line, _ = await sent(client, ndjson(SELECT | {"id": "long", "pool": ["t"] * 65}))
+    assert (line["id"], line["status"]) == ("long", 422)
+    assert "limits.pool" in line["problem"]["detail"]
 
 
 async def test_as_many_lines_as_there_may_be_and_one_more(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ async def test_what_cannot_be_sent(connect: Connect, url: str, tmp_path: Path) -
     for given, said in (
         ([*requests(1), *requests(1)], "request 2 has the id 'r0' of an earlier one"),
         ([{"index": "texts"}], "request 1 has no query"),
+        ([{"id": 7.5, "query": "q", **OPTIONS}], "request 1 has the id 7.5, which is neither"),
     ):
         with pytest.raises(bm.InvalidArgument, match=said):
             await answers(client, given)

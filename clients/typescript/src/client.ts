@@ -1,9 +1,10 @@
 import { type Answer, answered, type Call, type Connection } from "./attempts.ts";
 import {
-  type Candidate, encoded, formed, line, lines, type Query, scored, selection, type SelectOptions, type Uploaded,
+  batches, type BatchRequest, type Candidate, encoded, formed, line, lines, type Query, scored, selection,
+  type SelectOptions, type Uploaded,
 } from "./bodies.ts";
 import { ofResponse } from "./errors.ts";
-import { events, parsed } from "./events.ts";
+import { answers, type BatchAnswer, events, parsed } from "./events.ts";
 import type {
   CreateIndex,
   DeleteReport,
@@ -41,6 +42,13 @@ export interface UploadOptions extends CallOptions {
   strict?: boolean;
 }
 
+export interface BatchOptions extends CallOptions {
+  /** Ids that are not asked for again, as you have kept their answers. */
+  answered?: ReadonlySet<string | number>;
+}
+
+const NDJSON = "application/x-ndjson";
+
 /** A BoundaryMORPH service.
  *
  * Every call throws a ProblemError for what the service refuses, and ConnectionFailed, TimedOut or UnexpectedAnswer. */
@@ -72,10 +80,9 @@ export class Client {
     documents: readonly (string | Candidate)[],
     scores: ArrayLike<number>,
     options: Omit<SelectOptions, "index" | "pool" | "budget"> = {},
-    { signal }: CallOptions = {},
+    call: CallOptions = {},
   ): Promise<SelectResponse> {
-    const pool = { ...options, pool: scored(documents, scores), budget: 0 } as SelectOptions;
-    return this.select(query, pool, { signal });
+    return this.select(query, { ...options, pool: scored(documents, scores), budget: 0 } as SelectOptions, call);
   }
 
   /** As `select`, but a round before each round, and the selection, which has `documents`, last. Leaving the loop ends the
@@ -88,6 +95,20 @@ export class Client {
     const call = selected(query, options, signal);
     const headers = { ...call.headers, accept: "text/event-stream" };
     yield* events((await this.#send({ ...call, headers, streamed: true })).response, signal);
+  }
+
+  /** Make many selections, behind the other work of the service; their answers come as they are ready. The requests are
+   * read 64 at a time, when those before them have been answered. Leaving the loop ends the service's work; after an
+   * interruption call it again with the ids that are `answered`. There is no limit to its time but that of the `signal`. */
+  async *selectBatch(
+    requests: Iterable<BatchRequest> | AsyncIterable<BatchRequest>,
+    { answered: kept = new Set(), signal }: BatchOptions = {},
+  ): AsyncGenerator<BatchAnswer, void, undefined> {
+    const headers = { "content-type": NDJSON, accept: NDJSON };
+    const call: Call = { method: "POST", path: "/select/batch", headers, streamed: true, time: Infinity, signal };
+    for await (const body of batches(requests, kept)) {
+      yield* answers((await this.#send({ ...call, body: () => body })).response, signal);
+    }
   }
 
   /** Those that the key is for. */
@@ -131,7 +152,7 @@ export class Client {
     const call: Call = {
       method: "POST",
       path: `${path(index, "documents")}${strict ? "?strict=true" : ""}`,
-      headers: { "content-type": "application/x-ndjson" },
+      headers: { "content-type": NDJSON },
       body,
       repeatable,
       time: Infinity,

@@ -1,45 +1,78 @@
-/** The events of a streamed selection, read from its bytes. */
+/** Answers that are read from their bytes as these come: the events of a streamed selection, the lines of a batch. */
 
 import { ofFetch } from "./attempts.ts";
 import { ConnectionFailed, ofProblem, UnexpectedAnswer } from "./errors.ts";
 import type { Problem, RoundEvent, SelectResponse } from "./schema.ts";
+
+/** What became of one request of a batch: an `answer`, or a `problem` with the status that `select` would have had. */
+export interface BatchAnswer {
+  id: string | number;
+  status: number;
+  answer?: SelectResponse;
+  problem?: Problem;
+}
+
+/** Whether the same request would have the same answer later: all but those with 429 and from 500. */
+export function isFinal({ status }: BatchAnswer): boolean {
+  return status !== 429 && status < 500;
+}
 
 /** Each round, and the selection last. Ending the iteration ends the work at the service. */
 export async function* events(
   response: Response,
   signal: AbortSignal | undefined,
 ): AsyncGenerator<RoundEvent | SelectResponse, void, undefined> {
+  let name = "";
+  let data: string[] = [];
+  for await (const line of lines(response, signal)) {
+    if (line.startsWith("event:")) name = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5));
+    else if (line === "" && data.length > 0) {
+      const content = parsed(data.join("\n"));
+      if (name === "problem") throw ofProblem(content as Problem, response.headers);
+      if (name === "round") yield content as RoundEvent;
+      if (name === "selection") {
+        yield content as SelectResponse;
+        return;
+      }
+      name = "";
+      data = [];
+    }
+  }
+  throw new ConnectionFailed("the stream ended before the selection");
+}
+
+/** The answers of a batch as they are ready. Ending the iteration ends the work at the service. */
+export async function* answers(
+  response: Response,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<BatchAnswer, void, undefined> {
+  let done = false;
+  for await (const line of lines(response, signal)) {
+    if (line.startsWith('{"id":')) yield parsed(line) as BatchAnswer;
+    else if (line.startsWith('{"problem":')) {
+      throw ofProblem((parsed(line) as { problem: Problem }).problem, response.headers);
+    } else done ||= line.startsWith('{"done":');
+  }
+  if (!done) throw new ConnectionFailed("the answer ended before the batch was done");
+}
+
+async function* lines(response: Response, signal: AbortSignal | undefined): AsyncGenerator<string, void, undefined> {
   if (response.body === null) throw new UnexpectedAnswer("the answer has no body");
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
   let begun = ""; // the line that is not complete
-  let name = "";
-  let data: string[] = [];
   try {
     for (;;) {
       const { done, value } = await reader.read().catch((error: unknown) => {
         throw ofFetch(error, signal);
       });
-      if (done) throw new ConnectionFailed("the stream ended before the selection");
-      const received = begun + decoder.decode(value, { stream: true });
-      const complete = received.split("\n");
+      if (done) return;
+      const complete = (begun + decoder.decode(value, { stream: true })).split("\n");
       begun = complete.pop()!;
-      for (const raw of complete) {
-        const line = raw.endsWith("\r") ? raw.slice(0, -1) : raw;
-        if (line.startsWith("event:")) name = line.slice(6).trim();
-        else if (line.startsWith("data:")) data.push(line.slice(5));
-        else if (line === "" && data.length > 0) {
-          signal?.throwIfAborted();
-          const content = parsed(data.join("\n"));
-          if (name === "problem") throw ofProblem(content as Problem, response.headers);
-          if (name === "round") yield content as RoundEvent;
-          if (name === "selection") {
-            yield content as SelectResponse;
-            return;
-          }
-          name = "";
-          data = [];
-        }
+      for (const line of complete) {
+        signal?.throwIfAborted();
+        yield line.endsWith("\r") ? line.slice(0, -1) : line;
       }
     }
   } finally {

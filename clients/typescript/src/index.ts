@@ -1,7 +1,7 @@
 /** Client of BoundaryMORPH: `Client`, what it returns, and what it throws. */
 
-export type { Candidate, Query, SelectOptions, Uploaded, Vector } from "./bodies.ts";
-export { type CallOptions, Client, type ClientOptions, type UploadOptions } from "./client.ts";
+export type { BatchRequest, Candidate, Query, SelectOptions, Uploaded, Vector } from "./bodies.ts";
+export { type BatchOptions, type CallOptions, Client, type ClientOptions, type UploadOptions } from "./client.ts";
 export {
   BoundaryMorphError,
   Conflict,
@@ -33,6 +33,7 @@ export {
   UnknownPolicy,
   UpstreamFailed,
 } from "./errors.ts";
+export { type BatchAnswer, isFinal } from "./events.ts";
 export type {
   CreateIndex,
   DeleteReport,

@@ -63,11 +63,16 @@ async def parsed(request: Request, access: Access, model: type[Model], *, defaul
 def decoded(body: bytes, limits: Limits) -> Any:
     """Return the value of a JSON body. Raises InvalidInput for what is not JSON, and LimitExceeded for a list that is
     longer than any list of a request may be."""
-    most = max(limits.dimension, limits.pool)
     value = parsing.parse(body)
+    check_lists(value, limits)
+    return value
+
+
+def check_lists(value: Any, limits: Limits) -> None:
+    """Raise LimitExceeded for a list that is longer than any list of a request may be."""
+    most = max(limits.dimension, limits.pool)
     for name, count in _lists(value):
         parsing.bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
-    return value
 
 
 async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:

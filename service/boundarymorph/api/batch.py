@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -35,7 +36,7 @@ from boundarymorph.api.dependencies import (
 from boundarymorph.api.select import content_of, selected, understood
 from boundarymorph.errors import BodyTooLarge, BoundaryMorphError, InvalidInput, NotReady, Overloaded
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.parsing import bound
+from boundarymorph.parsing import bound, parse
 from boundarymorph.remote.together import end
 from boundarymorph.retrieval.cutting import Piece, pieces
 from boundarymorph.telemetry.timing import Stopwatch
@@ -44,6 +45,7 @@ AHEAD = 64  # lines in hand of a batch, so many as a client may send that reads 
 BACKGROUND = -19  # what is added to the priority of a line: then it is below that of every other request
 PROGRESS_SECONDS = 10.0  # without an answer, after which a line says how far the batch is
 LONGEST_ID, LARGEST_ID = 512, 2**63  # characters; a whole number is below
+_FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.){0,3072}"|-?[0-9]{1,19})\s*,')
 ANSWERED = (
     "lines in the order in which they are ready, with `id`, `status` and `answer` (SelectResponse) or `problem` "
     "(Problem); lines `progress` when there is no answer for long; the last one is `done`, after a line with nothing "
@@ -181,25 +183,32 @@ class _Batch:
                 await asyncio.sleep(full.retry_after)
 
     async def _line(self, piece: Piece) -> _Line:
-        """Return a line, whose content is an error if it cannot be read or its id is not its own."""
+        """Return a line, whose content is an error if it cannot be read or its id is not its own. Of a line that is too
+        long the id is known if it comes first."""
+        id: str | int = piece.number
 
-        def read() -> _Line:
+        def read() -> dict[str, Any]:
+            nonlocal id
             if len(piece.text) > self._limits.body_bytes:
+                if found := _FIRST_ID.match(piece.text):
+                    id = _checked(parse(found[1]))
                 raise BodyTooLarge(f"the line is over this service's limit of {self._limits.body_bytes:,} bytes")
-            content = bodies.decoded(piece.text, self._limits)
+            content = parse(piece.text)
             if not isinstance(content, dict):
                 raise InvalidInput("a line must be an object: a request of /select, and its id")
-            return _Line(_checked(content.pop("id", piece.number)), content)
+            id = _checked(content.pop("id", piece.number))
+            bodies.check_lists(content, self._limits)
+            return content
 
         try:
-            line = read() if len(piece.text) < bodies.LARGE else await self._parse(read)
+            content = read() if len(piece.text) < bodies.LARGE else await self._parse(read)
         except BoundaryMorphError as error:
-            return _Line(piece.number, error)
-        digest = blake2b(orjson.dumps(line.id), digest_size=16).digest()
+            return _Line(id, error)
+        digest = blake2b(orjson.dumps(id), digest_size=16).digest()
         if digest in self._ids:
-            return _Line(piece.number, InvalidInput(f"id: an earlier line of the batch has {line.id!r}, too"))
+            return _Line(piece.number, InvalidInput(f"id: an earlier line of the batch has {id!r}, too"))
         self._ids.add(digest)
-        return line
+        return _Line(id, content)
 
     async def _answer(self, line: _Line, held: ExitStack) -> None:
         """Send the answer of a line, or the problem with it. held: where its memory is counted."""

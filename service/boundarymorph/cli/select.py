@@ -1,10 +1,11 @@
-"""`boundarymorph select`: makes one selection in this process."""
+"""`boundarymorph select`: makes one selection in this process, or many by a service."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,32 @@ class SelectOptions:
     """Fields of `POST /select`, and how its answer is printed."""
 
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")]
-    query: Annotated[str, typer.Argument(help="The information need, in plain words.")]
+    query: Annotated[str | None, typer.Argument(help="The information need, in plain words.", show_default=False)] = (
+        None
+    )
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="Make many selections, and write an answer a line: a file with a query a line, or an object with "
+            "fields of POST /select and an id in place of its number.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to which these are added. What it answers is not asked again: after an interruption, repeat the "
+            "command.",
+            show_default="standard output",
+        ),
+    ] = None
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BOUNDARYMORPH_URL", help="Of the service that makes them.", show_default="one that is started"
+        ),
+    ] = None
     also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None
     budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None
     k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None
@@ -49,6 +75,12 @@ class SelectOptions:
     @property
     def request(self) -> dict[str, Any]:
         """The body of the request. Raises InvalidInput for an option that is no JSON."""
+        asked = {"queries": [self.query, *self.also]} if self.also else {"query": self.query}
+        return asked | self.fields
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The body without what is asked. Raises InvalidInput for an option that is no JSON."""
         distinct, filter = self.distinct, self.filter
         given = {
             "index": self.index,
@@ -66,15 +98,22 @@ class SelectOptions:
             "filter": None if filter is None else json_object("--filter", filter),
             "hybrid": self.hybrid,
             "instruction": self.instruction,
-            "return_documents": not self.as_json,
+            "return_documents": not (self.as_json or self.queries),
         }
-        asked = {"queries": [self.query, *self.also]} if self.also else {"query": self.query}
-        return asked | {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @command_of(SelectOptions)
 def select(options: SelectOptions) -> None:
-    """Select documents from an index in this process, without a running service."""
+    """Select documents from an index in this process, without a running service; of many queries, with one."""
+    if (options.query is None) == (options.queries is None) or (options.queries and options.also):
+        raise typer.BadParameter("give a query, or a file with --queries")
+    if options.queries is not None:
+        from boundarymorph.cli.many import select_many
+
+        fields = options.fields | ({"calibration": options.calibration} if options.calibration else {})
+        select_many(options.queries, fields, options.out, options.url, options.data_directory)
+        return
     from boundarymorph.access.calibrations import Calibrations
     from boundarymorph.access.keys import Caller
     from boundarymorph.api.select_answers import SelectResponse
@@ -98,7 +137,7 @@ def select(options: SelectOptions) -> None:
     if options.as_json:
         typer.echo(response.model_dump_json(indent=2))
     else:
-        queries = ", ".join([options.query, *(options.also or ())])
+        queries = ", ".join([str(options.query), *(options.also or ())])
         terminal.print_selection(console, queries, response.model_dump())
 
 

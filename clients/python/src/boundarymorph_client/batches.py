@@ -49,7 +49,7 @@ class Batch:
 
     def __enter__(self) -> Self:
         """Raises ValueError for a file of something else."""
-        self._answered = set[str | int]() if self._path is None else _answered(self._path)
+        self._answered = set[str | int]() if self._path is None else answered(self._path)
         self._asked = set[str | int]()
         self._file = None if self._path is None else self._path.open("ab", buffering=0)
         return self
@@ -66,6 +66,8 @@ class Batch:
         for number, request in enumerate(self._requests, 1):
             options = dict(request)
             id = options.pop("id", number)
+            if type(id) not in (str, int):
+                raise InvalidArgument(f"request {number} has the id {id!r}, which is neither a string nor an int")
             if id in self._asked:
                 raise InvalidArgument(f"request {number} has the id {id!r} of an earlier one")
             self._asked.add(id)
@@ -117,8 +119,9 @@ class Answers:
             raise ConnectionFailed("the answer ended before the batch was done")
 
 
-def _answered(path: Path) -> set[str | int]:
-    """Return the ids in a file of answers, and cut off a line that was being written when its process ended."""
+def answered(path: Path) -> set[str | int]:
+    """Return the ids in a file of answers, and cut off a line that was being written when its process ended. Raises
+    ValueError for a file of something else."""
     ids, whole = set[str | int](), 0
     if not path.exists():
         return ids
