@@ -34,6 +34,7 @@ from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until
 from tests.retrieval.milvus import embedded
 from tests.system import forked
+from tests.system.service import service
 
 DOCUMENTS = [
     {"id": "violin", "text": "A violin has four strings.\nThey are tuned in fifths.", "title": "Violin"},
@@ -214,6 +215,40 @@ class TestIndexes:
 
         assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
         assert "'few'" in refused(run("select", "few", "q"))
+
+    def test_many_queries(self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By the service at a URL, and by one that is started; an answer that is there is not asked for again."""
+        assert run("index", "build", "few", "--from", str(source)).code == 0
+        queries, answers = tmp_path / "queries", tmp_path / "answers.ndjson"
+        queries.write_text('strings\n\n{"id": "b", "query": "bread", "k": 1}\n{"query": "x", "index": "none"}\n')
+        command = ["select", "few", "--queries", str(queries), "-B", "2", "-k", "2"]
+        with service(tmp_path / "data") as served:
+            url = served.url
+            printed = run(*command, "--url", url)
+            assert (printed.code, printed.err.splitlines()) == (
+                0, ["selecting: 3", "3 answers, 1 of them problems; 0 were there"]
+            )  # fmt: skip
+            found = {line["id"]: line for line in map(orjson.loads, printed.out.splitlines())}
+            assert {id: line["status"] for id, line in found.items()} == {1: 200, "b": 200, 4: 404}
+            assert [len(found[id]["answer"]["documents"]) for id in (1, "b")] == [2, 1]
+            assert SelectResponse.model_validate(found[1]["answer"]).usage.budget == 2
+
+            monkeypatch.setenv("BOUNDARYMORPH_URL", url)
+            answers.write_bytes(orjson.dumps(found["b"]) + b'\n{"id":1,"sta')  # as a process that was killed leaves it
+            kept = run(*command, "--out", str(answers))
+            assert (kept.code, kept.out) == (0, "") and "2 answers, 1 of them problems; 1 were there" in kept.err
+            assert [orjson.loads(line)["id"] for line in answers.read_bytes().splitlines()].count("b") == 1
+            assert "selecting: 0" in run(*command, "--out", str(answers)).err
+            assert len(answers.read_bytes().splitlines()) == 3
+            queries.write_text('{"query": \n')
+            assert "line 1 is not JSON" in refused(run(*command))
+            queries.write_text("a\n")
+            answers.write_text("something else\n")
+            assert "line 1 is no answer" in refused(run(*command, "--out", str(answers)))
+        assert "cannot be reached" in run(*command).err
+        monkeypatch.delenv("BOUNDARYMORPH_URL")
+        started = run(*command)  # with the embedded weights, which did not make the vectors of this index
+        assert started.code == 0 and "encoder" in orjson.loads(started.out)["problem"]["detail"]
 
     def test_words_afterwards(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0

@@ -138,6 +138,16 @@ def test_a_soak_of_a_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("tiny_weights")
+def test_a_soak_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service gets SIGKILL in the middle. Of the lines that each of the two reads, 100 MB, it keeps few."""
+    results = run("soak", "batch --lines 1000 --pool 10 --words 3000", tmp_path, monkeypatch)
+    ratios, rows = results["ratios"], results["rows"]
+    assert (ratios["answered_twice"], ratios["unanswered"]) == (0, 0)
+    assert [row["answers"] for row in rows] == list(range(50, 1_001, 50))
+    assert ratios["memory_growth_MiB"] < 60
+
+
+@pytest.mark.usefixtures("tiny_weights")
 def test_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16"
     options += " --documents 500 --dimension 16 --depth 50 --repeats 1"
