@@ -129,6 +129,11 @@ async def test_a_policy_gives_the_budget(client: httpx.AsyncClient) -> None:
         (compares("≤", 1992), {1990, 1991, 1992}),
         (compares("before", 1991), {1990}),
         (compares("after", "1991-12-31", "printed"), {1992}),
+        (compares(">=", "2007"), {2007, 2008, 2009}),
+        (compares("<=", 1992), {1990, 1991, 1992}),
+        (compares("start with", "1992-", "printed"), {1992}),
+        (compares("start with", "199", "printed"), {1991, 1992}),
+        (compares("start with", "992", "printed"), set()),
         (compares("in", "7, 8", "shelf"), {1992}),
         (compares("in", ["7"], "shelf"), {1992}),
         (compares("in", 1990), {1990}),
@@ -157,6 +162,10 @@ async def test_conditions_together(client: httpx.AsyncClient) -> None:
     ("fields", "message"),
     [
         ({"metadata_condition": {"conditions": [compares("contains", "e")]}}, "conditions.0: metadata cannot be"),
+        (
+            {"metadata_condition": {"conditions": [compares("start with", 7)]}},
+            "conditions.0: 'start with' needs a text",
+        ),
         ({"metadata_condition": {"conditions": [compares("is")]}}, "conditions.0: 'is' needs a value"),
         ({"metadata_condition": {"conditions": [compares(">", [1])]}}, "filter.and[0].or[0].year.gt"),
         ({"metadata_condition": {"conditions": [compares("is", "a", [])]}}, "metadata_condition.conditions.0.name"),

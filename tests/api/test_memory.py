@@ -96,6 +96,30 @@ async def test_pools_learn_by_name(client: httpx.AsyncClient, settings: Settings
     assert answer(await client.get("/indexes/texts/learned")) == {"memories": []}
 
 
+async def test_a_policy_gives_pools_a_memory_on_rerank_routes_too(tmp_path: Path) -> None:
+    policies: dict[str, Any] = {"tickets": {"memory": "tickets", "budget": 8}}
+    settings = Settings(data_directory=tmp_path, memory={"enabled": True}, policies=policies)
+    documents = [f"text {number} on things" for number in range(30)]
+
+    async def reranked(number: int) -> float:
+        """How often something learned was used, after another request."""
+        body = {"query": f"query {number}", "documents": documents}
+        answer(await client.post("/p/tickets/v1/rerank", json=body))
+        return counted("boundarymorph_memory_selections_total", in_force="yes")
+
+    async with filled(settings) as client:
+        before, number = await reranked(0), 1
+        async with asyncio.timeout(PATIENCE):
+            while await reranked(number) == before:
+                number += 1
+                await asyncio.sleep(0.05)
+        of_pool = {"query": "q", "pool": [{"text": text} for text in documents], "k": 4}
+        assert answer(await client.post("/p/tickets/select", json=of_pool))["learned_from"] >= 10
+        assert answer(await client.post("/select", json=of_pool))["learned_from"] == 0
+        of_index = answer(await client.post("/p/tickets/select", json={"query": "q", "index": "texts", "k": 4}))
+        assert (of_index["usage"]["budget"], of_index["learned_from"]) == (8, 0)
+
+
 async def test_tenants_learn_apart(tmp_path: Path) -> None:
     made = {tenant: keys.make(tenant, [keys.Scope.SELECT], tenant=tenant) for tenant in ("a", "b")}
     guarded = tuple(str(key) for _, key in made.values())

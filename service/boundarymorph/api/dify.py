@@ -28,9 +28,11 @@ from boundarymorph.telemetry.timing import Stopwatch
 CODES = {Unauthenticated.slug: 1002, Forbidden.slug: 1002, UnknownIndex.slug: 2001}
 NO_BEARER = 1001
 COMPARISONS = {"is": "eq", "=": "eq", ">": "gt", "after": "gt", "<": "lt", "before": "lt", "≥": "gte", "≤": "lte"}
+COMPARISONS |= {">=": "gte", "<=": "lte"}  # as Dify reads them, too
 NEGATIONS = {"is not": "is", "≠": "=", "not in": "in", "not empty": "empty", "not null": "null"}
 ABSENT = ("empty", "null")
-OPERATORS = (*COMPARISONS, "in", *ABSENT, *NEGATIONS)
+STARTS = "start with"
+OPERATORS = (*COMPARISONS, "in", STARTS, *ABSENT, *NEGATIONS)
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")  # which a float represents
 
 
@@ -57,7 +59,7 @@ class MetadataComparison(_Lenient):
     value: str | int | float | Array[str | int | float] | None = Field(
         None,
         description="to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with "
-        "commas between them are a list for in and not in",
+        "commas between them are a list for in and not in; start with compares a text, not a list of them",
     )
 
 
@@ -193,6 +195,8 @@ def _compared(comparison: MetadataComparison, place: str) -> dict[str, Any]:
             f"{place}: metadata cannot be compared by {given[:40]!r} here; use one of {', '.join(OPERATORS)}"
         )
     operator = NEGATIONS.get(given, given)
+    if operator == STARTS and not isinstance(value, str):
+        raise InvalidInput(f"{place}: {given!r} needs a text as its value")
     if operator not in ABSENT and value is None:
         raise InvalidInput(f"{place}: {given!r} needs a value")
     fields = [comparison.name] if isinstance(comparison.name, str) else comparison.name
@@ -200,6 +204,8 @@ def _compared(comparison: MetadataComparison, place: str) -> dict[str, Any]:
     for field in fields:
         if operator in ABSENT:
             found += [{field: {"exists": False}}, {field: None}]
+        elif operator == STARTS:
+            found.append({field: {"gte": value, "lt": f"{value}\U0010ffff"}})  # by code points
         elif operator == "in":
             found.append({field: {"in": _listed(value)}})
         else:

@@ -141,7 +141,8 @@ async def understood(
     if wanted.index is not None:
         permitted(request).require(wanted.index)
     task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted)
-    task = _with_memory(access, task, wanted, parts.retriever)
+    if wanted.learn:
+        task = with_memory(access, task, parts.retriever, wanted.index, wanted.memory)
     turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
     return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 
@@ -164,12 +165,13 @@ async def calibrated(
     return task if wanted is None else distinct_by_default(task, wanted, field)
 
 
-def _with_memory(access: Access, task: SelectionTask, wanted: SelectRequest, source: Learning) -> SelectionTask:
-    """Return the task with the memory of its index, or of the name that it gives for a pool."""
-    if not (access.settings.memory.enabled and wanted.learn and (wanted.index or wanted.memory)):
+def with_memory(
+    access: Access, task: SelectionTask, source: Learning, index: str | None, name: str | None
+) -> SelectionTask:
+    """Return the task with the memory of its index, or of the name that a pool has."""
+    if not (access.settings.memory.enabled and (index or name)):
         return task
-    name, caller = wanted.memory or "", CALLER.get()
-    return replace(task, memory=TaskMemory(access.memories, source, wanted.index, name, task.tenant, caller))
+    return replace(task, memory=TaskMemory(access.memories, source, index, name or "", task.tenant, CALLER.get()))
 
 
 async def selected(

@@ -272,6 +272,7 @@ class PolicySettings(BaseModel, extra="forbid"):
     calibration: str | Literal[False] | None = None
     min_relevance: float | None = Field(None, ge=0, le=1)
     distinct: bool | str | dict[str, Any] | None = None
+    memory: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     instruction: str | None = Field(None, min_length=1)
 
 

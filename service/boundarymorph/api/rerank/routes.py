@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph import __version__
 from boundarymorph.access import answers, bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.policies import share_of
+from boundarymorph.access.policies import Policy, share_of
 from boundarymorph.api import openapi, operations, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
 from boundarymorph.api.rerank.aliyun import AliyunAnswer, AliyunRequest, flattened
@@ -55,7 +55,7 @@ from boundarymorph.api.rerank.dialects import (
 )
 from boundarymorph.api.rerank.weaviate import WeaviateAnswer, WeaviateRequest
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
-from boundarymorph.api.select import STATUS_HEADER, calibrated, selected
+from boundarymorph.api.select import STATUS_HEADER, calibrated, selected, with_memory
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
 from boundarymorph.api.translate import grouping_of, task_of
 from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
@@ -189,10 +189,11 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
                 if task.goal == "scores" and task.calibration is None:  # which has other evidence
                     task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
                 task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
+                task = with_memory(access, task, parts.retriever, None, policy.fields.get("memory"))
             turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
             result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
         ranking = await bodies.off_loop(
-            access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy)
+            access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy.name)
         )
         if any(getattr(asked, name, None) for name in RETURNING):
             task.room.check_answer(sum(len(wanted.texts[ranked.index]) for ranked in ranking.results))
@@ -273,8 +274,8 @@ def _read(
     caller: str,
     arrival: float,
     parts: HasSelector,
-) -> tuple[str, RerankRequest, Wanted, SelectionTask]:
-    """Return the name of the policy, the request, what it wants, and its task. data: the body. Raises InvalidInput and
+) -> tuple[Policy, RerankRequest, Wanted, SelectionTask]:
+    """Return the policy, the request, what it wants, and its task. data: the body. Raises InvalidInput and
     pydantic's ValidationError."""
     policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
@@ -288,7 +289,7 @@ def _read(
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     wanted = replace(wanted, ignored=ignored, whole=whole)
     task = _task(asked, wanted, access.settings, arrival, dialect.documents)
-    return policy.name, asked, wanted, replace(task, caller=caller, instruction=instruction)
+    return policy, asked, wanted, replace(task, caller=caller, instruction=instruction)
 
 
 def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, field: str) -> SelectionTask:

@@ -43,7 +43,8 @@ export function showSummary(answer, queries) {
   find("status").replaceChildren(
     element("span", { className: `badge ${kind}` }, words),
     ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
-      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.`,
+      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.` +
+      (answer.learned_from ? ` It learned from ${plural(answer.learned_from, "earlier selection")}.` : ""),
   );
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
 }
