@@ -13,8 +13,11 @@ import argparse
 import asyncio
 import base64
 import itertools
+import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -89,6 +92,8 @@ class Service:
 def start(stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | None) -> Service:
     """Start the processes of a layout over the indexes in `data`. tree: the source that they run, None for this one."""
     variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]'}
+    if tree is None:  # older versions know no such setting
+        variables["BOUNDARYMORPH_SCORER__SELF_TEST"] = "false"  # as its scores mean nothing
     parts, options = {}, ["--data-directory", str(data)]
     if layout == "three":
         parts["retriever"] = stack.enter_context(processes.retriever(data, tree=tree))
@@ -98,6 +103,13 @@ def start(stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | N
         options = ["--retriever-url", parts["retriever"].url, "--data-directory", str(folder)]
     parts["gateway"] = stack.enter_context(serving(["serve", *options], tree=tree, variables=variables))
     return Service(parts, stack.enter_context(httpx.Client(base_url=parts["gateway"].url, timeout=120)))
+
+
+def filled(data: Path, documents: int, dimensions: Sequence[int], tree: Path | None) -> None:
+    """Make the indexes of `fill` by the version in a source tree, None for this one."""
+    source = os.pathsep.join([str((tree or Path.cwd()) / "service"), str(Path(__file__).parents[1])])
+    command = [sys.executable, "-m", "load_tests.bench_request", "--fill", str(data), str(documents)]
+    subprocess.run([*command, *map(str, dimensions)], env=os.environ | {"PYTHONPATH": source}, check=True)
 
 
 def fill(data: Path, documents: int, dimensions: Sequence[int]) -> None:
@@ -113,7 +125,7 @@ def fill(data: Path, documents: int, dimensions: Sequence[int]) -> None:
 def requests(part: str, size: Size, seed: int = 0) -> Bodies:
     """Yield bodies of requests with new queries."""
     (depth, budget, dimension), rng = size, random.Random(seed)
-    fields: dict[str, Any] = {"budget": budget, "k": K}
+    fields: dict[str, Any] = {"budget": budget, "k": K, "deadline_ms": 60_000}
     if part == "pool":
         vectors = np.random.default_rng(seed).standard_normal((depth, dimension)).astype("<f2")
         embeddings = {"data": base64.b64encode(vectors.tobytes()).decode(), "shape": [depth, dimension]}
@@ -192,26 +204,38 @@ async def loaded(versions: dict[str, Service], size: Size, given: argparse.Names
     return iter(rows)
 
 
+def _size(given: str) -> Size:
+    depth, budget, dimension = map(int, given.split(","))
+    return depth, budget, dimension
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--layouts", nargs="+", choices=("three", "one"), default=["three", "one"], help="of indexes")
     parser.add_argument("--quick", action="store_true", help="a small index, to try it")
+    parser.add_argument("--sizes", nargs="+", type=_size, metavar="N,B,d", help="instead of those of the parts")
     parser.add_argument("--requests", type=int, default=60, help="of each row and version")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.8], help="of the most")
     parser.add_argument("--seconds", type=float, default=10, help="of one turn under load")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
+    parser.add_argument("--fill", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.fill:
+        folder, documents, *dimensions = given.fill
+        fill(Path(folder), int(documents), list(map(int, dimensions)))
+        return
     rows, ratios = report.Rows("request"), dict[str, float]()
-    sizes = QUICK if given.quick else SIZES
+    sizes = QUICK if given.quick else dict.fromkeys(given.parts, given.sizes) if given.sizes else SIZES
     with ExitStack() as whole, processes.instant_scorer() as scorer, checkout(given.beside) as tree:
         trees = {"this": None} if tree is None else {"this": None, "before": tree}
         folders = {}
         for name in trees:  # of each version its own, as their formats may differ
             folders[name] = Path(whole.enter_context(tempfile.TemporaryDirectory()))
             wanted = [size for part in sizes.values() for size in part]
-            fill(folders[name], max(size[0] for size in wanted), sorted({size[2] for size in wanted}))
+            dimensions = sorted({size[2] for size in wanted})
+            filled(folders[name], max(size[0] for size in wanted), dimensions, trees[name])
         layouts = [("index", layout) for layout in given.layouts] + [("pool", "one"), ("load", "one")]
         for part, layout in (each for each in layouts if each[0] in given.parts):
             with ExitStack() as stack:

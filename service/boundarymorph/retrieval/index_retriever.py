@@ -56,26 +56,22 @@ class IndexRetriever:
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         search.condition  # noqa: B018  reject a malformed filter before anything else
-        found = await self._executor.run(self._catalog.get, index)
-        if search.embedding is None and found.info.kind != WORDS:
-            self._refuse_other_encoder(found)
-            search = replace(search, embedding=await self.embed_query(search.query))
-            self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
-            if isinstance(found, StoreIndex):
-                await self._probe(found)
-        retrieved = await self._executor.run(_found, found, search)
-        if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
-            return retrieved
-        reasons = await self._executor.run(mismatches, found, search)
-        return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))
+        found: Index | None = None
+        if search.embedding is None:
+            found = await self._executor.run(self._catalog.get, index)
+            if found.info.kind != WORDS:
+                self._refuse_other_encoder(found)
+                search = replace(search, embedding=await self.embed_query(search.query))
+                self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
+                if isinstance(found, StoreIndex):
+                    await self._probe(found)
+        return await self._executor.run(self._searched, found, index, search)
 
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        found = await self._executor.run(self._catalog.get, index)
-        return await self._executor.run(lambda: found.documents(ids, texts=texts))
+        return await self._executor.run(lambda: self._catalog.get(index).documents(ids, texts=texts))
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        found = await self._executor.run(self._catalog.get, index)
-        return await self._executor.run(found.characters, ids)
+        return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
     async def calibrations(self, name: str | None, index: str | None) -> Found:
         """See `CalibrationSource`."""
@@ -98,6 +94,16 @@ class IndexRetriever:
 
     async def close(self) -> None:
         await self._executor.close()
+
+    def _searched(self, found: Index | None, name: str, search: Search) -> Retrieved:
+        """Return what a search of an index finds, and why that is nothing, as far as that can be said. found: the
+        index, if it was looked up before."""
+        found = found or self._catalog.get(name)
+        retrieved = _found(found, search)
+        if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
+            return retrieved
+        reasons = mismatches(found, search)
+        return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))
 
     async def _probe(self, index: StoreIndex) -> None:
         """Raise InvalidInput unless the encoder makes the vector of one document that the store has; once an index."""

@@ -97,7 +97,7 @@ def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAUL
         shuffled = rng.permutation(count)
         first, second = shuffled[: count // 2][:pairs], shuffled[count // 2 :]
         for start in range(0, len(first), block):
-            one, other = (embeddings[side[start : min(start + block, len(first))]] for side in (first, second))
+            one, other = (embeddings.take(side[start : min(start + block, len(first))], 0) for side in (first, second))
             cosines.append(np.einsum("nd,nd->n", one, other))
         pairs -= count // 2
     return 1.0 - float(np.median(np.concatenate(cosines)))

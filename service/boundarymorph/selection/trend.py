@@ -90,7 +90,8 @@ class Mixture:
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(N,) expected scores and standard deviations. Does not use that some scores are known."""
         likely = self.weights > UNLIKELY
-        mean, variance = self.scale.moments(self.weights[likely], self.means[likely], self._spread()[likely])
+        of = slice(None) if likely.all() else likely
+        mean, variance = self.scale.moments(self.weights[of], self.means[of], self._spread()[of])
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
     def _read(
@@ -206,7 +207,8 @@ class TrendFantasy:
         mean = mixture.weights @ mixture.means[:, document]
         rows, pivots = self._rehearsal.condition(document)
         mixture.means += (mean - mixture.means[:, document, None]) / pivots * rows
-        mixture.variances = np.maximum(mixture.variances - np.square(rows), MINIMUM_VARIANCE)
+        mixture.variances -= np.square(rows)
+        np.maximum(mixture.variances, MINIMUM_VARIANCE, out=mixture.variances)
         mixture.observed = np.append(mixture.observed, document)
         mixture.scores = np.append(mixture.scores, self._expected[document])
         if mixture.judged is not None:
@@ -260,7 +262,7 @@ class TrendPosterior:
         self._scores: dict[int, float] = {}
         self._scale = Scale()
         self._witnesses = witnesses(pool) if to_people else None
-        self._mixture = self._mixed()
+        self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         self._scores.update(zip(documents, scores, strict=True))
@@ -270,10 +272,12 @@ class TrendPosterior:
         self._processes.observe(documents, values[len(values) - len(documents) :])
         if changed:
             self._processes.retarget(values)
-        self._mixture = self._mixed()
+        self._mixture = None
 
     @property
     def beliefs(self) -> Mixture:
+        if self._mixture is None:
+            self._mixture = self._mixed()
         return self._mixture
 
     def ready(self, document: int) -> bool:
@@ -297,11 +301,11 @@ class TrendPosterior:
         return Evidence(products[:4, :4], products[:4, 4], float(products[4, 4]), len(scores), bool(self._scale.levels))
 
     def among(self, documents: NDArray[np.intp]) -> TrendFantasy:
-        fitted = self._fitted
+        mixture, fitted = self.beliefs, self._fitted
         directions = fitted.directions[:, :, documents]
         covariances = self._covariances.among(documents)
         rehearsal = Rehearsal(self._processes, covariances, documents, directions, self._members, fitted.scales)
-        return TrendFantasy(self._mixture.among(documents), self._mixture.belief().mean[documents], rehearsal)
+        return TrendFantasy(mixture.among(documents), mixture.belief().mean[documents], rehearsal)
 
     def _mixed(self) -> Mixture:
         self._fitted = fitted = Fitted.of(self._processes, self._members, self._expected, self._prior)

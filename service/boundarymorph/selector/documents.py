@@ -113,8 +113,9 @@ class Documents:
         self._first: dict[str | bytes, int] = {}
         self._seen = np.zeros(len(pool), dtype=np.bool_)
         self._there = np.zeros(len(pool), dtype=np.bool_)
-        given = [self.by_id.get(id) for id in pool.ids]
-        self._blank = np.array([each is not None and not has_content(each.content) for each in given], dtype=np.bool_)
+        self._blank = np.zeros(len(pool), dtype=np.bool_)
+        if blank := {id for id, document in self.by_id.items() if not has_content(document.content)}:
+            self._blank[:] = [id in blank for id in pool.ids]
         self._alike: _Groups | None = None
 
     async def read(

@@ -229,7 +229,9 @@ class SelectionRun:
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         reused, brought = self.scores.reused, self._task.known
-        known = {**reused, **{place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}}
+        known = dict(reused)
+        if brought:
+            known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
         blank = set(self._blank.tolist())
         known = {place: score for place, score in known.items() if place not in blank}
         session = self._session(known, lengths, distinct)

@@ -99,7 +99,11 @@ class CalibratedScores:
         if self.calibration is None and not self.witnesses:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
-        return {position: by_text[text] for position, text in enumerate(texts.tolist()) if text in by_text}
+        positions = np.flatnonzero(np.isin(texts, list(by_text)))
+        return {
+            position: by_text[text]
+            for position, text in zip(positions.tolist(), texts[positions].tolist(), strict=True)
+        }
 
     def history(self, history: Sequence[Observation]) -> Sequence[Observation]:
         """Return the calls of a session with the scorer's own scores."""
