@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ STAGES = ("parse", "retrieve", "fetch", "select", "score")
 BLOCK = 5  # requests of one version before those of the other
 CLIENTS, WARM_UP = 8, 20
 JSON = {"content-type": "application/json"}
+NO_TEST = {"BOUNDARYMORPH_SCORER__SELF_TEST": "false"}  # the scores of the benchmark mean nothing
 SIZES = {  # (N, B, d) by part
     "index": [(1_000, 0, 384), (1_000, 20, 384), (1_000, 50, 384), (10_000, 0, 384), (10_000, 50, 384),
               (10_000, 50, 1_024)],
@@ -61,6 +62,7 @@ class Service:
     seconds: list[float] = field(default_factory=list)
     cpu: dict[str, float] = field(default_factory=dict)
     stages: list[dict[str, float]] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
 
     def ask(self, bodies: Sequence[bytes], budget: int) -> None:
         """Send requests one after another, and add what they took."""
@@ -72,8 +74,10 @@ class Service:
             answer = response.raise_for_status().json()
             calls = answer["usage"]["cross_encoder_calls"]
             if (calls, len(answer["documents"])) != (budget, K):
-                raise RuntimeError(f"{calls} calls and {len(answer['documents'])} documents, not {budget} and {K}")
+                found = f"{calls} calls and {len(answer['documents'])} documents, not {budget} and {K}"
+                raise RuntimeError(f"{found}: {answer['stop_reason']}, {answer['warnings']}")
             self.stages.append(answer["timings_ms"])
+            self.rounds.append(answer["usage"]["rounds"])
         time.sleep(0.2)  # for what is written to the cache after the answer
         for role, part in self.parts.items():
             self.cpu[role] = self.cpu.get(role, 0.0) + part.processor_seconds() - before[role]
@@ -82,21 +86,27 @@ class Service:
         """Return percentiles of a request, CPU milliseconds by role, and milliseconds by stage."""
         cpu = {f"{role}_cpu_ms": spent / len(self.seconds) * 1e3 for role, spent in self.cpu.items()}
         stages = {f"{name}_ms": statistics.fmean(each.get(name, 0.0) for each in self.stages) for name in STAGES}
-        return report.percentiles(self.seconds) | cpu | stages
+        rounds = {"rounds": statistics.fmean(self.rounds)}
+        return report.percentiles(self.seconds) | cpu | rounds | stages
 
     def reset(self) -> None:
         """Forget what requests took."""
-        self.seconds, self.cpu, self.stages = [], {}, []
+        self.seconds, self.cpu, self.stages, self.rounds = [], {}, [], []
 
 
-def start(stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | None) -> Service:
-    """Start the processes of a layout over the indexes in `data`. tree: the source that they run, None for this one."""
+def start(
+    stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | None, settings: Mapping[str, str]
+) -> Service:
+    """Start the processes of a layout over the indexes in `data`. tree: the source that they run, None for this one,
+    which gets the settings, too."""
     variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]'}
-    if tree is None:  # older versions know no such setting
-        variables["BOUNDARYMORPH_SCORER__SELF_TEST"] = "false"  # as its scores mean nothing
+    if tree is None:  # older versions do not know all settings
+        variables |= settings
     parts, options = {}, ["--data-directory", str(data)]
     if layout == "three":
-        parts["retriever"] = stack.enter_context(processes.retriever(data, tree=tree))
+        parts["retriever"] = stack.enter_context(
+            processes.retriever(data, tree=tree, variables=settings if tree is None else {})
+        )
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         parts["redis"] = stack.enter_context(processes.redis(folder / "redis"))
         variables["BOUNDARYMORPH_CACHE__URL"] = parts["redis"].url
@@ -124,7 +134,7 @@ def fill(data: Path, documents: int, dimensions: Sequence[int]) -> None:
 
 def requests(part: str, size: Size, seed: int = 0) -> Bodies:
     """Yield bodies of requests with new queries."""
-    (depth, budget, dimension), rng = size, random.Random(seed)
+    (depth, budget, dimension), rng = size, random.Random(str((part, size, seed)))
     fields: dict[str, Any] = {"budget": budget, "k": K, "deadline_ms": 60_000}
     if part == "pool":
         vectors = np.random.default_rng(seed).standard_normal((depth, dimension)).astype("<f2")
@@ -220,6 +230,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of one turn under load")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
+    parser.add_argument("--set", nargs="+", default=[], metavar="SETTING=VALUE", help="of this version, by variable")
     parser.add_argument("--fill", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.fill:
@@ -227,6 +238,7 @@ def main() -> None:
         fill(Path(folder), int(documents), list(map(int, dimensions)))
         return
     rows, ratios = report.Rows("request"), dict[str, float]()
+    settings = NO_TEST | dict(each.split("=", 1) for each in given.set)
     sizes = QUICK if given.quick else dict.fromkeys(given.parts, given.sizes) if given.sizes else SIZES
     with ExitStack() as whole, processes.instant_scorer() as scorer, checkout(given.beside) as tree:
         trees = {"this": None} if tree is None else {"this": None, "before": tree}
@@ -239,7 +251,9 @@ def main() -> None:
         layouts = [("index", layout) for layout in given.layouts] + [("pool", "one"), ("load", "one")]
         for part, layout in (each for each in layouts if each[0] in given.parts):
             with ExitStack() as stack:
-                versions = {name: start(stack, layout, folders[name], scorer, tree) for name, tree in trees.items()}
+                versions = {
+                    name: start(stack, layout, folders[name], scorer, tree, settings) for name, tree in trees.items()
+                }
                 for size in sizes[part]:
                     cell = {"part": part, "processes": layout, **dict(zip("NBd", size, strict=True))}
                     if part == "load":

@@ -30,6 +30,7 @@ import numpy as np
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.rounds import growing
 from load_tests import report
 from load_tests.processes import checkout
 from tests.selection import literal
@@ -80,11 +81,15 @@ def with_words(size: int, dimension: int, seed: int) -> tuple[Pool, Scores]:
     return replace(pool, features=features, terms=rng.uniform(size=(TERMS, size)) < SHARE), scores
 
 
-def played(pool: Pool, scores: Scores, budget: int, k: int, method: str) -> float:
-    """Return the CPU seconds of one session."""
+def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds: int | None) -> float:
+    """Return the CPU seconds of one session. rounds: None for growing ones, which older versions have alone."""
     start = time.process_time()
     session = SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
-    while (asked := session.ask_round()).size:
+    while (left := budget - session.spent) > 0:
+        if rounds is None or not hasattr(session, "ask_round"):
+            asked = session.ask(growing(session.known, left, budget))
+        else:
+            asked = session.ask_round(rounds)
         session.tell(asked, scores[asked])
     session.selection()
     session.expected_loss()
@@ -117,12 +122,14 @@ def session_rows(given: argparse.Namespace, tree: Path | None) -> Iterator[dict[
     for size, dimension in product(given.pools, given.dimensions):
         trees = {"": None} if tree is None else {"": None, "before_": tree}
         workers = {name: Worker(each, size, dimension) for name, each in trees.items()}
-        for method, budget in product(METHODS, given.budgets):
+        for method, rounds, budget in product(METHODS, given.rounds, given.budgets):
             runs: dict[str, list[float]] = {name: [] for name in workers}
             for _, (name, worker) in product(range(given.repeats), workers.items()):
-                runs[name].append(worker.seconds(method=method, budget=budget, k=given.k))
+                runs[name].append(worker.seconds(method=method, budget=budget, k=given.k, rounds=rounds or None))
             medians = {f"{name}cpu_ms": 1e3 * statistics.median(seconds) for name, seconds in runs.items()}
-            row = {"N": size, "d": dimension, "method": method, "B": budget, **medians}
+            row = {"N": size, "d": dimension, "method": method, "rounds": rounds or "growing", "B": budget, **medians}
+            if tree is not None:
+                row["ratio"] = medians["cpu_ms"] / medians["before_cpu_ms"]
             yield row | {"sessions_a_second_and_core": 1e3 / medians["cpu_ms"]}
         for worker in workers.values():
             worker.close()
@@ -135,6 +142,7 @@ def main() -> None:
     )
     parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 1024])
     parser.add_argument("--budgets", type=int, nargs="+", default=[25, 50, 100], help="of sessions")
+    parser.add_argument("--rounds", type=int, nargs="+", default=[0, 3], help="of sessions; 0: rounds that grow")
     parser.add_argument("--literal-budgets", type=int, nargs="*", default=[25, 100, 500])
     parser.add_argument("--k", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=9)

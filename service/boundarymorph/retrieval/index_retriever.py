@@ -98,7 +98,7 @@ class IndexRetriever:
     def _searched(self, found: Index | None, name: str, search: Search) -> Retrieved:
         """Return what a search of an index finds, and why that is nothing, as far as that can be said. found: the
         index, if it was looked up before."""
-        found = found or self._catalog.get(name)
+        found = self._catalog.get(name) if found is None else found
         retrieved = _found(found, search)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved

@@ -100,10 +100,7 @@ class CalibratedScores:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
         positions = np.flatnonzero(np.isin(texts, list(by_text)))
-        return {
-            position: by_text[text]
-            for position, text in zip(positions.tolist(), texts[positions].tolist(), strict=True)
-        }
+        return {position: by_text[int(texts[position])] for position in positions.tolist()}
 
     def history(self, history: Sequence[Observation]) -> Sequence[Observation]:
         """Return the calls of a session with the scorer's own scores."""
