@@ -37,10 +37,10 @@ def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_sessions_of_the_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--pools 200 --dimensions 8 --budgets 5 10 --literal-budgets 10 --repeats 1 --k 5"
+    options = "--pools 200 --dimensions 8 --rounds 0 2 --budgets 10 --literal-budgets 10 --repeats 1 --k 5"
     *sessions, literal = run("bench_selection", f"{options} --beside {REPOSITORY}", tmp_path, monkeypatch)["rows"]
-    assert [(row["method"], row["B"]) for row in sessions] == [
-        ("trend", 5), ("trend", 10), ("boundarymorph", 5), ("boundarymorph", 10)
+    assert [(row["method"], row["rounds"], row["B"]) for row in sessions] == [
+        ("trend", "growing", 10), ("trend", 2, 10), ("boundarymorph", "growing", 10), ("boundarymorph", 2, 10)
     ]  # fmt: skip
     for row in sessions:
         assert row["sessions_a_second_and_core"] == pytest.approx(1e3 / row["cpu_ms"])
