@@ -1,11 +1,9 @@
 """What every route has in common at the edge: methods, types, origins and secrets."""
 
-import asyncio
 import gzip
 import logging
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import orjson
@@ -27,7 +25,6 @@ from tests.api.service import (
     texts,
 )
 from tests.api.test_retrieval import fake_gateway
-from tests.patience import PATIENCE
 
 SECRET, KEY = keys.make("rag", list(Scope))
 GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
@@ -89,23 +86,6 @@ class TestMethods:
             assert 'http_request_duration_seconds_count{method="HEAD",route="/livez",status="200"} ' in counted
 
 
-class TestMalformedHttp:
-    @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
-    async def test_is_a_problem_too(self, tmp_path: Path, sent: bytes) -> None:
-        async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
-            parts = urlsplit(url)
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            writer.write(sent)
-            async with asyncio.timeout(PATIENCE):
-                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
-            status, *headers = head.decode().split("\r\n")
-            assert status == "HTTP/1.1 400 Bad Request"
-            assert {"content-type: application/problem+json", f"content-length: {len(body)}"} <= set(headers)
-            problem = orjson.loads(body)
-            assert (problem["type"], problem["status"]) == ("urn:boundarymorph:problem:malformed-http", 400)
-
-
 @pytest.mark.parametrize("path", ["/select", "/v2/rerank", "/indexes/texts/documents"])
 async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClient, path: str) -> None:
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
@@ -157,25 +137,6 @@ class TestIds:
         answer(await client.post("/indexes/texts/documents", json=[{"id": 7, "text": "a"}]))
         removed = await client.request("DELETE", "/indexes/texts/documents", json={"ids": [7, "7", "d0"]})
         assert answer(removed)["deleted"] == 2
-
-
-class TestTypes:
-    async def test_a_whole_number_is_a_number(self, client: httpx.AsyncClient) -> None:
-        pool = [{"text": text, "score": 1, "embedding": [1, 0]} for text in "ab"]
-        answer(
-            await client.post("/select", json=BODY | {"pool": pool, "query_embedding": [1, 0], "deadline_ms": 9_000})
-        )
-
-
-class TestOrigins:
-    async def test_of_others_are_not_let_in(self, client: httpx.AsyncClient) -> None:
-        origin = {"origin": "https://elsewhere.example"}
-        asked = {**origin, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-        for response in (
-            await client.options("/select", headers=asked),
-            await client.post("/select", json=BODY, headers=origin),
-        ):
-            assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
 class TestSecrets:

@@ -13,7 +13,7 @@ import pytest
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings import Settings
 from tests.api.service import answer, block, problem, serving, texts
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
@@ -394,32 +394,6 @@ async def test_why_no_call_was_made_is_said(client: httpx.AsyncClient) -> None:
         (warning,) = body["warnings"]
         assert warning.startswith("no call was made: ") and why in warning
     assert (await select(client, pool=texts(9), budget=0))["warnings"] == []
-
-
-async def test_at_each_limit(tmp_path: Path) -> None:
-    limits = Limits(
-        query_characters=5,
-        text_characters=8,
-        pool=6,
-        budget=3,
-        k=4,
-        max_tokens=9,
-        known_scores=1,
-        rounds=2,
-        dimension=32,
-    )
-    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=6, rounds=1, limits=limits)
-    async with serving(settings) as client:
-        answer(await client.put("/indexes/texts"))
-        answer(await client.post("/indexes/texts/documents", json=texts(9)))
-        vector = vector_of("any").tolist()
-        most = {"query": "12345", "budget": 3, "k": 4, "rounds": 2, "query_embedding": vector}
-        pool = [{"text": "12345", "title": "123", "embedding": vector} for _ in range(6)]
-        assert answer(await client.post("/select", json={**most, "pool": pool}))["pool_size"] == 6
-        known = [{**pool[0], "cross_encoder_score": 0.5}, *pool[1:]]
-        in_tokens = {**most, "k": None, "max_tokens": 9, "pool": known}
-        assert answer(await client.post("/select", json=in_tokens))["max_tokens"] == 9
-        assert answer(await client.post("/select", json={**most, "index": "texts", "depth": 6}))["pool_size"] == 6
 
 
 async def test_json_is_read_whatever_its_type_is_called(client: httpx.AsyncClient) -> None:

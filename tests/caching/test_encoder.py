@@ -42,19 +42,6 @@ async def test_a_query_is_encoded_once_and_comes_back_bit_by_bit(encoder: Cachin
     assert inner.queries == ["trams"]
 
 
-async def test_queries_at_the_same_time_are_encoded_once(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    inner.gate.shut()
-    calls = [asyncio.ensure_future(encoder.encode_query(text)) for text in ("a", "b", "a", "a")]
-    await turns()
-    assert inner.queries == ["a", "b"]
-    calls[0].cancel()
-    await turns()
-    assert inner.queries == ["a", "b", "a"]
-    inner.gate.open()
-    for call, text in zip(calls[1:], "baa", strict=True):
-        np.testing.assert_array_equal(await call, vector_of(text))
-
-
 async def test_documents_are_not_kept(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     for _ in range(2):
         await encoder.encode_documents(TEXTS)
@@ -67,18 +54,6 @@ class Renamed(GatedEncoder):
     """An encoder of servers, which tell their model."""
 
     identity: str | None = None
-
-
-async def test_nothing_is_kept_before_the_name_is_known() -> None:
-    unnamed = Renamed()
-    encoder = CachingEncoder(unnamed)
-    for _ in range(2):
-        np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
-    unnamed.identity = "encoder@1"
-    for _ in range(2):
-        await encoder.encode_query("a")
-    assert len(unnamed.queries) == 3
-    await encoder.close()
 
 
 @pytest.mark.parametrize("other", [("encoder@2", 32), ("encoder@1", 16)])

@@ -19,10 +19,10 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
-from boundarymorph.settings import Limits, RateLimitSettings, Settings
+from boundarymorph.settings import RateLimitSettings, Settings
 from boundarymorph.settings.environment import CLIENT_VARIABLES
 from boundarymorph_client import Round, Selection
-from tests.api.service import fake_service, on_socket, texts
+from tests.api.service import on_socket, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder, Way
 from tests.patience import PATIENCE
@@ -30,7 +30,6 @@ from tests.scoring.fakes import SeededScorer
 
 QUERY = "what is asked"
 SECRET, KEY = keys.make("client", list(Scope))
-RARE_SECRET, RARE_KEY = keys.make("rare", list(Scope))
 
 
 def same(one: Selection, other: Selection) -> bool:
@@ -355,8 +354,8 @@ class TestErrors:
 class TestKeys:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        rates = RateLimitSettings(keys={"client": "1/3second", "rare": "1/year"})
-        return Settings(data_directory=tmp_path, keys=(str(KEY), str(RARE_KEY)), rate_limits=rates)
+        rates = RateLimitSettings(keys={"client": "1/3second"})
+        return Settings(data_directory=tmp_path, keys=(str(KEY),), rate_limits=rates)
 
     async def test_from_the_environment(self, connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(bm.Unauthenticated):
@@ -382,16 +381,6 @@ class TestKeys:
         assert answered.seconds - refused.answered >= 1
         assert answered.body["deadline_ms"] <= 19_000
 
-    async def test_does_not_wait_for_longer_than_the_call_may_take(
-        self, connect: Connect, url: str, recorder: Recorder
-    ) -> None:
-        client = connect(url, api_key=RARE_SECRET, timeout=30)
-        await client.list_indexes()
-        with pytest.raises(bm.RateLimited) as raised:
-            await client.list_indexes()
-        assert raised.value.retry_after is not None
-        assert raised.value.retry_after > 30
-        assert [seen.status for seen in recorder.seen] == [200, 429]
 
 
 class TestConnections:
@@ -401,11 +390,6 @@ class TestConnections:
         assert selection.status == "complete"
         assert way.connections == 3
 
-    async def test_that_break_again_and_again(self, connect: Connect, way: Way) -> None:
-        way.fates = ["reset"] * 5
-        with pytest.raises(bm.ConnectionFailed):
-            await connect(way.url, retries=2).list_indexes()
-        assert way.connections == 3
 
     async def test_what_may_have_been_done_is_not_repeated(self, connect: Connect, way: Way) -> None:
         way.fates = ["reset"]
@@ -451,34 +435,6 @@ class TestReady:
         assert raised.value.retry_after == 1
 
 
-async def test_overload(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is refused because of others is answered when they are done."""
-    go, score = asyncio.Event(), SeededScorer.score
-
-    async def held(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
-        await go.wait()
-        return await score(scorer, query, given, **options)
-
-    recorder = Recorder(
-        create_app(Settings(data_directory=tmp_path, limits=Limits(sessions=1, waiting=0)), build=fake_service)
-    )
-    async with on_socket(recorder) as url:
-        client = connect(url)
-        while (await client.ready()).status != "ok":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        monkeypatch.setattr(SeededScorer, "score", held)
-        options: dict[str, Any] = {"pool": ["a", "b"], "budget": 1, "k": 1}
-        first = asyncio.create_task(client.select("first", **options))
-        while not recorder.app.state.access.admission.running:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        with pytest.raises(bm.Overloaded) as raised:
-            await connect(url, retries=0).select("second", **options)
-        assert raised.value.retry_after is not None
-        third = asyncio.create_task(client.select("third", **options))
-        while [seen.status for seen in recorder.seen].count(429) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        go.set()
-        assert (await first).status == (await third).status == "complete"
 
 
 def _with_lifespan(app: Any) -> Any:

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import (
-    DeadlineExceeded,
     EncoderFailed,
     EncoderUnavailable,
     InvalidConfiguration,
@@ -21,7 +20,6 @@ from boundarymorph.errors import (
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.retrieval.encoders.recipe import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
-from tests.clocks import Clock
 from tests.contract.encoder import TEXTS, EncoderContract
 from tests.retrieval.fakes import vector_of
 from tests.scoring.remote.servers import (
@@ -29,12 +27,9 @@ from tests.scoring.remote.servers import (
     Reply,
     Server,
     Wire,
-    answer,
     edited,
-    hang,
     reset,
     running,
-    slow,
 )
 
 KEY = "sk-0123456789"
@@ -201,19 +196,6 @@ class TestWhatItIs:
             with pytest.raises(EncoderFailed, match=r"a, b: choose one with \?model=NAME"):
                 await encoder.connect()
 
-    async def test_a_server_that_comes_back_with_another_model(self) -> None:
-        clock = Clock()
-        async with running(Tei("a")) as [server], encoding(server, clock=clock) as encoder:
-            await encoder.connect()
-            server.wire = Tei("b")
-            server.script = [answer({"error": "CUDA error"}, 500)]
-            with pytest.raises(EncoderUnavailable):
-                await encoder.encode_query("x")
-            assert encoder.name.startswith("a@")
-            clock.now += 10
-            await encoder.encode_query("x")
-            assert encoder.name.startswith("b@") and encoder.identity == encoder.name
-
     async def test_the_model_changes_and_its_prompts_and_dimension_with_it(self) -> None:
         async with running(Tei("intfloat/multilingual-e5-large")) as [server], encoding(server) as encoder:
             await encoder.encode_query("x")
@@ -267,14 +249,6 @@ class TestLimits:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("wire", [Tei, Vllm])
-    async def test_another_server_takes_over(self, wire: type[Wire]) -> None:
-        async with running(wire(), wire()) as servers, encoding(*servers) as encoder:
-            await encoder.connect()
-            await servers[0].kill()
-            for _ in range(5):
-                await check(encoder)
-
     async def test_what_is_paid_for_is_not_repeated(self) -> None:
         async with running(OpenAI(), OpenAI()) as servers, encoding(*servers) as encoder:
             await encoder.connect()
@@ -285,19 +259,6 @@ class TestFailures:
                 await encoder.encode_query("x")
             assert sum(len(server.asked) for server in servers) == asked + 1
 
-    async def test_a_server_that_hangs(self) -> None:
-        async with running(Tei()) as [server], encoding(server, timeout=0.3) as encoder:
-            await encoder.connect()
-            server.behaviour = hang
-            with pytest.raises(DeadlineExceeded):
-                await encoder.encode_query("x")
-
-    async def test_a_server_that_is_away_is_unavailable(self) -> None:
-        async with running(Tei()) as [server], encoding(server) as encoder:
-            await server.kill()
-            with pytest.raises(EncoderUnavailable, match="cannot be reached"):
-                await encoder.connect()
-
     async def test_a_key(self) -> None:
         async with running(OpenAI(), key=KEY) as [server]:
             async with encoding(server, api_key=KEY) as encoder:
@@ -306,24 +267,6 @@ class TestFailures:
                 with pytest.raises(EncoderFailed, match="check the key") as error:
                     await encoder.encode_query("x")
                 assert "sk-other" not in str(error.value)
-
-    async def test_a_text_that_the_server_refuses(self) -> None:
-        async with running(OpenAI()) as [server], encoding(server) as encoder:
-            await encoder.connect()
-            server.script = [answer({"error": {"message": "maximum context length is 8192 tokens"}}, 400)]
-            with pytest.raises(EncoderFailed, match="8192 tokens"):
-                await encoder.encode_query("x")
-            await check(encoder)
-
-    async def test_each_attempt_is_told(self) -> None:
-        told: list[tuple[str, str]] = []
-        async with (
-            running(Tei()) as [server],
-            encoding(server, observe=lambda where, outcome, seconds: told.append((where, outcome))) as encoder,
-        ):
-            server.behaviour = slow(0.01)
-            await encoder.encode_query("x")
-            assert told == [(f"http://127.0.0.1:{server.port}", "ok")] * 2
 
 
 class TestUnusable:

@@ -1,13 +1,11 @@
 """Milvus that is not there, never answers, refuses, or is killed in between: a typed error in time, and back again."""
 
-import asyncio
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +19,6 @@ from pymilvus import MilvusClient
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, milvus_pb2_grpc
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable
-from boundarymorph.retrieval.candidates import IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.retriever import Search
@@ -29,16 +26,9 @@ from boundarymorph.retrieval.stores import milvus_connection as connection_modul
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.milvus import MilvusStore
 from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
-from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector import run
-from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Interruption, SelectionTask, Status
 from tests.contract.vector_index import names, unit
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.retrieval import milvus
-from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededScorer
 
 
 @contextmanager
@@ -179,96 +169,42 @@ def test_one_call_at_a_time_tries_a_milvus_that_was_away(tmp_path: Path) -> None
     catalog.close()
 
 
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Moody]]:
+    """One with an index, for all that it may answer."""
+    with moody(tmp_path_factory.mktemp("moody")) as (url, servicer):
+        catalog = catalog_of(url)
+        fill(catalog)
+        catalog.close()
+        yield url, servicer
+
+
 @pytest.mark.parametrize(
     ("mood", "kind", "said"),
     [
         (1, RetrieverUnavailable, "what and why"),
-        (8, RetrieverUnavailable, "what and why"),
-        (9, RetrieverUnavailable, "what and why"),
         (65_535, RetrieverUnavailable, "what and why"),
         ("asleep", RetrieverUnavailable, "does not work now"),
         (grpc.StatusCode.UNAVAILABLE, RetrieverUnavailable, "no"),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, RetrieverUnavailable, "no"),
         (grpc.StatusCode.INTERNAL, RetrieverUnavailable, "no"),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, RetrieverUnavailable, "no"),
         (grpc.StatusCode.UNAUTHENTICATED, RetrieverFailed, "rejects its api_key"),
         (grpc.StatusCode.PERMISSION_DENIED, RetrieverFailed, "rejects its api_key"),
     ],
 )
-def test_it_answers_with_an_error(tmp_path: Path, mood: Any, kind: type[BoundaryMorphError], said: str) -> None:
-    with moody(tmp_path) as (url, servicer):
-        catalog = catalog_of(url, timeout=2.0)
-        fill(catalog)
-        impatient = catalog_of(url, timeout=0.3)
-        index = impatient.get("a")
-        servicer.mood = mood
-        with pytest.raises(kind, match=said) as raised:
-            index.retrieve(Search("", 5, np.ones(4)))
-        assert type(raised.value) is kind
-        with pytest.raises(kind, match=said):
-            index.upsert([Document("x", "")], unit(1, 4))
-        servicer.mood = None
-        servicer.woken.set()
-        assert len(index.retrieve(Search("", 5, np.ones(4))).pool) == 5
-        impatient.close()
-        catalog.close()
-
-
-class KillingScorer(SeededScorer):
-    """Ends a process while it scores its second round."""
-
-    def __init__(self, kill: Any) -> None:
-        super().__init__()
-        self.kill = kill
-
-    async def score(
-        self, query: str, texts: Any, *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
-        if len(self.rounds) == 1:
-            self.kill()
-        return await super().score(query, texts, deadline=deadline)
-
-
-def await_milvus(catalog: StoreCatalog) -> None:
-    """A connection that was just being repaired may fail once more."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return catalog.check()
-        except RetrieverUnavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-async def test_kill_9_while_a_request_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is the set as it is then known; a new Milvus over the same data serves on with all of them."""
-    monkeypatch.setattr(run, "AHEAD", 0)
-    port = free_port()
-    catalog = catalog_of(f"http://127.0.0.1:{port}", timeout=1.0)
-    encoder = SeededEncoder()
-    retriever = IndexRetriever(catalog, encoder)
-    with milvus.process(tmp_path / "data", port) as running:
-        index = catalog.create("a", encoder=encoder.name, dimension=encoder.dimension)
-        vectors = (await encoder.encode_documents(names(60))).vectors
-        index.upsert([Document(id, id) for id in names(60)], vectors)
-
-        def kill() -> None:
-            running.kill()
-            running.wait()
-
-        selector = Selector(retriever, KillingScorer(kill))
-        candidates = partial(IndexedCandidates, index="a", search=Search("query", 60))
-        task = SelectionTask("query", candidates, 20, 10, rounds=4)
-        result = await selector.select(task)
-        assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.RETRIEVER_UNAVAILABLE)
-        assert len(result.history) == 10
-        assert len(result.selection.documents) == 10
-        with pytest.raises(RetrieverUnavailable):
-            await selector.select(task)
-    with milvus.process(tmp_path / "data", port):
-        await asyncio.to_thread(await_milvus, catalog)
-        selector = Selector(retriever, SeededScorer())
-        result = await selector.select(task)
-        assert (result.status, len(result.history), len(result.pool)) == (Status.COMPLETE, 20, 60)
-    await retriever.close()
-    catalog.close()
+def test_it_answers_with_an_error(
+    answering: tuple[str, Moody], mood: Any, kind: type[BoundaryMorphError], said: str
+) -> None:
+    url, servicer = answering
+    impatient = catalog_of(url, timeout=1.0)
+    index = impatient.get("a")
+    servicer.woken.clear()
+    servicer.mood = mood
+    with pytest.raises(kind, match=said) as raised:
+        index.retrieve(Search("", 5, np.ones(4)))
+    assert type(raised.value) is kind
+    with pytest.raises(kind, match=said):
+        index.upsert([Document("x", "")], unit(1, 4))
+    servicer.mood = None
+    servicer.woken.set()
+    assert len(index.retrieve(Search("", 5, np.ones(4))).pool) == 5
+    impatient.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import shutil
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import orjson
 import pytest
+import pytest_asyncio
 from numpy.typing import ArrayLike
 
 from boundarymorph import errors
@@ -45,19 +47,22 @@ from boundarymorph.settings import Limits, Settings
 from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.patience import PATIENCE
-from tests.retrieval.fakes import SeededEncoder
+from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.retrieval.test_directions import DIMENSION, topical
 from tests.retrieval.test_frame import same
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 UP_TO = PATIENCE
 GONE = (RetrieverFailed, RetrieverUnavailable, InvalidConfiguration, NotReady, BodyTooLarge)
 
 
-@pytest.fixture
-async def data(tmp_path: Path) -> Path:
-    """The indexes of the contract, and "many": 500 documents, each third in a direction that float16 holds badly."""
-    catalog, encoder = LocalCatalog(tmp_path / "indexes"), SeededEncoder()
-    vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The indexes of the contract, "many": 500 documents, each third in a direction that float16 holds badly; "wide",
+    with directions of its own; and "words", without vectors."""
+    folder = tmp_path_factory.mktemp("made")
+    catalog, encoder = LocalCatalog(folder / "indexes"), SeededEncoder()
+    vectors = np.array([vector_of(document.content) for document in DOCUMENTS])
     catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
     catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
     catalog.create("empty", encoder=encoder.name, dimension=encoder.dimension)
@@ -67,9 +72,18 @@ async def data(tmp_path: Path) -> Path:
     rows[::3] = np.sign(rows[::3]) * (1 + 4e-4 * rng.random((167, 24)))
     documents = [Document(f"ä {n}", "t" * n, metadata={"n": n, "of": ["many", None, 2**53]}) for n in range(500)]
     catalog.create("many", encoder=None, dimension=24).upsert(documents, rows)
+    trams = [Document(str(number), f"tram {number}") for number in range(FEWEST)]
+    catalog.create("wide", encoder=None, dimension=DIMENSION).upsert(trams, topical(FEWEST))
     words = catalog.create("words", encoder=None, dimension=0, kind="words")
     words.upsert(DOCUMENTS, np.empty((len(DOCUMENTS), 0)))
     catalog.close()
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -88,15 +102,15 @@ async def serving(settings: Settings, **options: Any) -> AsyncIterator[RemoteRet
         await retriever.close()
 
 
-@pytest.fixture
-async def retriever(data: Path) -> AsyncIterator[RemoteRetriever]:
-    async with serving(Settings(data_directory=data)) as retriever:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def retriever(made: Path) -> AsyncIterator[RemoteRetriever]:
+    async with serving(Settings(data_directory=made)) as retriever:
         yield retriever
 
 
-@pytest.fixture
-async def local(data: Path) -> AsyncIterator[IndexRetriever]:
-    part = fake_retrieval(Settings(data_directory=data))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def local(made: Path) -> AsyncIterator[IndexRetriever]:
+    part = fake_retrieval(Settings(data_directory=made))
     yield part.retriever
     await part.close()
 
@@ -128,12 +142,8 @@ async def test_the_same_pool_bit_for_bit(
 
 @pytest.mark.parametrize("directions", [False, True])
 async def test_vectors_in_the_directions_of_their_index(
-    data: Path, retriever: RemoteRetriever, local: IndexRetriever, directions: bool
+    retriever: RemoteRetriever, local: IndexRetriever, directions: bool
 ) -> None:
-    catalog = LocalCatalog(data / "indexes")
-    documents = [Document(str(number), f"tram {number}") for number in range(FEWEST)]
-    catalog.create("wide", encoder=None, dimension=DIMENSION).upsert(documents, topical(FEWEST))
-    catalog.close()
     search = Search("tram", 100, topical(1)[0], directions=directions)
     here, there = [await one.retrieve("wide", search) for one in (local, retriever)]
     same(here.pool, there.pool)
@@ -172,8 +182,8 @@ async def test_texts_in_several_requests(retriever: RemoteRetriever, local: Inde
         assert there.truncated == here.truncated
 
 
-async def test_side_by_side(data: Path, local: IndexRetriever) -> None:
-    async with serving(Settings(data_directory=data), connections=3) as retriever:
+async def test_side_by_side(made: Path, local: IndexRetriever) -> None:
+    async with serving(Settings(data_directory=made), connections=3) as retriever:
         vectors = np.random.default_rng(2).standard_normal((20, 24))
         pools = await asyncio.gather(*(retriever.retrieve("many", Search("", 50, vector)) for vector in vectors))
         for vector, found in zip(vectors, pools, strict=True):
@@ -192,9 +202,9 @@ async def test_text_that_is_none(retriever: RemoteRetriever) -> None:
         await retriever.embed_query("\ud800")
 
 
-async def test_limits_are_the_retriever_s(data: Path) -> None:
+async def test_limits_are_the_retriever_s(made: Path) -> None:
     limits = Limits(body_bytes=2048, pool=10, budget=10, query_characters=20, text_characters=30)
-    settings = Settings(data_directory=data, limits=limits, depth=10, k=10, budget=10)
+    settings = Settings(data_directory=made, limits=limits, depth=10, k=10, budget=10)
     async with serving(settings) as retriever:
         with pytest.raises(LimitExceeded, match="depth"):
             await retriever.retrieve("trams", Search("q", 11))
@@ -554,7 +564,7 @@ async def test_frames_that_are_none() -> None:
                 await call(retriever)
 
 
-async def test_a_closed_retriever_refuses_calls(data: Path) -> None:
+async def test_a_closed_retriever_refuses_calls() -> None:
     retriever = RemoteRetriever("http://127.0.0.1:1")
     await retriever.close()
     with pytest.raises(RuntimeError):
@@ -566,7 +576,7 @@ async def test_a_closed_retriever_refuses_calls(data: Path) -> None:
     ["", "retriever:8082", "ftp://host", "http://", "http://host:port", "http://user:secret@host", "http://host?a=b",
      "http://host#a", "http://host:0", "http://ho st"],
 )  # fmt: skip
-def test_urls_that_are_none(url: str) -> None:
+async def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
         RemoteRetriever(url)
     assert "secret" not in str(raised.value)

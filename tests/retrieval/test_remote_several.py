@@ -11,10 +11,7 @@ import pytest
 from boundarymorph.errors import (
     BoundaryMorphError,
     InvalidConfiguration,
-    Overloaded,
-    RetrieverFailed,
     RetrieverUnavailable,
-    UnknownIndex,
 )
 from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.retrieval import frame
@@ -27,7 +24,6 @@ from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import fake_retrieval, on_socket
 from tests.clocks import Clock
-from tests.contract.retriever import RetrieverContract
 from tests.retrieval.test_remote import (
     DOCUMENT,
     RATE_LIMITED,
@@ -39,7 +35,8 @@ from tests.retrieval.test_remote import (
     reset,
     standing_in,
 )
-from tests.retrieval.test_remote import data as data  # a fixture
+from tests.retrieval.test_remote import data as data  # fixtures
+from tests.retrieval.test_remote import made as made
 
 FOUND = {"a": Document("a", "t")}
 BUSY = {"type": "urn:boundarymorph:problem:overloaded", "detail": "later", "status": 429}
@@ -107,15 +104,6 @@ def faults(retriever: RemoteRetriever) -> list[BoundaryMorphError | None]:
     return [member.fault for member in retriever._balancer._members.values()]
 
 
-class TestSeveral(RetrieverContract):
-    """Everything that a Retriever does."""
-
-    @pytest.fixture
-    async def retriever(self, data: Path) -> AsyncIterator[RemoteRetriever]:
-        async with two(data) as (retriever, *_):
-            yield retriever
-
-
 async def test_calls_go_on_while_a_retriever_shuts_down(data: Path) -> None:
     async with two(data) as (retriever, first, second):
         expected = (await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))).pool.ids
@@ -128,19 +116,6 @@ async def test_calls_go_on_while_a_retriever_shuts_down(data: Path) -> None:
         await second.aclose()
         with pytest.raises(RetrieverUnavailable, match="cannot be reached"):
             await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))
-
-
-@pytest.mark.parametrize(
-    "broken", [reset, hang, answer(b"nonsense"), answer(b"away", 503), answer(BUSY, 429), answer(RATE_LIMITED, 429)]
-)
-async def test_another_one_answers(broken: Behaviour) -> None:
-    async with several(broken, answer(DOCUMENT), clock=Clock(), seconds=a_try(broken)) as (retriever, (first, second)):
-        await asked_until(retriever, first, "/documents")
-        again = first.asked["/documents"]
-        for _ in range(5):  # it is left alone for now
-            assert await retriever.documents("i", ["a"]) == FOUND
-        assert first.asked["/documents"] == again
-        assert second.asked["/documents"] >= 6
 
 
 async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
@@ -157,48 +132,6 @@ async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
         clock.now += 2 * BACKOFF
         await asked_until(retriever, first, "/documents")
         assert first.asked["/embed/query"] == first.asked["/readyz"] == 1
-
-
-async def test_without_a_working_retriever_calls_fail_at_once() -> None:
-    clock = Clock()
-    async with several(reset, answer(b"away", 503), clock=clock) as (retriever, stood):
-        for server in stood:  # each said why
-            with pytest.raises(RetrieverUnavailable, match=server.url):
-                await retriever.documents("i", ["a"])
-        asked = [server.asked["/documents"] for server in stood]
-        with pytest.raises(RetrieverUnavailable):
-            await retriever.documents("i", ["a"])
-        assert [server.asked["/documents"] for server in stood] == asked
-        for server in stood:
-            server.behaviour = answer(DOCUMENT)
-        clock.now += BACKOFF
-        assert await retriever.documents("i", ["a"]) == FOUND
-    async with several(answer(BUSY, 429), reset, clock=clock) as (retriever, _):
-        with pytest.raises(Overloaded, match="later"):
-            await retriever.documents("i", ["a"])
-    async with several(answer(b"[]"), answer(b"[]"), clock=clock) as (retriever, _):
-        with pytest.raises(RetrieverFailed, match="cannot be used"):
-            await retriever.documents("i", ["a"])
-
-
-async def test_what_a_retriever_refuses_is_not_asked_elsewhere() -> None:
-    unknown = {"type": "urn:boundarymorph:problem:unknown-index", "detail": "no such index", "status": 404}
-    async with several(*2 * [answer(unknown, 404)], clock=Clock()) as (retriever, stood):
-        for _ in range(2):
-            with pytest.raises(UnknownIndex):
-                await retriever.documents("i", ["a"])
-        assert sum(server.asked["/documents"] for server in stood) == 2
-
-
-async def test_nonsense_that_all_make_of_a_call_is_held_against_none() -> None:
-    async with several(answer(b"nonsense"), answer({}, 500), clock=Clock()) as (retriever, stood):
-        with pytest.raises(RetrieverFailed):
-            await retriever.documents("i", ["a"])
-        assert [server.asked["/documents"] for server in stood] == [1, 1]
-        assert faults(retriever) == [None, None]
-        for server in stood:
-            server.behaviour = answer(DOCUMENT)
-        assert await retriever.documents("i", ["a"]) == FOUND
 
 
 async def test_all_must_run_one_encoder() -> None:

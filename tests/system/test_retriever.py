@@ -1,25 +1,19 @@
 """The retriever in a separate process: a gateway in front of it gives the same answers."""
 
-import signal
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.retrieval.learned import pools_of
-from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
-from boundarymorph.server.composition import build_retrieval
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
-from tests.retrieval.test_frame import same
 from tests.system.service import Service, repeatable, retriever, scorer, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
@@ -87,20 +81,6 @@ def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, di
     assert gateway.client.post("/judgments", json={**given, "index": "nobody"}).status_code == 404
 
 
-@pytest.mark.usefixtures("tiny_weights")
-async def test_pools_are_those_of_one_process(alone: Service, gateway: Service, directory: Path) -> None:
-    """Bit for bit, and with a vector for a query too."""
-    local = build_retrieval(Settings(data_directory=directory / "data"))
-    remote = RemoteRetriever(alone.url)
-    vector = np.linspace(-1, 2, 384).tolist()
-    for query, embedding in (("music", None), ("", vector)):
-        here = await local.retriever.retrieve("tales", Search(query, 100, embedding))
-        there = await remote.retrieve("tales", Search(query, 100, embedding))
-        same(here.pool, there.pool)
-    await remote.close()
-    await local.close()
-
-
 def test_a_gateway_is_thin(gateway: Service) -> None:
     select(gateway)
     pool = [{"id": str(n), "text": document["text"]} for n, document in enumerate(DOCUMENTS[:10])]
@@ -159,13 +139,3 @@ def test_a_gateway_in_front_of_something_else(directory: Path) -> None:
     ):
         assert front.process.wait(timeout=PATIENCE) == 1
         assert "is it a retriever" in front.log and "Traceback" not in front.log
-
-
-@pytest.mark.slow
-def test_sigterm_finishes_what_runs(directory: Path) -> None:
-    with retriever(directory / "ended") as running:
-        running.client.put("/indexes/tales")
-        assert running.stop(signal.SIGTERM) == 0
-        assert "Traceback" not in running.log
-    with retriever(directory / "ended") as again:
-        assert [index["name"] for index in again.client.get("/indexes").json()["indexes"]] == ["tales"]

@@ -1,7 +1,6 @@
 """The scorer in a separate process, behind a gateway: the same answers, draining, and disconnections."""
 
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,13 +9,11 @@ from typing import Any
 
 import httpx
 import numpy as np
-import orjson
 import pytest
 
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
 from tests.patience import PATIENCE, until
-from tests.ports import free_port
 from tests.scoring.transformer import tiny
 from tests.system.service import Service, scorer, service
 
@@ -102,16 +99,6 @@ def test_a_model_that_is_not_there(directory: Path) -> None:
         assert "nowhere" in running.log and "Traceback" not in running.log
 
 
-def test_a_gateway_waits_for_its_scorer(directory: Path) -> None:
-    port = free_port()
-    with service(directory / "early", "--scorer-url", f"http://127.0.0.1:{port}", ready=False) as front:
-        front.await_answer("/livez")
-        until(lambda: "127.0.0.1" in (front.client.get("/readyz").json()["detail"] or ""))
-        with scorer(directory / "late.log", port=port):
-            front.await_answer()
-            select(front)
-
-
 def test_sigterm_under_load_finishes_what_runs(tmp_path: Path) -> None:
     texts = TEXTS * 3
     (tmp_path / "boundarymorph.toml").write_text(f"grace_seconds = {PATIENCE:.0f}")
@@ -133,18 +120,3 @@ def test_draining_is_unready_but_open(tmp_path: Path) -> None:
         time.sleep(0.5)
         assert running.client.post("/score", json={"query": QUERY, "texts": ["open"]}).is_success
         assert running.stop() == 128 + signal.SIGTERM  # a second signal does not wait
-
-
-def test_who_hangs_up_leaves_the_queue(gateway: Service, alone: Service) -> None:
-    """A caller of the gateway, and through it the queue of the scorer."""
-    pool = [document | {"text": text * 9} for document, text in zip(POOL, TEXTS, strict=True)]
-    body = orjson.dumps(SELECT | {"pool": pool, "rounds": 1, "budget": 40})
-    cancelled = 'boundarymorph_scorer_dropped_pairs_total{backend="onnx-cpu",model='
-    before = alone.metric(cancelled)
-    head = f"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
-        connection.sendall(head + body)
-        until(lambda: alone.metric("boundarymorph_scorer_queue_pairs") > 5)
-    until(lambda: alone.metric(cancelled) > before)
-    until(lambda: alone.metric("boundarymorph_scorer_queue_pairs") == 0)
-    assert "Traceback" not in gateway.log + alone.log

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,24 +69,6 @@ def test_requests_side_by_side(running: Service) -> None:
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda query: selected(running, "side", query, budget=3), list(queries) * 8))
     assert found == [[id] for id in queries.values()] * 8
-
-
-def test_a_client_that_hangs_up_during_an_upload(running: Service) -> None:
-    running.client.put("/indexes/cut", json={"dimension": 2})
-    line = orjson.dumps({"id": "whole", "text": "t", "embedding": [1, 0]}) + b"\n"
-    head = b"POST /indexes/cut/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
-    sample = 'method="POST",route="/indexes/{name}/documents",status="400"'
-
-    def counted() -> bool:
-        """Once more, in case the service was too slow to begin with it."""
-        with socket.create_connection(("127.0.0.1", running.port)) as connection:
-            connection.sendall(head + b"Content-Length: 100000\r\n\r\n" + line + b'{"id": "half", "te')
-            time.sleep(0.2)
-        return sample in running.client.get("/metrics").text
-
-    until(counted)
-    assert running.client.get("/indexes/cut/documents/half").status_code == 404
-    assert "Traceback" not in running.log
 
 
 @pytest.mark.parametrize(

@@ -368,26 +368,6 @@ async def test_one_that_fails_costs_no_other_its_grade() -> None:
         assert np.isnan(values).sum() == 1
 
 
-async def test_busy_servers_are_waited_for() -> None:
-    async with judging() as (judge, (server,)):
-        server.script = [answer({"error": "slow down"}, 429, retry_after="0.05")] * 2
-        assert not np.isnan((await judge.score("q", ["1", "2", "3"])).values).any()
-        server.behaviour = answer({"error": "slow down"}, 429, retry_after="60")
-        with pytest.raises(Overloaded):
-            await judge.score("q", ["4"])
-
-
-async def test_slow_answers_do_not_keep_the_others() -> None:
-    async with judging() as (judge, (server,)):
-        server.script = [hang]
-        moment = asyncio.get_running_loop().time() + 0.5
-        values = (await judge.score("q", ["1", "2"], deadline=moment)).values
-        assert np.isnan(values).sum() == 1
-        server.behaviour = hang
-        with pytest.raises(DeadlineExceeded):
-            await judge.score("q", ["3"], deadline=asyncio.get_running_loop().time() + 0.1)
-
-
 async def test_no_more_side_by_side_than_connections() -> None:
     most = under_way = 0
     together = asyncio.Barrier(3)
@@ -405,20 +385,6 @@ async def test_no_more_side_by_side_than_connections() -> None:
         server.behaviour = counted
         await judge.score("q", [str(number) for number in range(12)])
     assert most == 3
-
-
-async def test_replicas_of_another_model_are_refused() -> None:
-    endpoints = [parse(f"openai+http://host:{port}?model=m{port}") for port in (1, 2)]
-    with pytest.raises(InvalidConfiguration, match="different models"):
-        Judge(endpoints)
-
-
-async def test_another_replica_takes_over() -> None:
-    async with judging(Chat(), Chat()) as (judge, (first, second)):
-        await first.kill()
-        values = [(await judge.score("q", [text])).values[0] for text in "abcdef"]
-        np.testing.assert_allclose(values, [score_of("q", text) for text in "abcdef"])
-        assert len(second.asked) == 6
 
 
 async def test_the_name_holds_all_that_a_grade_depends_on() -> None:

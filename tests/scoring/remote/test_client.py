@@ -25,7 +25,6 @@ from tests.contract.scorer import QUERY, TEXTS
 from tests.patience import PATIENCE
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import (
-    MODEL,
     Behaviour,
     Cohere,
     Ours,
@@ -68,14 +67,6 @@ async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
 
 
 class TestFailover:
-    @pytest.mark.parametrize("wire", [Ours, Tei, Vllm, Cohere])
-    async def test_a_server_that_is_down_from_the_start(self, wire: type[Wire]) -> None:
-        async with running(wire(), wire()) as servers, scoring(*servers) as scorer:
-            await servers[0].kill()
-            for _ in range(5):
-                await check(scorer)
-            assert len(servers[1].asked) == 5
-
     async def test_killed_while_it_scores(self) -> None:
         async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
             await scorer.connect()
@@ -93,42 +84,6 @@ class TestFailover:
             assert hanging.connections == attempts
             assert len(other.asked) == 6
 
-    @pytest.mark.parametrize("status", [500, 502, 503, 504, 424])
-    async def test_a_server_that_does_not_work(self, status: int) -> None:
-        async with running(Tei(), Tei()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
-            servers[0].behaviour = answer({"error": "CUDA error", "error_type": "Backend"}, status)
-            for _ in range(5):
-                await check(scorer)
-            assert len(servers[0].asked) <= 1
-            assert len(servers[1].asked) == 5
-
-    async def test_a_server_whose_answers_are_unusable(self) -> None:
-        """Another one could do with the same texts, so it is left alone."""
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
-            servers[0].behaviour = answer({"scores": [], "model": MODEL})
-            for _ in range(8):
-                await check(scorer)
-            assert len(servers[0].asked) == 1
-            assert len(servers[1].asked) == 8
-
-    async def test_one_is_down_and_the_other_s_answers_are_unusable(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers, clock=Clock(time.monotonic())) as scorer:
-            await check(scorer)
-            await servers[0].kill()
-            servers[1].behaviour = answer({"scores": "nan", "model": MODEL})
-            for _ in range(2):
-                with pytest.raises(ScorerFailed, match="unusable scores"):
-                    await scorer.score(QUERY, TEXTS)
-
-    async def test_a_server_that_hangs(self) -> None:
-        options = {"attempt_timeout": 0.5, "clock": Clock(time.monotonic())}
-        async with running(Ours(), Ours()) as servers, scoring(*servers, **options) as scorer:
-            servers[0].behaviour = hang
-            await asyncio.gather(*(check(scorer) for _ in range(4)))
-            asked = len(servers[0].asked)
-            await check(scorer)
-            assert 1 <= asked == len(servers[0].asked)
-
     async def test_all_refuse_connections(self) -> None:
         async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
             for server in servers:
@@ -138,19 +93,6 @@ class TestFailover:
             assert raised.value.logged, "when each stopped working"
             with pytest.raises(ScorerUnavailable, match="cannot be reached"):
                 await scorer.connect()
-
-    async def test_it_is_used_again_when_it_is_back(self) -> None:
-        clock = Clock(time.monotonic())
-        async with running(Ours(most=2)) as [server], scoring(server, clock=clock) as scorer:
-            await check(scorer)
-            await server.kill()
-            with pytest.raises(ScorerUnavailable):
-                await scorer.score(QUERY, TEXTS)
-            await server.start()
-            with pytest.raises(ScorerUnavailable):
-                await scorer.score(QUERY, TEXTS)
-            clock.now += BACKOFF
-            await check(scorer)
 
     async def test_a_request_of_many_parts_is_whole_when_its_first_finds_the_server_back(self) -> None:
         clock, texts = Clock(time.monotonic()), [f"text {index}" for index in range(100)]
@@ -193,13 +135,6 @@ class TestFailover:
             with pytest.raises(ScorerUnavailable, match=r"the request to .* failed"):
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
-
-    async def test_connections_that_were_closed_meanwhile(self) -> None:
-        async with running(Ours(most=1)) as [server], scoring(server) as scorer:
-            for _ in range(3):
-                await check(scorer)
-                server.drop_idle()
-            assert server.described == 1
 
 
 class TestPaidRequests:
@@ -460,14 +395,6 @@ class TestSeveralServers:
             changes = [model for model, before in zip(models[1:], models, strict=False) if model != before]
             assert [str(model)[:2] for model in changes] == ["b@"], "once, and never back"
             assert caplog.text.count("now serve another model: b@") == 1
-
-    async def test_all_become_another_model_without_a_failure(self) -> None:
-        async with running(Ours("a"), Ours("a")) as servers, scoring(*servers) as scorer:
-            await scorer.connect()
-            for server in servers:
-                server.wire = Ours("b")
-            seen = [(await scorer.score(QUERY, TEXTS)).model for _ in range(4)]
-            assert set(seen) == {scorer.name} == {"b"}
 
     async def test_the_scores_of_a_call_are_of_one_model(self) -> None:
         """Half of it was done by the old one when the servers changed."""
