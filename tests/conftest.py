@@ -35,6 +35,7 @@ SLOW = (
     "fuzz",
     "load_tests",
     "retrieval/test_encoders_transformer.py",
+    "retrieval/test_frameworks.py",
     "scoring/judge/test_openai_sdk.py",
     "system/test_belongings.py",
     "system/test_calibrate.py",
@@ -50,7 +51,10 @@ SLOW = (
     "web/test_browser.py",
 )
 NOT_SLOW = "not slow"  # what `make test` asks for
-LONGEST_FIRST = (
+LONGEST_FIRST = (  # packages and files
+    "retrieval/test_collections.py",
+    "retrieval/test_stores_service.py",
+    "retrieval/test_blocks.py",
     "faults",
     "fuzz",
     "system",
@@ -130,5 +134,6 @@ def pytest_collection_finish() -> None:
 
 
 def _turn(item: pytest.Item) -> tuple[int, Path]:
-    first = item.path.relative_to(TESTS).parts[0]
-    return LONGEST_FIRST.index(first) if first in LONGEST_FIRST else len(LONGEST_FIRST), item.path
+    here = item.path.relative_to(TESTS)
+    places = (n for n, first in enumerate(LONGEST_FIRST) if first in (here.as_posix(), here.parts[0]))
+    return next(places, len(LONGEST_FIRST)), item.path

@@ -1,6 +1,6 @@
-"""A process that uploads documents to an index, and says on stdout how many are written.
+"""A program that uploads documents to an index, and says on stdout how many are written.
 
-python -m tests.retrieval.filling URL DIRECTORY COUNT      URL: as of `tests.retrieval.engines`
+Its arguments: the URL, as of `tests.retrieval.engines`; the directory; and the number of documents.
 """
 
 import asyncio
@@ -41,5 +41,5 @@ async def upload(url: str, directory: Path, count: int, progress: bool = False) 
         return await ingest(index, None, entries(), batch_size=BATCH, on_progress=said)
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(upload(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), progress=True))

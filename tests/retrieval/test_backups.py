@@ -20,6 +20,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.retriever import Search
 from tests.retrieval.fakes import nearest, vector_of
+from tests.system import script
 
 ROOT = Path(__file__).parents[2]
 COUNT = 300
@@ -244,7 +245,7 @@ def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: Loc
     put(index, range(COUNT), version=1)
     index.back_up(tmp_path / "1")
     catalog.close()
-    script = (
+    code = (
         "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
         "folder = Path(sys.argv[1]); catalog = LocalCatalog(folder / 'indexes')\n"
         "while True:\n"
@@ -253,12 +254,9 @@ def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: Loc
     rng = random.Random(1)
     seen = set()
     for _ in range(8):
-        command = [sys.executable, "-c", script, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
+        with script.running(code, str(tmp_path)) as (_, printed):
+            printed.readline()
             time.sleep(rng.uniform(0, 0.1))
-            process.kill()
         again = LocalCatalog(tmp_path / "indexes")
         versions = {
             document.text.split()[1] for number, document in contents(again.get("a")).items() if int(number) < COUNT
@@ -273,7 +271,7 @@ def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: Loc
 def test_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
     """A file system of its own, in a mount namespace of its own, that is too small at first."""
     (tmp_path / "disk").mkdir()
-    script = (
+    code = (
         "import shutil, subprocess, sys; from pathlib import Path\n"
         "from boundarymorph.errors import StorageFull\n"
         "from boundarymorph.retrieval.local.catalog import LocalCatalog\n"
@@ -292,7 +290,7 @@ def test_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_p
         "print(catalog.get('b').count())\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", script, str(tmp_path)]
+    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", code, str(tmp_path)]
     told = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     copied, restored, count = (int(line) for line in told.stdout.split())

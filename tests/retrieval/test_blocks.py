@@ -1,11 +1,8 @@
 """Blocks, with clusters and without: when they are made and by whom, what a start reads, and that all find the same."""
 
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +21,7 @@ from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.training import TrainingPolicy
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
+from tests.system import script
 
 ROOT = Path(__file__).parents[2]
 DIMENSION = 16
@@ -409,24 +407,19 @@ def test_deleting_an_index_ends_its_training(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
-    script = (
+    code = (
         "import sys; from pathlib import Path; from boundarymorph.retrieval.local.index import LocalIndex\n"
         "from boundarymorph.retrieval.local.store import DocumentStore\n"
         "from tests.retrieval.test_blocks import make, put, names\n"
         "index = LocalIndex('index', DocumentStore(Path(sys.argv[1]))); print('ready', flush=True)\n"
         "for seed in range(10**9): put(index, names(40, seed % 50), seed); make(index)"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     rng = random.Random(0)
     put(open_index(), names(300))
     for _ in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, cwd=ROOT, env=environment
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+        with script.running(code, str(path)) as (_, printed):
+            assert printed.readline() == b"ready\n"
             time.sleep(rng.uniform(0.1, 0.4))
-            process.kill()
         assert_same(open_index(), open_index(plain=True))
     index = open_index()
     assert make(index)

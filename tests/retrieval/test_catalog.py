@@ -1,6 +1,5 @@
 """Named indexes: configuration, names, deletion, and two processes over one directory."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -26,7 +25,9 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
+from tests.patience import PATIENCE
 from tests.retrieval.fakes import nearest, vector_of
+from tests.system import script
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,14 +76,13 @@ def test_another_process_is_seen(catalog: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=32)
     put(index, "mine")
     assert found(index, "mine") == "mine"
-    script = (
+    code = (
         "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalCatalog;"
         "from tests.retrieval.test_catalog import put;"
         "index = LocalCatalog(Path(sys.argv[1])).get('a'); put(index, 'theirs'); index.delete(['mine'])"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    directory = str(index.path.parents[1])
-    subprocess.run([sys.executable, "-c", script, directory], check=True, cwd=ROOT, env=environment)
+    with script.running(code, str(index.path.parents[1])) as (process, _):
+        assert process.wait(PATIENCE) == 0
     assert list(nearest(index, vector_of("mine"), 9).ids) == ["theirs"]
 
 

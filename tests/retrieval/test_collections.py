@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -40,10 +38,10 @@ from boundarymorph.retrieval.uploads import parse_array
 from boundarymorph.settings import Attached
 from tests.contract.store import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit
-from tests.patience import PATIENCE
 from tests.retrieval.engines import ENGINES, engine, indexes
 from tests.retrieval.fakes import SeededEncoder
 from tests.retrieval.filling import BATCH, documents, upload
+from tests.system import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
 names = (f"index-{number}" for number in itertools.count())
@@ -290,13 +288,9 @@ def test_an_upload_that_was_killed_is_taken_up(place: Place) -> None:
     count = 1_000 if place.name == "qdrant" else 3_000  # which is slow without its server
     place.catalog.close()  # as some engines serve one process at a time
     arguments = [place.url, str(place.folder / "data"), str(count)]
-    command = [sys.executable, "-m", "tests.retrieval.filling", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
+    with script.running("from tests.retrieval import filling; filling.main()", *arguments) as (_, printed):
         for _ in range(5):
-            acknowledged = int(running.stdout.readline())
-        running.kill()
-        running.wait(PATIENCE)
+            acknowledged = int(printed.readline())
     assert BATCH <= acknowledged < count
     report = asyncio.run(upload(place.url, place.folder / "data", count))
     assert report.unchanged >= acknowledged

@@ -1,6 +1,5 @@
 """What was acknowledged survives `kill -9` at any moment. The processes, the files and the kills are real."""
 
-import os
 import random
 import time
 from pathlib import Path
@@ -13,22 +12,13 @@ from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.retrieval.fakes import Words, nearest, vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times
-from tests.system import forked
-
-ROOT = Path(__file__).parents[2]
+from tests.system import script
 
 
 def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
     """Run a writer, kill it some time after its first acknowledgement; the numbers on each line that it got out."""
-    told, end = os.pipe()
-    command = [str(directory), *arguments]
-    with (
-        open(told, "rb") as output,
-        forked.start(
-            command, output=end, errors=2, environment=os.environ, directory=ROOT, program="tests.retrieval.writer"
-        ) as writer,
-    ):
-        os.close(end)
+    code = "from tests.retrieval import writer; writer.main()"
+    with script.running(code, str(directory), *arguments) as (writer, output):
         first = output.readline()
         assert first, "the writer ended before it wrote anything"
         time.sleep(seconds)
