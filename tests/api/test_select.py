@@ -187,25 +187,6 @@ async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None
     assert (first["title"], first["text"], first["metadata"]) == ("Ünïcode 🚋", "", metadata)
 
 
-@pytest.mark.parametrize("rounds", [8, 4])
-async def test_explain_tells_every_call(client: httpx.AsyncClient, rounds: int) -> None:
-    body = await select(client, index="texts", k=5, budget=8, rounds=rounds, method="boundarymorph", explain=True)
-    told = body["rounds"]
-    assert [entry["round"] for entry in told] == list(range(1, body["usage"]["rounds"] + 1))
-    assert all(len(entry["calls"]) == 8 // rounds for entry in told)
-    calls = [call for entry in told for call in entry["calls"]]
-    assert len({call["id"] for call in calls}) == len(calls) == body["usage"]["cross_encoder_calls"] == 8
-    for call in calls:
-        assert call["score"] == score_of(QUERY, f"text {call['id'][1:]}")
-        assert call["rival"] != call["id"]
-        assert isinstance(call["gap"], float)
-    scores = {call["id"]: call["score"] for call in calls}
-    for document in body["documents"]:
-        assert document["cross_encoder_score"] == scores.get(document["id"])
-    ranks = {document["id"]: document["retrieval_rank"] for document in body["documents"]}
-    assert all(ranks.get(call["id"], call["retrieval_rank"]) == call["retrieval_rank"] for call in calls)
-
-
 async def test_explain_tells_of_the_whole_pool(client: httpx.AsyncClient) -> None:
     """The choice is the same as without."""
     plain = await select(client, index="texts", k=5, budget=8)
@@ -234,18 +215,6 @@ async def test_explain_without_a_call_is_an_empty_list(client: httpx.AsyncClient
     assert (await select(client, index="texts", k=5, budget=0, explain=True))["rounds"] == []
 
 
-async def test_indistinguishable_documents(client: httpx.AsyncClient) -> None:
-    for embeddings in (np.ones((8, 2)), np.array([[1, 0], [-1, 0]] * 4)):
-        pool = {"documents": texts(8), "embeddings": block(embeddings)}
-        for budget in (0, 3, 8):
-            for method in METHODS:
-                body = await select(
-                    client, pool=pool, k=3, budget=budget, method=method, explain=True, query_embedding=[1, 0]
-                )
-                assert len(set(ids(body))) == 3
-                assert sum(len(entry["calls"]) for entry in body["rounds"]) == budget
-
-
 @pytest.mark.parametrize("method", METHODS)
 async def test_methods(client: httpx.AsyncClient, method: str) -> None:
     body = await select(client, index="texts", k=5, budget=20, rounds=20, method=method, explain=True)
@@ -260,17 +229,6 @@ async def test_methods(client: httpx.AsyncClient, method: str) -> None:
 async def test_the_default_method_is_a_setting(tmp_path: Path) -> None:
     async with serving(Settings(data_directory=tmp_path, method="boundarymorph")) as client:
         assert (await select(client, pool=[{"text": "a"}, {"text": "b"}], k=1))["method"] == "boundarymorph"
-
-
-async def test_auto_stops_when_little_is_expected_to_be_lost(tmp_path: Path) -> None:
-    pool = texts(60)
-    for auto_settle, auto_budget, reason in ((0.9, 50, "settled"), (1e-9, 8, "budget")):
-        settings = Settings(data_directory=tmp_path, auto_settle=auto_settle, auto_budget=auto_budget)
-        async with serving(settings) as client:
-            body = await select(client, pool=pool, k=10, budget="auto")
-            assert body["stop_reason"] == reason
-            assert body["usage"]["budget"] == auto_budget
-            assert (body["usage"]["cross_encoder_calls"] < auto_budget) == (reason == "settled")
 
 
 async def test_what_more_calls_would_bring(client: httpx.AsyncClient) -> None:
@@ -298,20 +256,6 @@ async def test_as_many_as_fit_into_the_tokens(client: httpx.AsyncClient) -> None
     assert everything["stop_reason"] == "budget" and len(everything["documents"]) == 40
 
 
-async def test_equal_lengths_are_a_count(client: httpx.AsyncClient) -> None:
-    pool = [{**document, "tokens": 30} for document in texts(40)]
-    by_tokens = await select(client, pool=pool, max_tokens=329, budget=20, explain=True)
-    by_count = await select(client, pool=pool, k=10, budget=20, explain=True)
-    assert by_tokens["documents"] == by_count["documents"]
-    assert by_tokens["rounds"] == by_count["rounds"]
-
-
-async def test_lengths_are_estimated_from_the_text(client: httpx.AsyncClient) -> None:
-    """Of "text 0" to "text 39": 6 or 7 characters, 2 tokens each."""
-    for source in ({"index": "texts"}, {"pool": texts(40)}):
-        assert len((await select(client, **source, max_tokens=21, budget=9))["documents"]) == 10
-
-
 async def test_scores_that_are_known_cost_nothing(client: httpx.AsyncClient) -> None:
     plain = await select(client, pool=texts(40), k=10, budget=20)
     scores = {d["id"]: d["cross_encoder_score"] for d in plain["documents"] if d["cross_encoder_score"] is not None}
@@ -327,25 +271,6 @@ async def test_scores_that_are_known_cost_nothing(client: httpx.AsyncClient) -> 
             assert document["cross_encoder_score"] == scores[document["id"]]
 
 
-async def test_bm25_is_learned_from(client: httpx.AsyncClient) -> None:
-    """The fake cross-encoder follows nothing that the embeddings know; a signal that it follows finds the best."""
-    bm25 = {document["id"]: score_of(QUERY, document["text"]) for document in texts(40)}
-    best = set(sorted(bm25, key=lambda id: -bm25[id])[:10])
-    found = {}
-    for with_bm25 in (True, False):
-        pool = [document | ({"bm25": bm25[document["id"]]} if with_bm25 else {}) for document in texts(40)]
-        found[with_bm25] = len(best & set(ids(await select(client, pool=pool, k=10, budget=12))))
-    assert found[True] >= 9 > found[False]
-
-
-async def test_all_scores_known(client: httpx.AsyncClient) -> None:
-    pool = [{**document, "cross_encoder_score": score_of(QUERY, document["text"])} for document in texts(12)]
-    body = await select(client, pool=pool, k=5, budget=9)
-    assert (body["stop_reason"], body["usage"]["cross_encoder_calls"]) == ("pool_exhausted", 0)
-    best = sorted(pool, key=lambda document: -float(document["cross_encoder_score"]))[:5]
-    assert ids(body) == [document["id"] for document in best]
-
-
 async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> None:
     pool = [{"text": f"{number} " + "long " * 40} for number in range(3)] + [{"text": "short"}]
     body = await select(client, pool=pool, k=1, budget=4, vectors="encoder")
@@ -359,17 +284,6 @@ async def test_a_pool_of_one(client: httpx.AsyncClient) -> None:
     body = await select(client, pool=[{"text": "alone"}], k=1, budget=1)
     assert ids(body) == ["0"]
     assert (body["documents"][0]["relevance"], body["usage"]["cross_encoder_calls"]) == (score_of(QUERY, "alone"), 1)
-
-
-async def test_texts_alone_are_documents(client: httpx.AsyncClient) -> None:
-    options: dict[str, Any] = {"k": 5, "budget": 8, "return_documents": True, "reuse": False}
-    documents = [{"text": document["text"]} for document in texts(20)]
-    mixed = [document["text"] if place % 3 else document for place, document in enumerate(documents)]
-    expected = (await select(client, pool=documents, **options))["documents"]
-    for pool in (mixed, {"documents": mixed}):
-        chosen = (await select(client, pool=pool, **options))["documents"]
-        assert chosen == expected
-        assert all(document["text"] == f"text {document['id']}" for document in chosen)
 
 
 async def test_a_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
@@ -563,26 +477,6 @@ class TestWords:
         assert any("harp" in self.DOCUMENTS[int(id)]["text"] for id in ids(found))
         ranks = sorted(document["retrieval_rank"] for document in found["documents"])
         assert ranks == [1, 2, 3, 4, 5]
-
-    async def test_words_are_learned_from(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of an index, and of a pool alike: a scorer that goes by a word is understood after a few calls."""
-
-        async def by_word(_: object, query: str, given: Sequence[str], **__: object) -> Scores:
-            return Scores(np.array([0.9 if "strings" in text else 0.1 for text in given]))
-
-        monkeypatch.setattr(SeededScorer, "score", by_word)
-        documents = [
-            {"id": f"{n}", "text": f"number {n} " + ("has strings" if n % 5 == 0 else "has wheels")} for n in range(200)
-        ]
-        answer(await client.put("/indexes/learned"))
-        answer(await client.post("/indexes/learned/documents", json=documents))
-        for source in ({"index": "learned"}, {"pool": documents, "vectors": "encoder"}):
-            request = {"query": "strings", "k": 40, "budget": 25, "rounds": 5} | source
-            learned = answer(await client.post("/select", json=request))
-            right = sum(int(id) % 5 == 0 for id in ids(learned))
-            assert right >= 38, right
-            paper = answer(await client.post("/select", json=request | {"method": "boundarymorph"}))
-            assert sum(int(id) % 5 == 0 for id in ids(paper)) < right
 
     async def test_an_index_without_words(self, client: httpx.AsyncClient) -> None:
         answer(await client.put("/indexes/plain", json={"lexical": False}))
