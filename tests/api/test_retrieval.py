@@ -41,8 +41,6 @@ from tests.api.service import (
     on_socket,
     problem,
     ready,
-    serving,
-    texts,
 )
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import vector_of
@@ -211,17 +209,6 @@ class TestRetriever:
             there = True
             await ready(client)
 
-    async def test_it_is_not_ready_before_its_probe(self, tmp_path: Path) -> None:
-        def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
-            raise ZeroDivisionError("broken")
-
-        ended = asyncio.Event()
-        app = create_retriever_app(Settings(data_directory=tmp_path), build=build, on_failure=ended.set)
-        async with client_of(app) as client, asyncio.timeout(PATIENCE):
-            await ended.wait()
-            problem(await client.post("/embed/query", json={"query": "q"}), 503, "not-ready")
-            assert (await client.get("/readyz")).json()["status"] == "failed"
-
 
 AMBIGUOUS = (
     "own/documents/../../texts/documents/d0",
@@ -245,31 +232,6 @@ AMBIGUOUS = (
 
 
 class TestGateway:
-    @pytest.mark.parametrize("source", [{"index": "texts"}, {"index": "own", "query_embedding": [4.0, 3.0, 2.0, 1.0]}])
-    @pytest.mark.parametrize("options", [{}, {"max_tokens": 20}, {"return_documents": True, "explain": True}])
-    async def test_it_selects_as_one_process_does(
-        self, gateway: httpx.AsyncClient, tmp_path: Path, source: dict[str, Any], options: dict[str, Any]
-    ) -> None:
-        size = {} if "max_tokens" in options else {"k": 3}
-        request = {"query": "text 3", "budget": 8, "rounds": 4, **size, **source, **options}
-        async with serving(Settings(data_directory=tmp_path / "local")) as whole:
-            await fill(whole)
-            here, there = [answer(await client.post("/select", json=request)) for client in (whole, gateway)]
-        for body in (here, there):
-            del body["id"], body["timings_ms"]
-        assert here == there
-
-    async def test_pools_are_embedded_there(self, gateway: httpx.AsyncClient) -> None:
-        request = {"query": "text 3", "pool": texts(30), "budget": 5, "k": 3}
-        assert len(answer(await gateway.post("/select", json=request))["documents"]) == 3
-
-    async def test_problems_are_those_of_one_process(self, gateway: httpx.AsyncClient) -> None:
-        problem(await gateway.post("/select", json={"query": "q", "index": "none"}), 404, "unknown-index")
-        answer(await gateway.put("/indexes/empty"))
-        problem(await gateway.post("/select", json={"query": "q", "index": "empty"}), 409, "empty-index")
-        wrong = {"query": "q", "index": "own", "query_embedding": [1.0, 0.0]}
-        problem(await gateway.post("/select", json=wrong), 422, "invalid-embeddings")
-
     async def test_indexes_are_passed_on(self, gateway: httpx.AsyncClient) -> None:
         created = await gateway.put("/indexes/new", json={"dimension": 2})
         assert (created.status_code, created.json()["dimension"]) == (201, 2)

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
@@ -165,30 +164,6 @@ async def test_a_model_that_breaks_at_its_probe_is_never_ready(monkeypatch: pyte
         async with asyncio.timeout(PATIENCE):
             await ended.wait()
         assert (await client.get("/readyz")).json()["status"] == "failed"
-
-
-async def test_another_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway whose scorer is not there yet is not ready and not broken."""
-    there = False
-
-    class Elsewhere:
-        async def check(self) -> None:
-            if not there:
-                raise ScorerUnavailable("nobody answers at http://elsewhere")
-
-        async def close(self) -> None:
-            pass
-
-    monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
-    app = create_scorer_app(Settings(), build=lambda *_: Elsewhere())  # type: ignore[arg-type]
-    async with client_of(app) as client:
-        async with asyncio.timeout(PATIENCE):
-            while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
-                await asyncio.sleep(0.005)
-        assert (await client.get("/readyz")).json()["status"] == "starting"
-        assert "no scorer is able to work" in problem(await score(client, "t"), 503, "not-ready")
-        there = True
-        await ready(client)
 
 
 async def test_it_describes_itself(client: httpx.AsyncClient) -> None:

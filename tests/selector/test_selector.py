@@ -42,15 +42,6 @@ async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> Non
     assert list(result.warnings) == []
 
 
-async def test_texts_are_fetched_once_and_only_when_needed(selector_of: Callable[..., Selector]) -> None:
-    retriever = FakeRetriever()
-    result = await selector_of(retriever, SeededScorer()).select(task(return_documents=True))
-    assert len(retriever.fetched) == len(set(retriever.fetched))
-    selected = {result.pool.ids[position] for position in result.selection.documents}
-    assert selected <= set(result.documents) == set(retriever.fetched)
-    assert len(retriever.fetched) < 30
-
-
 async def test_stages_by_the_clock(selector_of: Callable[..., Selector]) -> None:
     clock = Clock()
     selector = selector_of(FakeRetriever(clock), SlowScorer(clock), clock=clock)
@@ -61,23 +52,6 @@ async def test_stages_by_the_clock(selector_of: Callable[..., Selector]) -> None
 
 
 class TestDeletedMeanwhile:
-    async def test_deleted_documents_are_replaced_by_others(self, selector_of: Callable[..., Selector]) -> None:
-        retriever, scorer = FakeRetriever(), SeededScorer()
-        selector = selector_of(retriever, scorer)
-        plain = await selector.select(task(budget=8, rounds=4))
-        gone = {plain.pool.ids[observation.document] for observation in plain.history[:3]}
-        retriever.gone |= gone
-        scorer.rounds.clear()
-        result = await selector.select(task(budget=8, rounds=4, return_documents=True))
-        assert not gone & {text for texts in scorer.rounds for text in texts}
-        assert all(texts for texts in scorer.rounds)
-        selected = [result.pool.ids[position] for position in result.selection.documents]
-        assert not gone & set(selected)
-        assert len(selected) == 4
-        assert set(selected) <= set(result.documents)
-        assert len(result.history) == sum(map(len, scorer.rounds)) == 8  # what is not there costs no call
-        assert any("deleted" in warning for warning in result.warnings)
-
     @pytest.mark.parametrize("method", METHODS)
     async def test_it_is_not_taken_for_irrelevant(self, method: str, selector_of: Callable[..., Selector]) -> None:
         """Else what is like it would seem irrelevant too: here everything scores 0.9."""
@@ -193,26 +167,6 @@ async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selec
     plain = await selector.select(task(budget=6, rounds=3))
     np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
     assert result.outlook.loss == plain.outlook.loss
-
-
-async def test_a_scorer_that_fails_fails_the_task(selector_of: Callable[..., Selector]) -> None:
-    class Failing(SeededScorer):
-        async def score(
-            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-        ) -> Scores:
-            raise ConnectionError("the scorer is away")
-
-    with pytest.raises(ConnectionError):
-        await selector_of(FakeRetriever(), Failing()).select(task())
-
-
-async def test_tasks_side_by_side_do_not_mix(selector_of: Callable[..., Selector]) -> None:
-    selector = selector_of(FakeRetriever(), SeededScorer())
-    alone = [await selector.select(task(budget=budget)) for budget in range(8)]
-    together = await asyncio.gather(*(selector.select(task(budget=budget)) for budget in range(8)))
-    for one, other in zip(alone, together, strict=True):
-        assert list(one.history) == list(other.history)
-        np.testing.assert_array_equal(one.selection.documents, other.selection.documents)
 
 
 @pytest.mark.parametrize("as_lists", [False, True])
