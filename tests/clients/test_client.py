@@ -382,14 +382,12 @@ class TestKeys:
         assert answered.body["deadline_ms"] <= 19_000
 
 
-
 class TestConnections:
     async def test_that_break_are_made_again(self, connect: Connect, way: Way) -> None:
         way.fates = ["reset", "reset"]
         selection = await connect(way.url).select(QUERY, pool=["a", "b"], budget=1, k=1)
         assert selection.status == "complete"
         assert way.connections == 3
-
 
     async def test_what_may_have_been_done_is_not_repeated(self, connect: Connect, way: Way) -> None:
         way.fates = ["reset"]
@@ -433,8 +431,6 @@ class TestReady:
             with pytest.raises(bm.NotReady) as raised:
                 await connect(url, retries=0).list_indexes()
         assert raised.value.retry_after == 1
-
-
 
 
 def _with_lifespan(app: Any) -> Any:
