@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -70,12 +71,14 @@ class SelectionSession(Session):
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
         enough: float = answerable.ENOUGH,
         target: Target | None = None,
+        certified: bool = False,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
         known: scores by position that cost no call.
         settle: stop when `cautious_loss` is at most this, at the start or after two rounds in a row, provided that
         the known scores suffice to estimate it (`enough_scores`).
+        certified: whether `settle` is of a certificate (`promise`), by which a session stops after one such round.
         order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no call.
         min_relevance: return at most k documents, those with a probability above one half of scoring at least this, and
         ask about those in doubt.
@@ -105,6 +108,7 @@ class SelectionSession(Session):
             raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
         self._config = config or SelectionConfig()
         self._settle = settle
+        self._certified = certified
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
@@ -114,7 +118,7 @@ class SelectionSession(Session):
         calls = 0 if self._decided else min(budget, len(pool) - len(known))
         self._posterior = self._config.posterior(pool, calls + len(known))
         self._observe(known)
-        self._settled = LOOKS_TO_SETTLE * self._little_to_lose
+        self._looks = [self._caution()] * LOOKS_TO_SETTLE  # what was believed at each
 
     @property
     def spent(self) -> int:
@@ -136,7 +140,8 @@ class SelectionSession(Session):
             return StopReason.BUDGET
         if not self._unscored.size:
             return StopReason.POOL_EXHAUSTED
-        return StopReason.SETTLED if self._settled >= LOOKS_TO_SETTLE else None
+        needed = self._looks[-1 if self._certified else -LOOKS_TO_SETTLE :]
+        return StopReason.SETTLED if self._settle is not None and max(needed) <= self._settle else None
 
     @property
     def budget_covers_pool(self) -> bool:
@@ -172,14 +177,18 @@ class SelectionSession(Session):
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)
-        self._settled = self._settled + 1 if self._little_to_lose else 0
+        self._looks.append(self._caution())
 
     @property
-    def _little_to_lose(self) -> bool:
-        """Whether the cautious loss is at most `settle`."""
+    def settles_at(self) -> float:
+        """The smallest certified `settle` with which the session would stop now; infinite without one."""
+        return self._looks[-1]
+
+    def _caution(self) -> float:
+        """The cautious loss; infinite as long as it does not count."""
         if self._settle is None or self.spends_on_order or not self.enough_scores:
-            return False
-        return self.expected_loss() <= self._settle and self.cautious_loss() <= self._settle
+            return math.inf
+        return self.cautious_loss()
 
     def expected_loss(self) -> float:
         """The expected loss of the set, as a share of the relevance of the set that all scores would give.
@@ -205,6 +214,15 @@ class SelectionSession(Session):
             return loss
         shares, scores = self.outcomes(lost=True)
         return with_caution(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
+
+    def real_losses(self, scores: Mapping[int, float], sets: Sequence[NDArray[np.intp]]) -> list[float]:
+        """What sets of the capacity lose if these are the scores of all documents but those that were given up or
+        cannot be read: shares of the relevance of the best set."""
+        last = SelectionSession(self.pool, budget=0, k=self.capacity, config=self._config, known=scores)
+        relevance = np.zeros(len(self.pool))
+        relevance[list(scores)] = last._reported.mean[list(scores)]
+        best = float(np.sort(relevance)[::-1][: max(map(len, sets))].sum())
+        return [max(0.0, 1.0 - float(relevance[one].sum()) / best) if best > 0.0 else 0.0 for one in sets]
 
     def outlook(self) -> Outlook:
         """The expected loss, the expected gain of further calls, the expected recall, and whether there is an

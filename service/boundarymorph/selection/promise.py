@@ -1,0 +1,115 @@
+"""When to stop so that a promised loss is kept: conformal risk control by audited requests.
+
+A request promises that its set loses at most a share of the best set's relevance, with a probability 1 - alpha. Past
+requests were audited: what was believed of the loss at each look, and what it was. If requests are exchangeable, and a
+larger threshold on what is believed never keeps a promise that a smaller one breaks, then stopping by the largest
+threshold that v of n audited requests break, (v + 1) / (n + 1) <= alpha, breaks the promise of a new request with a
+probability of alpha at most (Angelopoulos, Bates, Fisch, Lei and Schuster 2024, theorem 1). A request counts as broken
+from the smallest threshold on that breaks it, which makes that so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+# Of so many of the latest audits, the share that breaks a promise must be likely under what all audits say, or else the
+# earlier ones are of another scorer or of other questions.
+RECENT = 16
+UNLIKELY = 0.005
+ROUNDING = 1e-9
+
+Missing = Literal["audits", "calls", "scorer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Lose at most this share, in (0, 1), with this probability, in (0, 1)."""
+
+    loss: float
+    probability: float
+
+    @property
+    def fewest(self) -> int:
+        """Audits from which on it can be certified."""
+        return math.ceil(1.0 / (1.0 - self.probability) - 1.0 - ROUNDING)
+
+    def allowed(self, audits: int) -> int:
+        """Return how many of so many audits may break it; -1 if they are too few."""
+        return math.floor((1.0 - self.probability) * (audits + 1) + ROUNDING) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """calls: made so far; believed: the threshold from which on a session stops here; real: the loss of its set."""
+
+    calls: int
+    believed: float
+    real: float
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A request that was scored further than its session would have gone. looks: one or more, by calls. If it has made
+    as many calls as it may, a session stops at the last one in any case."""
+
+    looks: tuple[Look, ...]
+
+    def breaking(self, loss: float, budget: int) -> float:
+        """Return the smallest threshold that loses more than `loss` within so many calls: `math.inf` if none does, and
+        `-math.inf` if all do, which is presumed where nothing is known of so few calls."""
+        looks = [look for look in self.looks if look.calls <= budget]
+        if not looks or looks[-1].real > loss:
+            return -math.inf
+        smallest = breaks = math.inf
+        for look in looks:
+            if look.believed < smallest:  # else a session that stops by such a threshold has stopped before
+                smallest = look.believed
+                breaks = smallest if look.real > loss else breaks
+        return breaks
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """threshold: what a session stops by; None if the promise cannot be kept. missing: what would help then. audits: on
+    which this rests."""
+
+    threshold: float | None
+    audits: int
+    missing: Missing | None = None
+
+
+def certified(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
+    """Return the certificate of a promise with at most so many calls, by audits from the oldest to the latest.
+
+    If more of the latest audits break it than is likely, the earlier ones do not count any more.
+    """
+    found = _of(audits, promise, budget)
+    latest = audits[-RECENT:]
+    if found.threshold is None or len(audits) <= RECENT:
+        return found
+    broken = sum(audit.breaking(promise.loss, budget) <= found.threshold for audit in latest)
+    return found if _likely(broken, len(latest), 1.0 - promise.probability) else _of(latest, promise, budget)
+
+
+def _of(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
+    count, allowed = len(audits), promise.allowed(len(audits))
+    breaking = np.sort([audit.breaking(promise.loss, budget) for audit in audits])
+    if allowed >= 0 and breaking[allowed] > -math.inf:
+        return Certificate(float(np.nextafter(breaking[allowed], -math.inf)), count)
+    always = int(np.count_nonzero(breaking == -math.inf))
+    if count < promise.fewest or always <= (1.0 - promise.probability) * count + ROUNDING:
+        return Certificate(None, count, "audits")
+    most = max(look.calls for audit in audits for look in audit.looks)
+    with_more = sum(audit.breaking(promise.loss, most) == -math.inf for audit in audits)
+    return Certificate(None, count, "scorer" if with_more > allowed else "calls")
+
+
+def _likely(broken: int, count: int, share: float) -> bool:
+    """Whether so many or more of `count` are not unlikely if each breaks with this probability."""
+    below = sum(math.comb(count, n) * share**n * (1.0 - share) ** (count - n) for n in range(broken))
+    return 1.0 - below >= UNLIKELY

@@ -1,0 +1,127 @@
+"""When to stop so that a promise is kept: against the definition, and on requests drawn from a distribution."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boundarymorph.selection.promise import RECENT, Audit, Look, Promise, certified
+
+PROMISE = Promise(0.05, 0.9)
+LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])
+
+
+def audit(*looks: tuple[float, float]) -> Audit:
+    """Looks after 10, 20, ... calls: what was believed, and what was lost."""
+    return Audit(tuple(Look(10 * place, *look) for place, look in enumerate(looks, start=1)))
+
+
+audits = st.lists(
+    st.lists(st.tuples(st.one_of(LOSSES, st.just(math.inf)), LOSSES), min_size=1, max_size=5).map(lambda a: audit(*a)),
+    max_size=RECENT,
+)
+
+
+def stopped(one: Audit, threshold: float, budget: int) -> Look | None:
+    """Where a session stops, by trying: at the first look that believes no more, or at the last."""
+    looks = [look for look in one.looks if look.calls <= budget]
+    return next((look for look in looks if look.believed <= threshold), looks[-1] if looks else None)
+
+
+def violations(given: list[Audit], threshold: float, loss: float, budget: int, among: list[float]) -> int:
+    """Requests that lose more by this threshold or by a smaller one."""
+    tried = [other for other in among if other <= threshold]
+    return sum(
+        any((look := stopped(one, other, budget)) is None or look.real > loss for other in tried) for one in given
+    )
+
+
+@given(audits, st.sampled_from([0.02, 0.05, 0.1]), st.sampled_from([0.5, 0.8, 0.9]), st.sampled_from([5, 20, 30, 50]))
+def test_the_threshold_is_the_largest_of_the_definition(
+    given: list[Audit], loss: float, probability: float, budget: int
+) -> None:
+    believed = {look.believed for one in given for look in one.looks if look.believed < math.inf}
+    grid = sorted({-1.0, *believed, 2.0})
+    kept = [
+        threshold
+        for threshold in grid
+        if (violations(given, threshold, loss, budget, grid) + 1) / (len(given) + 1) <= 1 - probability + 1e-12
+    ]
+    found = certified(given, Promise(loss, probability), budget)
+    assert (found.threshold is None) == (not kept)
+    assert found.audits == len(given)
+    if found.threshold is not None:
+        assert found.missing is None
+        assert max(threshold for threshold in grid if threshold <= max(found.threshold, -1.0)) == max(kept)
+    else:
+        assert found.missing is not None
+
+
+@given(audits, st.sampled_from([0.02, 0.05]), st.sampled_from([0.5, 0.8]))
+def test_more_is_promised_at_smaller_thresholds(given: list[Audit], loss: float, probability: float) -> None:
+    def threshold(loss: float, probability: float) -> float:
+        found = certified(given, Promise(loss, probability), 50).threshold
+        return -math.inf if found is None else found
+
+    assert threshold(loss, probability) <= threshold(2 * loss, probability)
+    assert threshold(loss, probability + 0.1) <= threshold(loss, probability)
+
+
+def drawn(rng: np.random.Generator, honest: float = 1.0) -> Audit:
+    """A request whose loss falls with the calls, and what is believed of it: too much or too little, by request."""
+    calls = np.arange(10, 110, 10)
+    real = np.minimum(1.0, rng.gamma(2.0, 0.6) * np.exp(-calls / 25 * rng.uniform(0.6, 1.6)))
+    believed = honest * real * np.exp(rng.normal(0, 1.0) + rng.normal(0, 0.5, len(calls)))
+    return Audit(tuple(map(Look, calls.tolist(), believed.tolist(), real.tolist())))
+
+
+def broken(audited: int, promise: Promise, draw: Callable[[np.random.Generator], Audit] = drawn) -> tuple[float, float]:
+    """The share of new requests that lose more than was promised, over many services; and the calls."""
+    rng, lost, calls = np.random.default_rng(7), [], []
+    for _ in range(1_500):
+        found = certified([draw(rng) for _ in range(audited)], promise, 100)
+        if found.threshold is not None:
+            look = stopped(draw(rng), found.threshold, 100)
+            assert look is not None
+            lost.append(look.real > promise.loss)
+            calls.append(look.calls)
+    return float(np.mean(lost)), float(np.mean(calls))
+
+
+@pytest.mark.parametrize("probability", [0.7, 0.9])
+def test_new_requests_keep_what_is_promised(probability: float) -> None:
+    share, calls = broken(40, Promise(0.1, probability))
+    assert share <= 1 - probability + 3 * math.sqrt(probability * (1 - probability) / 1_500)
+    assert share >= 0.5 * (1 - probability), "calls were wasted"
+    assert calls < 100
+
+
+def test_what_is_missing() -> None:
+    good, late = audit((0.5, 0.03), (0.04, 0.01)), audit((0.04, 0.2), (0.03, 0.01))
+    never = audit((0.04, 0.2), (0.01, 0.1))
+    assert PROMISE.fewest == 9
+    assert certified([good] * 8, PROMISE, 20).missing == "audits"
+    found = certified([good] * 9, PROMISE, 20)
+    assert found.threshold is not None and found.threshold > 1, "nothing that was audited breaks it"
+    found = certified([*[good] * 9, late], PROMISE, 20)
+    assert found.threshold is not None and 0.03 <= found.threshold < 0.04
+    assert certified([*[good] * 9, never], PROMISE, 20).missing == "audits", "one in ten may break it, in more audits"
+    assert certified([*[good] * 7, *[never] * 3], PROMISE, 20).missing == "scorer"
+    assert certified([*[good] * 7, *[late] * 3], PROMISE, 10).missing == "calls"
+    assert certified([good] * 20, PROMISE, 9).missing == "calls", "nothing is known of so few"
+    assert certified([], PROMISE, 20).missing == "audits"
+
+
+def test_a_certificate_goes_with_what_it_rests_on() -> None:
+    """The latest audits break what the earlier ones certify: they alone count, until there is a new certificate."""
+    good, bad = audit((0.04, 0.01), (0.02, 0.0)), audit((0.04, 0.5), (0.02, 0.5))
+    assert certified([good] * 150, PROMISE, 20).threshold is not None
+    assert certified([*[good] * 150, *[bad] * 5], PROMISE, 20).threshold is not None, "which may happen by chance"
+    found = certified([*[good] * 150, *[bad] * 6], PROMISE, 20)
+    assert found.threshold is None and found.audits == RECENT and found.missing == "scorer"
+    mended = audit((0.04, 0.5), (0.02, 0.0))
+    found = certified([*[good] * 150, *[mended] * 12], PROMISE, 20)
+    assert found.threshold is not None and found.threshold < 0.04 and found.audits == RECENT
