@@ -55,6 +55,11 @@ LEARNED: list[tuple[str, str, object]] = [
         "/memories/hear",
         {"index": None, "scorer": "s", "vectors": "v", "evidence": evidence_to_json(EVIDENCE), "caller": "c"},
     ),
+    (
+        "POST",
+        "/memories/audited",
+        {"index": None, "scorer": "s", "vectors": "v", "audited": ["k", "c", [[1, 0.1, 0.1]]]},
+    ),
     ("POST", "/judgments/events", {"index": None}),
 ]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})

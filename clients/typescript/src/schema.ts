@@ -535,6 +535,32 @@ export interface components {
             version: string;
         };
         /**
+         * AuditedSelections
+         * @description Selections of one kind that were scored to the end, for what they would have lost.
+         */
+        AuditedSelections: {
+            /**
+             * Kind
+             * @description of the selections: the size of their set, and what relevance is
+             */
+            kind: string;
+            /**
+             * Audits
+             * @description of the recent ones that are kept
+             */
+            audits: number;
+            /**
+             * Real Loss
+             * @description mean after all calls of a selection that stops by itself
+             */
+            real_loss: number;
+            /**
+             * Certified
+             * @description whether a loss of .05 at most, in .9 of all selections, can be promised
+             */
+            certified: boolean;
+        };
+        /**
          * BilledUnits
          * @description The units that Cohere would bill.
          */
@@ -1112,6 +1138,11 @@ export interface components {
              * @description standard deviation of what none of these explains
              */
             amplitude: number | null;
+            /**
+             * Audited
+             * @description selections that were scored to the end
+             */
+            audited?: components["schemas"]["AuditedSelections"][];
         };
         /**
          * Meta
@@ -1389,6 +1420,35 @@ export interface components {
             query: number[];
         };
         /**
+         * PromiseAnswer
+         * @description Whether a promise to lose little is kept as often as it says, by earlier selections that were scored to the
+         *     end.
+         */
+        PromiseAnswer: {
+            /**
+             * Status
+             * @description not_certified: the set is the best by what is believed
+             * @enum {string}
+             */
+            status: "certified" | "not_certified";
+            /**
+             * Audits
+             * @description selections like this one that were scored to the end
+             * @default 0
+             */
+            audits?: number;
+            /**
+             * Missing
+             * @description what would help: audits, more calls, a better scorer, time; or a memory, without which there are no audits; null if it is certified
+             */
+            missing?: ("memory" | "audits" | "calls" | "scorer" | "time") | null;
+            /**
+             * Detail
+             * @description the same in words
+             */
+            detail?: string | null;
+        };
+        /**
          * Ready
          * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
          *     probed and not listed.
@@ -1663,6 +1723,8 @@ export interface components {
              * @description the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without one; null if nothing can be said. With 'queries': of the query for which it is largest
              */
             answerable?: number | null;
+            /** @description with 'objective': "lose_at_most" */
+            promise?: components["schemas"]["PromiseAnswer"] | null;
             /**
              * Next
              * @description with 'objective': the most likely of the documents without a score, for somebody who reads them and sends 'known_scores'; empty once enough is found
@@ -2734,12 +2796,12 @@ export interface components {
             name: string | string[];
             /**
              * Comparison Operator
-             * @description one of is, =, >, after, <, before, ≥, ≤, >=, <=, in, start with, empty, null, is not, ≠, not in, not empty, not null
+             * @description one of is, =, >, after, <, before, ≥, ≤, in, empty, null, is not, ≠, not in, not empty, not null
              */
             comparison_operator: string;
             /**
              * Value
-             * @description to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with commas between them are a list for in and not in; start with compares a text, not a list of them
+             * @description to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with commas between them are a list for in and not in
              * @default null
              */
             value?: string | number | (string | number)[] | null;
@@ -2981,15 +3043,22 @@ export interface components {
         };
         /**
          * Objective
-         * @description Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
-         *     takes.
+         * @description Find the share `find` of all that reaches 'min_relevance', or lose `lose_at_most`, with the probability `in`, by
+         *     as few calls as that takes.
          */
         Objective: {
             /**
              * Find
              * @description of the documents that reach 'min_relevance', by default 0.5
+             * @default null
              */
-            find: number;
+            find?: number | null;
+            /**
+             * Lose At Most
+             * @description instead: share of the best set's relevance that k documents may lose
+             * @default null
+             */
+            lose_at_most?: number | null;
             /**
              * In
              * @description how sure to be of it before stopping
@@ -2998,7 +3067,7 @@ export interface components {
             in?: number;
             /**
              * Next
-             * @description documents to read next that the answer names at most
+             * @description with 'find': documents to read next that the answer names at most
              * @default 10
              */
             next?: number;
@@ -3303,7 +3372,7 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description find nearly all of it, and stop when that is likely enough: what is more likely relevant is scored first, and what reached 'min_relevance' is returned. 'budget' is then the most to spend, by default as "auto"; with 0 you answer yourself, by 'known_scores'
+             * @description with 'find': find nearly all of it, and stop when that is likely enough: what is more likely relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer yourself, by 'known_scores'. With 'lose_at_most': the best k documents, by as few calls as keep that promise. 'budget' is then the most to spend, by default as "auto"
              * @default null
              */
             objective?: components["schemas"]["Objective"] | null;
@@ -3945,6 +4014,7 @@ export interface components {
     pathItems: never;
 }
 export type ApiVersion = components['schemas']['ApiVersion'];
+export type AuditedSelections = components['schemas']['AuditedSelections'];
 export type BilledUnits = components['schemas']['BilledUnits'];
 export type DeleteReport = components['schemas']['DeleteReport'];
 export type Deleted = components['schemas']['Deleted'];
@@ -3975,6 +4045,7 @@ export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
 export type PoolMap = components['schemas']['PoolMap'];
+export type PromiseAnswer = components['schemas']['PromiseAnswer'];
 export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];

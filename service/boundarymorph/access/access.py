@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from boundarymorph.access.admission import Admission
+from boundarymorph.access.audits import Audits
 from boundarymorph.access.calibrations import Calibrations
 from boundarymorph.access.keys import KeyRing
 from boundarymorph.access.memories import MemoriesInUse
@@ -70,6 +71,7 @@ class Access:
         self.admission = Admission(
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )
+        self.audits = Audits(settings, lambda: self.admission.inside > 0, self.room)
         self.background = Turns(settings.batch_sessions)
         self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
         self.selections = Shares(

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from cachetools import TTLCache
 
 from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.memory.memory import Audited
 from boundarymorph.retrieval.memories import MemorySource, Place, Recalled
 from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.promise import Audit
 from boundarymorph.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -43,9 +45,7 @@ class MemoriesInUse:
         if len(self._telling) >= WAITING:
             metrics.memory_requests.labels("left_out").inc()
             return
-        task = asyncio.create_task(
-            self._told(source, place, evidence, hashlib.sha256(caller.encode()).hexdigest()[:16])
-        )
+        task = asyncio.create_task(self._told(source, place, evidence, digest(caller)))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
@@ -69,6 +69,11 @@ class MemoriesInUse:
         metrics.memory_requests.labels(outcome).inc()
 
 
+def digest(caller: str) -> str:
+    """Return what stands for a caller in a memory."""
+    return hashlib.sha256(caller.encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, slots=True)
 class TaskMemory:
     """The memory of one selection; see `selector.task.Remembering`."""
@@ -87,6 +92,9 @@ class TaskMemory:
 
     def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
         self.memories.tell(self.source, self._place(scorer, vectors), evidence, self.caller)
+
+    async def audited(self, scorer: str, vectors: str, kind: str, audit: Audit) -> None:
+        await self.source.audited(self._place(scorer, vectors), Audited(kind, audit, digest(self.caller)))
 
     def _place(self, scorer: str, vectors: str) -> Place:
         return Place(self.index, self.name, scorer, vectors, self.tenant)

@@ -15,7 +15,7 @@ from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitt
 from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
-from boundarymorph.memory.memory import evidence_of_json
+from boundarymorph.memory.memory import Audited, evidence_of_json
 from boundarymorph.retrieval.learned import Found, Learned, pools_of
 from boundarymorph.retrieval.memories import AllMemories, Place
 
@@ -138,6 +138,31 @@ async def hear(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
         raise InvalidInput(f"evidence: {error}") from error
     memories = AllMemories(indexes.catalog, access.settings)
     await access.work.write.run(memories.hear, place, evidence, given.caller)
+    return Response(b"{}", media_type=JSON)
+
+
+class AuditOf(Asked):
+    """An audit of a request."""
+
+    audited: list[Any]
+
+
+@router.post(
+    "/memories/audited",
+    summary="Learn from an audit",
+    dependencies=[Depends(allowed(Scope.WRITE))],
+    openapi_extra=_body(AuditOf),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def audited(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Tell a memory of the losses of a request that was scored further."""
+    given = await bodies.parsed(request, access, AuditOf)
+    place = given.place(permitted(request))
+    try:
+        found = Audited.of_json(given.audited)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"audited: {error}") from error
+    await access.work.write.run(AllMemories(indexes.catalog, access.settings).audited, place, found)
     return Response(b"{}", media_type=JSON)
 
 

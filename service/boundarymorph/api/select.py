@@ -222,6 +222,7 @@ async def _events(
         while isinstance(step, Progress):
             yield await answers.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
+        access.audits.offer(task)
         last = await answers.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
         request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
@@ -232,6 +233,7 @@ async def _events(
 
 async def content_of(access: Access, asked: Asked, result: SelectionResult) -> bytes:
     """Return the answer with a result as JSON. Raises as `answers.made` does."""
+    access.audits.offer(asked.task)
     return await answers.made(
         access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(asked.task, result)
     )

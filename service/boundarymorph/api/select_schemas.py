@@ -116,12 +116,25 @@ class AskedQuery(Message):
 
 
 class Objective(Message):
-    """Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
-    takes."""
+    """Find the share `find` of all that reaches 'min_relevance', or lose `lose_at_most`, with the probability `in`, by
+    as few calls as that takes."""
 
-    find: float = Field(gt=0, le=1, description="of the documents that reach 'min_relevance', by default 0.5")
+    find: float | None = Field(
+        None, gt=0, le=1, description="of the documents that reach 'min_relevance', by default 0.5"
+    )
+    lose_at_most: float | None = Field(
+        None, gt=0, lt=1, description="instead: share of the best set's relevance that k documents may lose"
+    )
     within: float = Field(0.9, gt=0, lt=1, alias="in", description="how sure to be of it before stopping")
-    next: int = Field(10, ge=1, description="documents to read next that the answer names at most")
+    next: int = Field(10, ge=1, description="with 'find': documents to read next that the answer names at most")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.find is None) == (self.lose_at_most is None):
+            raise ValueError("give exactly one of 'find' and 'lose_at_most'")
+        if self.lose_at_most is not None and "next" in self.model_fields_set:
+            raise ValueError("'next' goes with 'find'")
+        return self
 
 
 def _as_query(value: object) -> object:
@@ -138,7 +151,8 @@ FOR_ONE_QUERY = (  # fields that do not go with several
     "objective",
     "known_scores",
 )
-NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'objective'
+NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'find'
+NOT_TO_LOSE = ("max_tokens", "min_relevance", "distinct", "diversity", "calibration")  # nor with 'lose_at_most'
 _NULL: JsonDict = {"type": "null"}
 _SOURCES: tuple[tuple[str, JsonDict], ...] = (
     (
@@ -219,9 +233,10 @@ class SelectRequest(Message):
     )
     objective: Objective | None = Field(
         None,
-        description="find nearly all of it, and stop when that is likely enough: what is more likely relevant is "
-        "scored first, and what reached 'min_relevance' is returned. 'budget' is then the most to spend, by default "
-        "as \"auto\"; with 0 you answer yourself, by 'known_scores'",
+        description="with 'find': find nearly all of it, and stop when that is likely enough: what is more likely "
+        "relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer "
+        "yourself, by 'known_scores'. With 'lose_at_most': the best k documents, by as few calls as keep that promise. "
+        "'budget' is then the most to spend, by default as \"auto\"",
     )
     known_scores: dict[Id, Annotated[float, Field(ge=0, le=1)]] | None = Field(
         None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
@@ -363,7 +378,10 @@ class SelectRequest(Message):
 
     @model_validator(mode="after")
     def _all_that_is_found(self) -> Self:
-        if self.objective is not None:
+        if self.objective is not None and self.objective.find is None:
+            if given := [name for name in NOT_TO_LOSE if getattr(self, name)]:
+                raise ValueError(f"'lose_at_most' is about the best k documents; leave out '{given[0]}'")
+        elif self.objective is not None:
             if given := [name for name in NOT_TO_FIND if getattr(self, name)]:
                 raise ValueError(f"'objective' returns all that is found; leave out '{given[0]}'")
             self.calibration = False  # 'min_relevance' is on the scale of the answers

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 from uuid import uuid4
 
 import numpy as np
@@ -23,6 +24,7 @@ from boundarymorph.api.select_answers import (
     ExplainedRound,
     NextDocument,
     PoolMap,
+    PromiseAnswer,
     RoundEvent,
     SelectedDocument,
     SelectResponse,
@@ -36,11 +38,12 @@ from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, Inde
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.retrieval.retriever import Retriever, Search
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places
+from boundarymorph.selection.promise import Promise
 from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
@@ -55,7 +58,8 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
 
     arrival: of the request, on `time.monotonic()`.
     """
-    limits, objective = settings.limits, request.objective
+    limits, promise = settings.limits, promise_of(request)
+    objective = request.objective if promise is None else None
     seconds = settings.seconds_of(request.deadline_ms)
     queries = request.queries or [AskedQuery(query=request.query or "")]
     bound("queries", len(queries), limits.queries, "queries")
@@ -69,11 +73,12 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         distinct=grouping_of(request.distinct, request.k or settings.k, settings),
         diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
-        settle=settings.auto_settle if request.budget == "auto" and not objective else None,
+        settle=_settle(request, settings),
+        promise=promise,
         method=request.method or settings.method,
         to_people=_to_people(request, settings),
         rounds=settings.rounds if request.rounds is None else request.rounds,
-        goal=request.spend,
+        goal=request.spend if promise is None else "set",
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, seconds),
         accepts=ACCEPTED[request.on_failure],
@@ -82,7 +87,7 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         instruction=request.instruction,
         excluded=frozenset(request.exclude_ids or ()),
         known=_known(request, limits),
-        target=None if objective is None else Target(objective.find, objective.within),
+        target=None if objective is None else Target(objective.find or 1.0, objective.within),
         proposals=0 if objective is None else objective.next,
         queries=[
             WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings))
@@ -102,11 +107,27 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
     return task
 
 
+def promise_of(request: SelectRequest) -> Promise | None:
+    """Return what the request wants to be kept."""
+    objective = request.objective
+    if objective is None or objective.lose_at_most is None:
+        return None
+    return Promise(objective.lose_at_most, objective.within)
+
+
+def _settle(request: SelectRequest, settings: Settings) -> float | None:
+    """Return the expected loss at which a selection stops that goes by what it believes."""
+    if request.objective is not None:
+        return request.objective.lose_at_most
+    return settings.auto_settle if request.budget == "auto" else None
+
+
 def _to_people(request: SelectRequest, settings: Settings) -> bool:
     """Return whether relevance is to be what people find. Raises InvalidInput for a method that only knows scores."""
-    knows = (request.method or settings.method) == methods.DEFAULT and request.objective is None
+    finds = request.objective is not None and request.objective.find is not None
+    knows = (request.method or settings.method) == methods.DEFAULT and not finds
     if request.relevance == "people" and not knows:
-        other = f"the method {methods.DEFAULT!r}" if request.objective is None else "no 'objective'"
+        other = f"the method {methods.DEFAULT!r}" if not finds else "no 'objective'"
         raise InvalidInput(f"'relevance': \"people\" goes with {other}; leave one of them out")
     return knows and (request.relevance or settings.relevance) == "people"
 
@@ -307,6 +328,7 @@ def response_of(
         expected_loss=result.outlook.loss,
         recall=_recall(result.outlook),
         answerable=result.outlook.answerable,
+        promise=_promise(result, task),
         next=_next(result, task),
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
@@ -345,6 +367,18 @@ def _recall(outlook: Outlook) -> ExpectedRecall | None:
     if recall is None:
         return None
     return ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high, probability=recall.probability)
+
+
+def _promise(result: SelectionResult, task: SelectionTask) -> PromiseAnswer | None:
+    if task.promise is None:
+        return None
+    known = result.assurance
+    if isinstance(result.stop_reason, Interruption):
+        return PromiseAnswer(status="not_certified", missing="time", detail=f"it ended early: {result.stop_reason}")
+    if result.stop_reason in (StopReason.POOL_EXHAUSTED, StopReason.NOTHING_TO_DECIDE) or known is None:
+        return PromiseAnswer(status="certified", audits=known.audits if known else 0)
+    status: Literal["certified", "not_certified"] = "certified" if known.missing is None else "not_certified"
+    return PromiseAnswer(status=status, audits=known.audits, missing=known.missing, detail=known.detail)
 
 
 def _next(result: SelectionResult, task: SelectionTask) -> list[NextDocument] | None:

@@ -3,16 +3,21 @@ is in force while it predicts new requests better than the default."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from boundarymorph.memory.fitting import fitted, log_likelihoods
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.selection.promise import Audit, Look
 
 REQUESTS = 64  # that are remembered
+AUDITS = 200  # that are remembered
+LOOKS = 64  # at most of an audit
+DIGITS = 6  # significant ones of what is kept of an audit
 FEWEST_SCORES = 5  # of a request that tells something
 FIRST = 10  # requests before a prior is learned; many more tell little more (docs/results.md)
 EARLY = (10, 20, 40)  # numbers of requests after which it is learned anew, and then after each 32
@@ -23,6 +28,7 @@ LEAST_AHEAD = 1.0
 MOST_AHEAD = 8.0  # nats that one request counts at most, in either direction
 SHARE = 4  # one part in so many of the requests is one caller's at most, where there are others
 SYMMETRIC = np.triu_indices(4)
+Entry = TypeVar("Entry", "Told", "Audited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +40,41 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """An audit, of a request of a kind (`selector.audit.kind_of`). caller: as in `Told`."""
+
+    kind: str
+    audit: Audit
+    caller: str
+
+    def to_json(self) -> list[Any]:
+        looks = [
+            [look.calls, None if math.isinf(look.believed) else _rounded(look.believed), _rounded(look.real)]
+            for look in self.audit.looks
+        ]
+        return [self.kind, self.caller, looks]
+
+    @classmethod
+    def of_json(cls, values: Sequence[Any]) -> Self:
+        """Raises TypeError or ValueError for what is none."""
+        kind, caller, given = values
+        looks = [
+            Look(int(calls), math.inf if believed is None else float(believed), float(real))
+            for calls, believed, real in given
+        ]
+        steps = [look.calls for look in looks]
+        if not 1 <= len(looks) <= LOOKS or steps != sorted(set(steps)) or steps[0] < 0:
+            raise ValueError(f"an audit has 1 to {LOOKS} looks, by their calls")
+        if not all(look.believed >= 0 and 0 <= look.real <= 1 for look in looks):
+            raise ValueError("a loss is from 0 to 1, and what is believed of it not below 0")
+        return cls(str(kind), Audit(tuple(looks)), str(caller))
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """told: by recent requests, oldest first; requests: of all times; prior: learned, if there were enough; learned_at:
     the number of requests then; ahead, weight: the fading sums of the nats by which it predicted requests better than
-    the default did, and of their number."""
+    the default did, and of their number; audits: the latest ones, oldest first."""
 
     told: tuple[Told, ...] = ()
     requests: int = 0
@@ -45,6 +82,7 @@ class Memory:
     learned_at: int = 0
     ahead: float = 0.0
     weight: float = 0.0
+    audits: tuple[Audited, ...] = ()
 
     @property
     def in_force(self) -> bool:
@@ -63,11 +101,12 @@ class Memory:
         ahead, weight = self.ahead, self.weight
         if self.prior is not None:
             ahead, weight = FADE * ahead + _ahead(self.prior, [evidence]), FADE * weight + 1.0
-        told = [*self.told, Told(evidence, caller)]
-        own = [place for place, one in enumerate(told) if one.caller == caller]
-        if len(own) > max(most // SHARE, 1) and len(own) < len(told):
-            del told[own[0]]
-        return replace(self, told=tuple(told[-most:]), requests=self.requests + 1, ahead=ahead, weight=weight)
+        told = _kept(self.told, Told(evidence, caller), most)
+        return replace(self, told=told, requests=self.requests + 1, ahead=ahead, weight=weight)
+
+    def audited(self, audited: Audited) -> Memory:
+        """Return the memory with one more audit; the oldest goes, as of requests."""
+        return replace(self, audits=_kept(self.audits, audited, AUDITS))
 
     def learn(self) -> Memory:
         """Return the memory with a prior learned from what was told. The first one is held against what it was not
@@ -96,6 +135,7 @@ class Memory:
             "learned_at": self.learned_at,
             "ahead": self.ahead,
             "weight": self.weight,
+            "audits": [one.to_json() for one in self.audits],
         }
 
     @classmethod
@@ -110,7 +150,22 @@ class Memory:
             int(values["learned_at"]),
             float(values["ahead"]),
             float(values["weight"]),
+            tuple(Audited.of_json(one) for one in values.get("audits", ())),
         )
+
+
+def _kept(entries: tuple[Entry, ...], new: Entry, most: int) -> tuple[Entry, ...]:
+    """Return the latest entries with a new one. Of a caller who has more than a share, the oldest goes."""
+    kept = list(entries)
+    kept.append(new)
+    own = [place for place, one in enumerate(kept) if one.caller == new.caller]
+    if len(own) > max(most // SHARE, 1) and len(own) < len(kept):
+        del kept[own[0]]
+    return tuple(kept[-most:])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def _ahead(prior: TrendPrior, evidence: Sequence[Evidence]) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from boundarymorph.database import Database
-from boundarymorph.memory.memory import REQUESTS, Memory
+from boundarymorph.memory.memory import REQUESTS, Audited, Memory
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.telemetry import metrics
 
@@ -54,6 +54,10 @@ class Memories:
         if heard.due:
             learned = heard.learn()
             self._change(key, lambda memory: memory.taking(learned))
+
+    def audited(self, key: str, audited: Audited) -> None:
+        """Add an audit to a memory."""
+        self._change(key, lambda memory: memory.audited(audited))
 
     def forget(self) -> int:
         """Delete all memories, and return how many there were."""

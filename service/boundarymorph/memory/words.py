@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 import orjson
 from pydantic import BaseModel, Field
 
 from boundarymorph.memory.memory import LEAST_AHEAD, Memory
 from boundarymorph.memory.store import Memories
+from boundarymorph.selection.promise import Promise, certified
+from boundarymorph.text import counted
+
+PROMISE = Promise(0.05, 0.9)  # of which it is said whether it is certified
+
+
+class AuditedSelections(BaseModel):
+    """Selections of one kind that were scored to the end, for what they would have lost."""
+
+    kind: str = Field(description="of the selections: the size of their set, and what relevance is")
+    audits: int = Field(description="of the recent ones that are kept")
+    real_loss: float = Field(description="mean after all calls of a selection that stops by itself")
+    certified: bool = Field(description="whether a loss of .05 at most, in .9 of all selections, can be promised")
 
 
 class LearnedMemory(BaseModel):
@@ -26,6 +40,7 @@ class LearnedMemory(BaseModel):
     by_similarity: float | None = Field(description="the same, of the similarity")
     by_words: float | None = Field(description="the same, of the root of BM25")
     amplitude: float | None = Field(description="standard deviation of what none of these explains")
+    audited: list[AuditedSelections] = Field(default_factory=list, description="selections that were scored to the end")
 
 
 def described(memories: Memories) -> list[LearnedMemory]:
@@ -52,11 +67,41 @@ def _described(key: str, memory: Memory) -> LearnedMemory:
         by_similarity=by_similarity,
         by_words=by_words,
         amplitude=amplitude,
+        audited=_audited(memory),
     )
+
+
+def _audited(memory: Memory) -> list[AuditedSelections]:
+    found = []
+    for kind in sorted({one.kind for one in memory.audits}):
+        audits = [one.audit for one in memory.audits if one.kind == kind]
+        most = max(look.calls for audit in audits for look in audit.looks)
+        found.append(
+            AuditedSelections(
+                kind=kind,
+                audits=len(audits),
+                real_loss=fmean(audit.looks[-1].real for audit in audits),
+                certified=certified(audits, PROMISE, most).threshold is not None,
+            )
+        )
+    return found
 
 
 def in_words(learned: LearnedMemory) -> str:
     """Return a paragraph."""
+    return "\n".join([_of_prior(learned), *map(_of_audits, learned.audited)])
+
+
+def _of_audits(audited: AuditedSelections) -> str:
+    said = "can be promised" if audited.certified else "cannot be promised"
+    count = counted(audited.audits, "selection", "selections")
+    return (
+        f"  {count} with {audited.kind}, scored to the end: the mean loss is {audited.real_loss:.1%}, "
+        f"and at most {PROMISE.loss:.0%} in {PROMISE.probability:.0%} {said}"
+    )
+
+
+def _of_prior(learned: LearnedMemory) -> str:
     lines = [f"{learned.scorer}, vectors of {learned.vectors}{f', tenant {learned.tenant}' if learned.tenant else ''}"]
     if learned.level is None or learned.by_rank is None or learned.ahead is None:
         return f"{lines[0]}\n  {learned.requests:,} requests, too few to learn from"

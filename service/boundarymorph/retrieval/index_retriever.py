@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.memory.memory import Audited
 from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfiguration
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
@@ -85,6 +86,11 @@ class IndexRetriever:
         """See `MemorySource`. Runs in a thread of its own, so that no search waits for what is learned."""
         if self._memories is not None:
             await asyncio.to_thread(self._memories.hear, place, evidence, caller)
+
+    async def audited(self, place: Place, audited: Audited) -> None:
+        """See `MemorySource`."""
+        if self._memories is not None:
+            await asyncio.to_thread(self._memories.audited, place, audited)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)

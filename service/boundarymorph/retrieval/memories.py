@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import orjson
 
 from boundarymorph.calibration.belongings import checked_name
-from boundarymorph.memory.memory import Memory, prior_of_json
+from boundarymorph.memory.memory import Audited, Memory, prior_of_json
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
@@ -38,22 +38,28 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The prior of a memory, and from how many requests it was learned; the default and 0 while none is in force."""
+    """The prior of a memory, and from how many requests it was learned; the default and 0 while none is in force.
+    audits: all that it has."""
 
     prior: TrendPrior = DEFAULT_PRIOR
     requests: int = 0
+    audits: tuple[Audited, ...] = ()
 
     @classmethod
     def of(cls, memory: Memory) -> Self:
-        return cls() if memory.prior is None or not memory.in_force else cls(memory.prior, memory.learned_at)
+        if memory.prior is None or not memory.in_force:
+            return cls(audits=memory.audits)
+        return cls(memory.prior, memory.learned_at, memory.audits)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        audits = [one.to_json() for one in self.audits]
+        return {"prior": asdict(self.prior), "requests": self.requests, "audits": audits}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError for what is none."""
-        return cls(prior_of_json(values["prior"]), int(values["requests"]))
+        audits = tuple(Audited.of_json(one) for one in values.get("audits", ()))
+        return cls(prior_of_json(values["prior"]), int(values["requests"]), audits)
 
 
 class MemorySource(Protocol):
@@ -64,6 +70,9 @@ class MemorySource(Protocol):
 
     async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
         """Tell the memory of a request. Raises as `recall` does."""
+
+    async def audited(self, place: Place, audited: Audited) -> None:
+        """Tell the memory of an audit. Raises as `recall` does."""
 
 
 class AllMemories:
@@ -81,6 +90,10 @@ class AllMemories:
     def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
         if not self._settings.frozen:
             self._of(place).hear(place.key, evidence, caller, self._settings.requests)
+
+    def audited(self, place: Place, audited: Audited) -> None:
+        if not self._settings.frozen:
+            self._of(place).audited(place.key, audited)
 
     def _of(self, place: Place) -> Memories:
         if place.index is not None:

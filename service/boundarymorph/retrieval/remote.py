@@ -32,7 +32,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.inference.deadline import Budget
-from boundarymorph.memory.memory import evidence_to_json
+from boundarymorph.memory.memory import Audited, evidence_to_json
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.connections import SMALL, Response
 from boundarymorph.remote.peer import (
@@ -173,6 +173,11 @@ class RemoteRetriever:
         """See `MemorySource`."""
         body = place.to_json() | {"evidence": evidence_to_json(evidence), "caller": caller}
         await self._call("/memories/hear", body, lambda answer: None, SMALL)
+
+    async def audited(self, place: Place, audited: Audited) -> None:
+        """See `MemorySource`."""
+        body = place.to_json() | {"audited": audited.to_json()}
+        await self._call("/memories/audited", body, lambda answer: None, SMALL)
 
     async def events(self, index: str) -> Sequence[Event]:
         """Return the judgements of an index. Raises UnknownIndex."""

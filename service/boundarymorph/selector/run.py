@@ -33,10 +33,12 @@ from boundarymorph.selection import (
 from boundarymorph.selection.answerable import ENOUGH
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_FIND, TO_PEOPLE, Config, TrendConfig
 from boundarymorph.selection.pool import footprint, plane
+from boundarymorph.selector.assurance import assured
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
+    Assurance,
     Interruption,
     Observer,
     Progress,
@@ -118,6 +120,7 @@ class SelectionRun:
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._recalled = Recalled()
+        self.assurance: Assurance | None = None  # of a promise
         self._rounds: int | None = None  # in all; None for rounds that grow
         self._full = 1 if task.rounds != "auto" else scores.trips.full
         self._proposals: Selection | None = None
@@ -185,7 +188,7 @@ class SelectionRun:
         if task.memory is not None and task.method == DEFAULT and self.scores.model is not None:
             with suppress(DeadlineExceeded):  # then the default is in force
                 async with task.deadline.enforced():
-                    self._recalled = await task.memory.recall(self.scores.model, self._made_by)
+                    self._recalled = await task.memory.recall(self.scores.model, self.made_by)
         scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
@@ -252,7 +255,10 @@ class SelectionRun:
         task, scores = self._task, self.calibrated.add_known(known)
         if task.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
-        config = self._config
+        config, settle, certified = self._config, task.settle, False
+        if task.promise is not None:
+            self.assurance = assured(task, self._recalled.audits)
+            settle, certified = self.assurance.settle, self.assurance.missing is None
         if self.calibrated.told or task.target is not None:  # of probabilities and judgements nothing is remembered
             self._recalled = Recalled()
         elif isinstance(config, TrendConfig):
@@ -265,7 +271,8 @@ class SelectionRun:
             k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
             config=config,
             known=scores,
-            settle=task.settle,
+            settle=settle,
+            certified=certified,
             order=task.goal != "set",
             min_relevance=None if least is None else self.calibrated.threshold(least),
             distinct=distinct,
@@ -425,6 +432,7 @@ class SelectionRun:
             learned_from=self._recalled.requests,
             scores=self.calibrated.original(self.documents.texts),
             proposals=self._proposals,
+            assurance=self.assurance,
         )
         self._observer.finished(result, task, scores.model)
         if session is not None:
@@ -439,10 +447,10 @@ class SelectionRun:
         if not (session.history and isinstance(session, SelectionSession) and session.known >= FEWEST_SCORES):
             return
         if (evidence := await self._step(session.evidence)) is not None:
-            memory.tell(model, self._made_by, evidence)
+            memory.tell(model, self.made_by, evidence)
 
     @property
-    def _made_by(self) -> str:
+    def made_by(self) -> str:
         """What made the vectors of the pool: an encoder's name, the words, or the caller."""
         return {"lexical": WORDS, "index": self._encoder, "encoder": self._encoder}.get(self.vectors) or self.vectors
 

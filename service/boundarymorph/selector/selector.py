@@ -11,6 +11,8 @@ from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trips import Trips
+from boundarymorph.selector.assurance import kind_of
+from boundarymorph.selector.audit import Idle, Made, audit
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
@@ -40,6 +42,7 @@ class Selector:
         not known; share: of the threads that one caller gets, as in `Shares`."""
         self.retriever = retriever
         self._known = KnownScores(scorer, cache, trips=trips, clock=clock)
+        self._unknown = KnownScores(scorer, None, trips=trips, clock=clock)  # for audits, which leave nothing behind
         self.encoder = encoder
         self._clock = clock
         self._shared = Shared(BoundedExecutor("selector", threads=threads, share=share))
@@ -79,8 +82,16 @@ class Selector:
             self._shared.running -= 1
         yield result
 
-    def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
-        known = self._known.of_task(task.query, task.caller, task.tenant, task.instruction)
+    async def audit(self, task: SelectionTask, most: int, idle: Idle) -> Made | None:
+        """Carry out a `task_of_audit`, as `audit` describes, and tell its memory. Raises as that does."""
+        run = self._run(task, Observer(Stopwatch(self._clock), counts=False), self._unknown)
+        made, model = await audit(run, task, most, idle), run.scores.model
+        if made is not None and task.memory is not None and model is not None:
+            await task.memory.audited(model, run.made_by, kind_of(task), made.audit)
+        return made
+
+    def _run(self, task: SelectionTask, observer: Observer, scores: KnownScores | None = None) -> SelectionRun:
+        known = (scores or self._known).of_task(task.query, task.caller, task.tenant, task.instruction)
         return SelectionRun(task, task.candidates(self.retriever), known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:

@@ -41,6 +41,7 @@ from boundarymorph.selection import Observation, Outlook, Pool, Selection, Selec
 from boundarymorph.selection.methods import DEFAULT, PAPER
 from boundarymorph.selection.pool import Places
 from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.promise import Audit, Promise
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, timing, tracing
 from boundarymorph.text import counted
@@ -53,16 +54,24 @@ CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
+Lacking = Literal["memory", "audits", "calls", "scorer", "time"]
 
 
 class Remembering(Protocol):
     """The memory of a task: what earlier selections told of a scorer, given the source of the vectors."""
+
+    @property
+    def index(self) -> str | None:
+        """Whose it is; None for that of pools."""
 
     async def recall(self, scorer: str, vectors: str) -> Recalled:
         """Return what is in force; never raises."""
 
     def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
         """Tell it of this selection, in the background."""
+
+    async def audited(self, scorer: str, vectors: str, kind: str, audit: Audit) -> None:
+        """Tell it of an audit. Raises what the source of the memory does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,8 @@ class SelectionTask:
     many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     rounds: in which calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop
-    when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people:
+    when the expected loss is at most this share of the set's relevance. promise: what is to be kept instead, where
+    audits tell how. method: a name in `methods.METHODS`. to_people:
     whether relevance is what people are expected to find, instead of the score (`selection.trend`). deadline:
     when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
@@ -110,6 +120,7 @@ class SelectionTask:
     goal: Goal = "order"
     rounds: Rounds = "auto"
     settle: float | None = None
+    promise: Promise | None = None
     method: str = DEFAULT
     to_people: bool = False
     deadline: Deadline = NEVER
@@ -177,6 +188,17 @@ _INTERRUPTIONS: dict[type, Interruption] = {
 INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 
 
+@dataclass(frozen=True, slots=True)
+class Assurance:
+    """What is known of a promise before its selection. settle: what the session stops by; audits: of such selections;
+    missing, detail: why it is not certified, None if it is."""
+
+    settle: float
+    audits: int = 0
+    missing: Lacking | None = None
+    detail: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The state of a task before a round.
@@ -224,7 +246,7 @@ class SelectionResult:
     name of that in use; to_people: whether relevance is what people are expected to find; scores: the scorer's own, by
     position, where relevance is something else. answered: of a task with several queries. proposals: with a target, the
     documents to read next, each with its probability to reach `min_relevance`. learned_from: the number of earlier
-    requests that the session's prior was learned from; 0 for the default.
+    requests that the session's prior was learned from; 0 for the default. assurance: of the task's promise.
     """
 
     pool: Pool
@@ -252,6 +274,7 @@ class SelectionResult:
     answered: Answered | None = None
     learned_from: int = 0
     proposals: Selection | None = None
+    assurance: Assurance | None = None
 
     @property
     def cost(self) -> float | None:

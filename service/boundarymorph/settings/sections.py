@@ -292,6 +292,11 @@ class MemorySettings(BaseModel, extra="forbid"):
     enabled: bool = Field(True, description="learn from selections of indexes, and use what was learned")
     frozen: bool = Field(False, description="use what was learned, and learn nothing more")
     requests: int = Field(64, ge=16, le=512, description="recent requests that a memory keeps")
+    audits: float = Field(
+        0.0, ge=0, le=1, description="share of the selections whose whole pool is scored later, when nobody waits"
+    )
+    audit_pool: int = Field(1_000, ge=1, description="candidates of a selection that is audited, at most")
+    audit_calls: int = Field(20_000, ge=1, description="calls of audits in an hour and a process, at most")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

@@ -18,6 +18,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     Metric,
+    Summary,
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -231,6 +232,12 @@ memory_requests = Counter(
 memory_out_of_force = Counter(
     "boundarymorph_memory_out_of_force_total",
     "Memories whose prior went out of force: the scorer or the questions changed.",
+)
+audits = Counter("boundarymorph_audits_total", "Audits of selections: done, left_out, failed.", ["outcome"])
+audit_loss = Summary(
+    "boundarymorph_audit_loss",
+    "Loss of audited selections after the calls that they may make: real, and as it was believed to be.",
+    ["loss"],
 )
 memory_selections = Counter(
     "boundarymorph_memory_selections_total",
