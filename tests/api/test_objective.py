@@ -114,7 +114,7 @@ async def test_known_by_the_scorer_is_not_known_by_the_person(client: httpx.Asyn
         ({"objective": {"find": 1.01}}, "objective.find"),
         ({"objective": {"find": 0.9, "in": 1}}, "objective.in"),
         ({"objective": {"find": 0.9, "in": 0}}, "objective.in"),
-        ({"objective": {"in": 0.9}}, "objective.find"),
+        ({"objective": {"in": 0.9}}, "exactly one of"),
         ({"objective": {"find": 0.9, "next": 0}}, "objective.next"),
         ({"objective": "find"}, "objective"),
         ({"k": 5}, "leave out 'k'"),

@@ -14,9 +14,9 @@ OBJECTIVE = {"lose_at_most": 0.5, "in": 0.8}
 
 
 def fill(running: Service) -> None:
-    words = "apple pear plum fig cherry date grape lemon lime melon".split()
+    words = ["apple", "pear", "plum", "fig", "cherry", "date", "grape", "lemon", "lime", "melon"]
     lines = [json.dumps({"id": f"d{n}", "text": f"{words[n % 10]} {words[n // 10]} {n}"}) for n in range(60)]
-    assert running.client.put("/indexes/fruit", json={"kind": "words"}).is_success
+    assert running.client.put("/indexes/fruit", json={"encoder": "none"}).is_success
     headers = {"content-type": "application/x-ndjson"}
     assert running.client.post("/indexes/fruit/documents", content="\n".join(lines), headers=headers).is_success
 
@@ -33,6 +33,7 @@ def await_audits(running: Service, count: int) -> None:
 
 
 def test_audits_wait_for_callers_and_outlive_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "front").mkdir()
     with (
         retriever(tmp_path / "data") as behind,
         scorer(tmp_path / "scorer.log") as model,

@@ -572,6 +572,35 @@ export interface components {
             search_units: number;
         };
         /**
+         * Certificate
+         * @description Whether a promise to lose little is kept as often as it says, by earlier selections that were scored to the
+         *     end.
+         */
+        Certificate: {
+            /**
+             * Status
+             * @description not_certified: the set is the best by what is believed
+             * @enum {string}
+             */
+            status: "certified" | "not_certified";
+            /**
+             * Audits
+             * @description selections like this one that were scored to the end
+             * @default 0
+             */
+            audits?: number;
+            /**
+             * Missing
+             * @description what would help: audits, more calls, a better scorer, time; or a memory, without which there are no audits; null if it is certified
+             */
+            missing?: ("memory" | "audits" | "calls" | "scorer" | "time") | null;
+            /**
+             * Detail
+             * @description the same in words
+             */
+            detail?: string | null;
+        };
+        /**
          * DeleteReport
          * @description The result of a deletion.
          */
@@ -1420,35 +1449,6 @@ export interface components {
             query: number[];
         };
         /**
-         * PromiseAnswer
-         * @description Whether a promise to lose little is kept as often as it says, by earlier selections that were scored to the
-         *     end.
-         */
-        PromiseAnswer: {
-            /**
-             * Status
-             * @description not_certified: the set is the best by what is believed
-             * @enum {string}
-             */
-            status: "certified" | "not_certified";
-            /**
-             * Audits
-             * @description selections like this one that were scored to the end
-             * @default 0
-             */
-            audits?: number;
-            /**
-             * Missing
-             * @description what would help: audits, more calls, a better scorer, time; or a memory, without which there are no audits; null if it is certified
-             */
-            missing?: ("memory" | "audits" | "calls" | "scorer" | "time") | null;
-            /**
-             * Detail
-             * @description the same in words
-             */
-            detail?: string | null;
-        };
-        /**
          * Ready
          * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
          *     probed and not listed.
@@ -1724,7 +1724,7 @@ export interface components {
              */
             answerable?: number | null;
             /** @description with 'objective': "lose_at_most" */
-            promise?: components["schemas"]["PromiseAnswer"] | null;
+            promise?: components["schemas"]["Certificate"] | null;
             /**
              * Next
              * @description with 'objective': the most likely of the documents without a score, for somebody who reads them and sends 'known_scores'; empty once enough is found
@@ -4016,6 +4016,7 @@ export interface components {
 export type ApiVersion = components['schemas']['ApiVersion'];
 export type AuditedSelections = components['schemas']['AuditedSelections'];
 export type BilledUnits = components['schemas']['BilledUnits'];
+export type Certificate = components['schemas']['Certificate'];
 export type DeleteReport = components['schemas']['DeleteReport'];
 export type Deleted = components['schemas']['Deleted'];
 export type Diagnostics = components['schemas']['Diagnostics'];
@@ -4045,7 +4046,6 @@ export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
 export type PoolMap = components['schemas']['PoolMap'];
-export type PromiseAnswer = components['schemas']['PromiseAnswer'];
 export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];

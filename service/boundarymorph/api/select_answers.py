@@ -121,7 +121,7 @@ class ExpectedRecall(BaseModel):
     probability: float | None = Field(None, description="with 'objective': that it is at least 'find'")
 
 
-class PromiseAnswer(BaseModel):
+class Certificate(BaseModel):
     """Whether a promise to lose little is kept as often as it says, by earlier selections that were scored to the
     end."""
 
@@ -176,7 +176,7 @@ class SelectResponse(BaseModel):
         description="the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 "
         "without one; null if nothing can be said. With 'queries': of the query for which it is largest",
     )
-    promise: PromiseAnswer | None = Field(None, description="with 'objective': \"lose_at_most\"")
+    promise: Certificate | None = Field(None, description="with 'objective': \"lose_at_most\"")
     next: list[NextDocument] | None = Field(
         None,
         description="with 'objective': the most likely of the documents without a score, for somebody who reads them "

@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.access.policies import DEFAULT
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
+    Certificate,
     ExpectedRecall,
     ExplainedCall,
     ExplainedPool,
     ExplainedRound,
     NextDocument,
     PoolMap,
-    PromiseAnswer,
     RoundEvent,
     SelectedDocument,
     SelectResponse,
@@ -369,16 +369,16 @@ def _recall(outlook: Outlook) -> ExpectedRecall | None:
     return ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high, probability=recall.probability)
 
 
-def _promise(result: SelectionResult, task: SelectionTask) -> PromiseAnswer | None:
+def _promise(result: SelectionResult, task: SelectionTask) -> Certificate | None:
     if task.promise is None:
         return None
     known = result.assurance
     if isinstance(result.stop_reason, Interruption):
-        return PromiseAnswer(status="not_certified", missing="time", detail=f"it ended early: {result.stop_reason}")
+        return Certificate(status="not_certified", missing="time", detail=f"it ended early: {result.stop_reason}")
     if result.stop_reason in (StopReason.POOL_EXHAUSTED, StopReason.NOTHING_TO_DECIDE) or known is None:
-        return PromiseAnswer(status="certified", audits=known.audits if known else 0)
+        return Certificate(status="certified", audits=known.audits if known else 0)
     status: Literal["certified", "not_certified"] = "certified" if known.missing is None else "not_certified"
-    return PromiseAnswer(status=status, audits=known.audits, missing=known.missing, detail=known.detail)
+    return Certificate(status=status, audits=known.audits, missing=known.missing, detail=known.detail)
 
 
 def _next(result: SelectionResult, task: SelectionTask) -> list[NextDocument] | None:

@@ -78,6 +78,15 @@ class Evaluation:
     ] = None
     learn_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other halves.")] = 4
 
+    promise: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.999,
+            help="Promise to lose at most this share in nine of ten: half of the queries certify when the others stop.",
+        ),
+    ] = None
+
     @property
     def all_budgets(self) -> list[int]:
         """Every B, by size. Raises InvalidInput."""

@@ -148,6 +148,7 @@ def _studied(
             learn=None
             if evaluation.learn_from is None
             else (evaluation.learn_from, evaluation.learn_splits, evaluation.learn_requests),
+            promise=evaluation.promise,
             watch=_watch(progress, table.name),
         )
         for table in found

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from boundarymorph.evaluation import calibrated, learned, plots
+from boundarymorph.evaluation import calibrated, learned, plots, promised
 from boundarymorph.evaluation.analyses import SIGNIFICANT, changes
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods.morph import PRODUCT
@@ -96,6 +96,8 @@ def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) ->
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
     if made := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
         parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
+    if kept := {found.name: found.promised for found in studies if found.promised is not None}:
+        parts += ["## Promised", *promised.section(kept)]
     if told := {found.name: found.learned for found in studies if found.learned is not None}:
         parts += ["## Learned from earlier requests", *learned.section(told)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -11,6 +11,7 @@ from boundarymorph.evaluation.analyses import comparisons, latencies
 from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_study
 from boundarymorph.evaluation.learned import LearnedStudy, learned_study
 from boundarymorph.evaluation.methods import Contestant
+from boundarymorph.evaluation.promised import PromisedStudy, promised_study
 from boundarymorph.evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import DEFAULT, PEOPLE
@@ -29,6 +30,7 @@ class Study:
     latencies: pd.DataFrame
     calibrated: CalibratedStudy | None = None
     learned: LearnedStudy | None = None
+    promised: PromisedStudy | None = None
 
     @property
     def name(self) -> str:
@@ -45,10 +47,11 @@ def study(
     jobs: int = 1,
     calibrate: tuple[int, int] | None = None,
     learn: tuple[int, int, int | None] | None = None,
+    promise: float | None = None,
     watch: Watch = lambda *_: None,
 ) -> Study:
     """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations;
-    learn: calls, splits and requests of that of memories."""
+    learn: calls, splits and requests of that of memories; promise: the loss of that of promises."""
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
@@ -57,7 +60,8 @@ def study(
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
     calibrated = calibrated_study(outcome, *calibrate, jobs, watch) if calibrate and outcome.judged else None
     learned = learned_study(outcome, *learn, jobs=jobs, watch=watch) if learn else None
-    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated, learned)
+    promised = promised_study(table, promise, ks, jobs=jobs, watch=watch) if promise else None
+    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated, learned, promised)
 
 
 def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.DataFrame]:

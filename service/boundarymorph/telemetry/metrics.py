@@ -235,7 +235,7 @@ memory_out_of_force = Counter(
 )
 audits = Counter("boundarymorph_audits_total", "Audits of selections: done, left_out, failed.", ["outcome"])
 audit_loss = Summary(
-    "boundarymorph_audit_loss",
+    "boundarymorph_audit_loss_ratio",
     "Loss of audited selections after the calls that they may make: real, and as it was believed to be.",
     ["loss"],
 )

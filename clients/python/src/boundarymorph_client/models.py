@@ -195,7 +195,7 @@ class ExpectedRecall(Answer):
     probability: float | None = None
 
 
-class Promise(Answer):
+class Certificate(Answer):
     """Whether a promise to lose little is kept, by `audits` earlier selections: `certified` or `not_certified`. What is
     missing: audits, calls, a better scorer, time, or a memory."""
 
@@ -274,7 +274,7 @@ class Selection(Answer):
     expected_loss: float
     recall: ExpectedRecall | None = None
     answerable: float | None = None
-    promise: Promise | None = None
+    promise: Certificate | None = None
     next: list[NextDocument] | None = None
     timings_ms: dict[str, float]
     warnings: list[str]

@@ -1,0 +1,122 @@
+"""What a promise costs: half of a table's queries are audited, and certify when the others stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from boundarymorph.evaluation.grids import grid
+from boundarymorph.evaluation.problem import Question, SelectionProblem
+from boundarymorph.evaluation.run import Watch
+from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.selection import SelectionSession
+from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.promise import Audit, Look, Promise, certified
+from boundarymorph.selection.session import LOOKS_TO_SETTLE
+
+CALLS = 200  # of a selection, as the default of the setting auto_budget
+SPLITS = 200
+PROBABILITY = 0.9
+
+
+@dataclass(frozen=True)
+class Kept:
+    """refused: the share of splits without a certificate; broken, calls: of the queries that were not audited, the
+    share that lost more, and the mean calls, over the other splits; None if there are none. believed_broken,
+    believed_calls: the same of selections that stop by what they believe."""
+
+    refused: float
+    broken: float | None
+    calls: float | None
+    believed_broken: float
+    believed_calls: float
+
+
+@dataclass(frozen=True)
+class PromisedStudy:
+    """Of a table, by k."""
+
+    promise: Promise
+    by_k: Mapping[int, Kept]
+
+
+def promised_study(
+    table: ScoreTable, loss: float, ks: Sequence[int], *, jobs: int = 1, watch: Watch = lambda *_: None
+) -> PromisedStudy:
+    """Audit every query at every k, `jobs` at a time, and try the promise on random halves."""
+    promise, found = Promise(loss, PROBABILITY), dict[int, Kept]()
+    for k in ks:
+        tasks = (delayed(audit_of)(table.question(row), k) for row in range(len(table)))
+        audits: list[Audit] = []
+        for audit in Parallel(n_jobs=jobs, return_as="generator")(tasks):
+            audits.append(audit)
+            watch(f"audits, k = {k}", len(audits), len(table))
+        found[k] = kept(audits, promise)
+    return PromisedStudy(promise, found)
+
+
+def audit_of(question: Question, k: int) -> Audit:
+    """Return the audit of a query with the default method."""
+    session = SelectionSession(question.pool, budget=CALLS, k=k, config=TO_PEOPLE, settle=0.0)
+    problem, made = SelectionProblem(question, CALLS, k), []
+    while (asked := session.ask_round()).size:
+        session.tell(asked, problem.score(asked))
+        made.append((session.spent, session.settles_at, session.selection().documents))
+    losses = session.real_losses(dict(enumerate(question.scores.tolist())), [chosen for *_, chosen in made])
+    return Audit(tuple(Look(calls, at, loss) for (calls, at, _), loss in zip(made, losses, strict=True)))
+
+
+def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kept:
+    """Certify by random halves of the audits, and stop the others by that."""
+    stops: list[list[Look]] = []
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(audits)).tolist()
+        half, rest = order[: len(audits) // 2], order[len(audits) // 2 :]
+        threshold = certified([audits[place] for place in half], promise, CALLS).threshold
+        if threshold is not None:
+            stops.append([stop(audits[place], threshold) for place in rest])
+    believed = [stop(audit, promise.loss, LOOKS_TO_SETTLE) for audit in audits]
+    return Kept(
+        1.0 - len(stops) / splits,
+        fmean(fmean(look.real > promise.loss for look in looks) for looks in stops) if stops else None,
+        fmean(fmean(look.calls for look in looks) for looks in stops) if stops else None,
+        fmean(look.real > promise.loss for look in believed),
+        fmean(look.calls for look in believed),
+    )
+
+
+def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
+    """Return where a session stops that believes no more at so many looks in a row, or at the end."""
+    believed = [look.believed for look in audit.looks]
+    for place in range(looks - 1, len(believed)):
+        if max(believed[place + 1 - looks : place + 1]) <= threshold:
+            return audit.looks[place]
+    return audit.looks[-1]
+
+
+def section(studies: Mapping[str, PromisedStudy]) -> list[str]:
+    """A part of the report."""
+    promise = next(iter(studies.values())).promise
+    lines = [
+        [
+            name,
+            str(k),
+            f"{100 * one.refused:.0f} %",
+            "" if one.broken is None else f"{100 * one.broken:.1f} %",
+            "" if one.calls is None else f"{one.calls:.1f}",
+            f"{100 * one.believed_broken:.1f} %",
+            f"{one.believed_calls:.1f}",
+        ]
+        for name, study in studies.items()
+        for k, one in study.by_k.items()
+    ]
+    return [
+        f"To lose at most {promise.loss:g} with a probability of {promise.probability:g}: random halves of each "
+        f"table's queries were audited, {SPLITS} times, and certified when the others stop. Beside that, stopping by "
+        "what is believed.",
+        grid(["table", "k", "refused", "broken", "calls", "believed: broken", "calls"], lines),
+    ]
