@@ -236,6 +236,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/services/rerank/text-rerank/text-rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank: documents
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         */
+        post: operations["rerank_api_v1_services_rerank_text_rerank_text_rerank_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/retrieval": {
         parameters: {
             query?: never;
@@ -523,6 +544,34 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * AliyunAnswer
+         * @description The results, best first.
+         */
+        AliyunAnswer: {
+            /** @description the results */
+            output: components["schemas"]["AliyunOutput"];
+            /** @description estimated */
+            usage: components["schemas"]["TokenUsage"];
+            /**
+             * Request Id
+             * @description of this answer
+             */
+            request_id: string;
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
+        };
+        /**
+         * AliyunOutput
+         * @description What DashScope puts its results into.
+         */
+        AliyunOutput: {
+            /**
+             * Results
+             * @description best first; equal scores in the order of the request
+             */
+            results: components["schemas"]["RerankResult"][];
+        };
         /**
          * ApiVersion
          * @description The version of Cohere's API.
@@ -2214,6 +2263,140 @@ export interface components {
             score: number;
         };
         /**
+         * AliyunRequest
+         * @description A request of DashScope's text-rerank, flattened: on the wire `query` and `documents` are in `input`, and the
+         *     others but `model` in `parameters`.
+         */
+        AliyunRequest: {
+            /**
+             * Budget
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @default null
+             */
+            budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
+            /**
+             * K
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @default null
+             */
+            k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
+             * Calibration
+             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @default null
+             */
+            calibration?: string | false | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
+             * Deadline Ms
+             * @description from the arrival of the request
+             * @default null
+             */
+            deadline_ms?: number | null;
+            /**
+             * On Failure
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @default error
+             * @enum {string}
+             */
+            on_failure?: "error" | "degrade";
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Documents
+             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             */
+            documents: (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Model
+             * @description may name a policy; else ignored, as the service has one model
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_n?: number | null;
+            /**
+             * Top K
+             * @description Voyage's name for top_n
+             * @default null
+             */
+            top_k?: number | null;
+            /**
+             * Truncation
+             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @default null
+             */
+            truncation?: boolean | null;
+            /**
+             * Return Documents
+             * @description return each document with its result
+             * @default null
+             */
+            return_documents?: boolean | null;
+            /**
+             * Rank Fields
+             * @description for documents that are objects: the fields to read, in this order
+             * @default null
+             */
+            rank_fields?: string[] | null;
+            /**
+             * Max Tokens Per Doc
+             * @description the most tokens to read of a document, at four characters a token
+             * @default null
+             */
+            max_tokens_per_doc?: number | null;
+            /**
+             * Raw Scores
+             * @description return log-odds instead of scores in [0, 1]
+             * @default null
+             */
+            raw_scores?: boolean | null;
+            /**
+             * Use Activation
+             * @description vLLM's name for it: false is the same as raw_scores true
+             * @default null
+             */
+            use_activation?: boolean | null;
+        };
+        /**
          * AskedQuery
          * @description One of several queries of a request.
          */
@@ -2237,7 +2420,7 @@ export interface components {
         CohereV2Request: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -2476,7 +2659,7 @@ export interface components {
         DocumentsRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -2609,7 +2792,7 @@ export interface components {
         InfinityRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -2796,12 +2979,12 @@ export interface components {
             name: string | string[];
             /**
              * Comparison Operator
-             * @description one of is, =, >, after, <, before, ≥, ≤, in, empty, null, is not, ≠, not in, not empty, not null
+             * @description one of is, =, >, after, <, before, ≥, ≤, >=, <=, in, start with, empty, null, is not, ≠, not in, not empty, not null
              */
             comparison_operator: string;
             /**
              * Value
-             * @description to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with commas between them are a list for in and not in
+             * @description to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with commas between them are a list for in and not in; start with compares a text, not a list of them
              * @default null
              */
             value?: string | number | (string | number)[] | null;
@@ -2831,7 +3014,7 @@ export interface components {
         MixedbreadRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -2945,7 +3128,7 @@ export interface components {
         NimRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -3590,7 +3773,7 @@ export interface components {
         TeiRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -3798,7 +3981,7 @@ export interface components {
         VoyageRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -3931,7 +4114,7 @@ export interface components {
         WeaviateRequest: {
             /**
              * Budget
-             * @description B: cross-encoder calls at most, or "auto"; by default one per document for lists up to rerank.full_documents, and rerank.share of longer lists
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
              */
             budget?: number | "auto" | null;
@@ -4013,6 +4196,8 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type AliyunAnswer = components['schemas']['AliyunAnswer'];
+export type AliyunOutput = components['schemas']['AliyunOutput'];
 export type ApiVersion = components['schemas']['ApiVersion'];
 export type AuditedSelections = components['schemas']['AuditedSelections'];
 export type BilledUnits = components['schemas']['BilledUnits'];
@@ -4069,6 +4254,7 @@ export type UploadReport = components['schemas']['UploadReport'];
 export type Usage = components['schemas']['Usage'];
 export type WeaviateAnswer = components['schemas']['WeaviateAnswer'];
 export type WeaviateScore = components['schemas']['WeaviateScore'];
+export type AliyunRequest = components['schemas']['AliyunRequest'];
 export type AskedQuery = components['schemas']['AskedQuery'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
@@ -5543,6 +5729,161 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RerankError"] | components["schemas"]["NimError"];
+                };
+            };
+        };
+    };
+    rerank_api_v1_services_rerank_text_rerank_text_rerank_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AliyunRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AliyunAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
                 };
             };
         };
