@@ -231,11 +231,9 @@ class SelectionRun:
         self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, self.scores.model, self._encoder)
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
-        reused, brought = self.scores.reused, self._task.known
-        known = dict(reused)
+        known, brought, blank = dict(self.scores.reused), self._task.known, set(self._blank.tolist())
         if brought:
             known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
-        blank = set(self._blank.tolist())
         known = {place: score for place, score in known.items() if place not in blank}
         session = self._session(known, lengths, distinct)
         if self.documents.copies:
