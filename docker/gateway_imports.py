@@ -12,6 +12,5 @@ import boundarymorph.caching.build
 import boundarymorph.caching.redis
 import boundarymorph.cli.main
 import boundarymorph.retrieval.remote
-import boundarymorph.retrieval.words.vectors
 import boundarymorph.server.app
 import boundarymorph.server.process

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +25,10 @@ from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import InvalidInput
+from boundarymorph.memory.store import Memories
+from boundarymorph.retrieval.memories import Recalled
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selection.prior import Evidence
 from boundarymorph.selector import selector
 from boundarymorph.selector.task import Progress
 from boundarymorph.settings import Settings
@@ -30,6 +38,7 @@ Text = str | Mapping[str, Any]
 """A text, or a document with the fields of one in `pool.documents`."""
 
 _NOT_HERE = {
+    "memory": "give its file to the constructor",
     "pool": "give the texts, and what belongs to them as 'embeddings', 'metadata' and 'features'",
     "calibration": "there are none here; leave it out, or ask a service",
 }
@@ -44,16 +53,34 @@ class InvalidScores(InvalidInput):
 class Selector:
     """Chooses the best k of many texts with at most `budget` calls of a function that scores pairs.
 
-    It needs no server, model or index, and keeps nothing between selections.
+    It needs no server, model or index, and keeps nothing between selections but a memory, where it has one.
     """
 
     def __init__(
-        self, score: Callable[..., Any], *, pairs: bool = False, settings: Settings | None = None, **defaults: Any
+        self,
+        score: Any,
+        *,
+        pairs: bool = False,
+        memory: str | Path | None = None,
+        settings: Settings | None = None,
+        **defaults: Any,
     ) -> None:
         """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
-        an awaitable of them. One that is no coroutine function is called in a thread. settings: limits and defaults, by
-        default those of the environment. defaults: of the fields of a request."""
+        an awaitable of them. One that is no coroutine function is called in a thread. A cross-encoder of
+        sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself. memory: a file for what
+        selections with this function learn from each other, which needs scipy. settings: limits and defaults, by
+        default those of the environment. defaults: of the fields of a request. Raises InvalidInput where a package is
+        missing."""
+        if isinstance(score, str):
+            score = _needed("sentence_transformers", f"the cross-encoder {score!r}").CrossEncoder(score)
+        if memory is not None:
+            _needed("scipy", "memory")
+        if hasattr(score, "predict"):
+            score, pairs = score.predict, True
+        elif hasattr(score, "rerank"):
+            score = partial(_by_flashrank, score)
         self._scorer = _Scorer(score, pairs)
+        self._memories = None if memory is None else Memories(Path(memory), lambda: None)
         self._settings = settings or Settings.load()
         self._defaults = defaults
 
@@ -92,6 +119,8 @@ class Selector:
         arrival = time.monotonic()
         request = _request(query, texts, {"return_documents": True} | self._defaults | options)
         task, explain = task_of(request, self._settings, arrival), bool(request.explain)
+        if self._memories is not None and request.learn:
+            task = replace(task, memory=_FileMemory(self._memories))
         inner = selector.Selector(_NoIndexes(), self._scorer)
         try:
             async with aclosing(inner.steps(task)) as steps:
@@ -99,6 +128,8 @@ class Selector:
                     if isinstance(step, Progress):
                         yield event_of(step, explain=explain)
                     else:
+                        if isinstance(task.memory, _FileMemory):
+                            await task.memory.write()
                         yield response_of(step, task, explain=explain)
         finally:
             await inner.close()
@@ -125,9 +156,26 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
     raise AssertionError("a budget of 0 has no call")
 
 
+def _needed(package: str, by: str) -> ModuleType:
+    """Import a package. Raises InvalidInput where it is not installed."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        name = str(error.name).replace("_", "-")
+        raise InvalidInput(f"{by} needs {name}: pip install {name}") from None
+
+
+def _by_flashrank(ranker: Any, query: str, texts: Sequence[str]) -> list[float]:
+    """Return the scores of a Ranker, which returns passages with their scores, best first."""
+    passages = [{"id": place, "text": text} for place, text in enumerate(texts)]
+    found = ranker.rerank(SimpleNamespace(query=query, passages=passages))
+    scores = {passage["id"]: passage.get("score", math.nan) for passage in found}
+    return [float(scores.get(place, math.nan)) for place in range(len(texts))]
+
+
 def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> SelectRequest:
     """Return a checked request. Raises InvalidInput."""
-    for name in ("pool", "calibration"):
+    for name in _NOT_HERE:
         if options.get(name):
             raise InvalidInput(f"{name}: {_NOT_HERE[name]}")
     documents = [*map(_document, texts)]
@@ -206,6 +254,25 @@ class _Scorer:
 
     async def close(self) -> None:
         """Do nothing: the function is the caller's."""
+
+
+class _FileMemory:
+    """What one selection recalls of the memories in a file, and tells them; see `selector.task.Remembering`."""
+
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
+        self._told: list[tuple[str, Evidence]] = []
+
+    async def recall(self, scorer: str, vectors: str) -> Recalled:
+        return Recalled.of(await asyncio.to_thread(self._memories.get, vectors))
+
+    def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
+        self._told.append((vectors, evidence))
+
+    async def write(self) -> None:
+        """Write down what was told. Raises StorageUnavailable and StorageFull."""
+        for vectors, evidence in self._told:
+            await asyncio.to_thread(self._memories.hear, vectors, evidence, "")
 
 
 class _NoIndexes:

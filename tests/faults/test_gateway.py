@@ -169,7 +169,6 @@ def test_heads_that_never_end(tmp_path: Path, indexes: Role, rogue: Server, tabl
     options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
     with service(tmp_path / "data", *options, through=few) as gateway, ExitStack() as held:
-        assert "scipy" in Path(f"/proc/{gateway.process.pid}/maps").read_text()  # before a pool needs it
         for _ in range(300):
             connection = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE))
             with suppress(OSError):  # it may have had to make room already

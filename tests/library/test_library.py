@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ import pytest
 
 from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
-from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.errors import InvalidInput, LimitExceeded, StorageUnavailable
+from boundarymorph.memory.memory import Memory
+from boundarymorph.memory.store import Memories
 from boundarymorph.settings import Settings
 from tests.api.service import answer, serving
 from tests.scoring.fakes import score_of
@@ -120,6 +122,102 @@ async def test_functions_of_every_kind() -> None:
     assert [document.id for document in paired] == [document.id for document in expected]
 
 
+class CrossEncoder:
+    """As that of sentence-transformers: an object that can be called, but not so."""
+
+    def __call__(self, *_: Any) -> None:
+        raise AssertionError
+
+    def predict(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray[Any, Any]:
+        return np.array([score_of(*pair) for pair in pairs], dtype=np.float32)
+
+
+class Ranker:
+    """As that of FlashRank 0.2, which writes the scores into the passages that it is given, and sorts them."""
+
+    def rerank(self, request: Any) -> list[dict[str, Any]]:
+        for passage in request.passages:
+            passage["score"] = np.float32(score_of(request.query, passage["text"]))
+        request.passages.sort(key=lambda passage: passage["score"], reverse=True)
+        passages: list[dict[str, Any]] = request.passages
+        return passages
+
+
+class Listwise:
+    """As FlashRank's language models, which give no scores."""
+
+    def rerank(self, request: Any) -> list[dict[str, Any]]:
+        passages: list[dict[str, Any]] = request.passages
+        return passages
+
+
+def test_models_of_others_are_taken_as_they_are() -> None:
+    options: dict[str, Any] = {"budget": 20, "k": 10}
+    expected = Selector(scores).select(QUERY, TEXTS, **options).documents
+    for model in (CrossEncoder(), Ranker()):
+        found = Selector(model).select(QUERY, TEXTS, **options).documents
+        assert [(document.id, document.source) for document in found] == [
+            (document.id, document.source) for document in expected
+        ]
+    with pytest.raises(InvalidScores, match="nan"):
+        Selector(Listwise()).select(QUERY, TEXTS, **options)
+
+
+def test_a_name_is_that_of_a_cross_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(name: str) -> CrossEncoder:
+        assert name == "cross-encoder/ms-marco-MiniLM-L6-v2"
+        return CrossEncoder()
+
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(CrossEncoder=named))
+    found = Selector("cross-encoder/ms-marco-MiniLM-L6-v2").select(QUERY, TEXTS, budget=20, k=10)
+    assert found.usage.cross_encoder_calls == 20
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(InvalidInput, match="'any' needs sentence-transformers: pip install sentence-transformers"):
+        Selector("any")
+
+
+class TestMemory:
+    def learned(self, file: Path, requests: int, **options: Any) -> list[SelectResponse]:
+        """The answers to so many requests, each of which has a Selector of its own."""
+        rng = np.random.default_rng(0)
+        given: dict[str, Any] = {"budget": 10, "k": 10, "rounds": 1, **options}
+        answers = []
+        for _ in range(requests):
+            texts = [" ".join(rng.choice(WORDS, size=8)) for _ in range(60)]
+            answers.append(Selector(scores, memory=file).select(QUERY, texts, **given))
+        return answers
+
+    def test_what_selections_tell_is_kept_in_the_file(self, tmp_path: Path) -> None:
+        file = tmp_path / "sea.sqlite3"
+        self.learned(file, 9)
+        ((_, memory),) = Memories(file, lambda: None).all().items()
+        assert (memory.requests, memory.prior) == (9, None)
+        self.learned(file, 3)
+        ((_, memory),) = Memories(file, lambda: None).all().items()
+        assert memory.requests == 12 and memory.prior is not None
+
+    def test_what_was_learned_is_in_force(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = tmp_path / "sea.sqlite3"
+        monkeypatch.setattr(Memory, "in_force", True)
+        first, *_ = self.learned(file, 12)
+        (later,) = self.learned(file, 1)
+        assert first.documents[-1].relevance != later.documents[-1].relevance
+        assert later.model_dump()["documents"] != self.learned(file, 1, learn=False)[0].model_dump()["documents"]
+
+    def test_nothing_is_learned_against_the_callers_will(self, tmp_path: Path) -> None:
+        self.learned(tmp_path / "sea.sqlite3", 2, learn=False)
+        assert not (tmp_path / "sea.sqlite3").exists()
+
+    def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
+        with pytest.raises(StorageUnavailable):
+            self.learned(tmp_path / "none" / "sea.sqlite3", 1)
+
+    def test_it_needs_scipy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "scipy", None)
+        with pytest.raises(InvalidInput, match="memory needs scipy: pip install scipy"):
+            Selector(scores, memory=tmp_path / "sea.sqlite3")
+
+
 async def test_select_works_where_a_loop_runs_as_in_a_notebook() -> None:
     assert len(Selector(scores).select(QUERY, TEXTS, budget=5, k=3).documents) == 3
 
@@ -162,6 +260,7 @@ def test_known_scores_that_are_none(known: Any) -> None:
         ({"vectors": "encoder"}, "there is no encoder"),
         ({"metadata": METADATA[:59]}, "metadata: 59 for 60 texts"),
         ({"pool": ["a"]}, "pool: give the texts"),
+        ({"memory": "mine"}, "memory: give its file to the constructor"),
         ({"index": "texts"}, "'index' and 'pool'"),
         ({"calibration": "mine"}, "calibration: there are none"),
         ({"instruction": "recent"}, "instruction: the scorer"),
@@ -185,21 +284,3 @@ def test_an_error_of_the_function_is_the_callers() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Selector(fails).select(QUERY, TEXTS, budget=5)
-
-
-HEAVY = ("torch", "transformers", "onnxruntime", "fastapi", "starlette", "uvicorn", "faiss", "redis", "pydantic")
-
-
-def test_what_is_imported() -> None:
-    program = f"""
-import sys
-import boundarymorph
-print([name for name in {HEAVY} if name in sys.modules])
-from boundarymorph import Selector, extend
-texts = [f"text {{i}}" for i in range(1_000)]
-Selector(lambda query, texts: [0.5] * len(texts)).select("text", texts, budget=25, k=10)
-extend("text", texts, [0.5])
-print([name for name in {HEAVY} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "['pydantic']"]

@@ -33,7 +33,6 @@ PRELOADED = (
     "boundarymorph.server.process",
     "boundarymorph.server.app",
     "boundarymorph.api.indexes",
-    "boundarymorph.retrieval.words.vectors",
     "tests.weights",
     "uvicorn.protocols.websockets.auto",
     "uvloop",

@@ -1,5 +1,5 @@
 """Runs the command `boundarymorph` as `python -m boundarymorph.cli`."""
 
-from boundarymorph.cli.main import main
+from boundarymorph.cli import run
 
-main()
+run()

@@ -16,6 +16,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.fusion import scores_by_rank
 from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words.vectors import lexical_vectors
 from boundarymorph.selection.pool import Pool
 from boundarymorph.text import counted, has_content
 
@@ -128,7 +129,7 @@ class GivenCandidates:
             if self.words:
                 terms = await run(words.terms, self.query)
         if lexical and words is not None:
-            made = _Vectors(*await run(_lexical, words, self.query), "lexical")
+            made = _Vectors(*await run(lexical_vectors, words, self.query), "lexical")
         else:
             made = await self._embedded(run)
         scores = features["bm25"] if by_words else self._order
@@ -206,12 +207,6 @@ class _Vectors(NamedTuple):
     query: ArrayLike
     source: VectorSource
     warnings: Sequence[str] = ()
-
-
-def _lexical(words: PoolWords, query: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
-
-    return lexical_vectors(words, query)
 
 
 def _similarity(pool: Pool) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
@@ -243,7 +242,6 @@ def _selector(
     caches: Caches,
     encoder: Callable[[], str | None],
 ) -> Selector:
-    import_module("boundarymorph.retrieval.words.vectors")  # later there may be no descriptor for its files
     threadpool_limits(1, user_api="blas")
     return Selector(
         ObservedRetriever(retriever),

@@ -325,11 +325,11 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 
     @model_validator(mode="after")
     def _limits(self) -> Self:
-        from limits import parse_many
-
         for name, text in (("default", self.default), *((f"keys.{name}", text) for name, text in self.keys.items())):
             if text in (None, UNLIMITED):
                 continue
+            from limits import parse_many  # which the library is without
+
             try:
                 usable = all(item.amount > 0 for item in parse_many(text))
             except ValueError:

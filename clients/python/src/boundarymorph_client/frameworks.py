@@ -22,6 +22,8 @@ class Service(BaseModel):
     options: further options of `Client.select`.
     async_client: used by the asynchronous methods, where one connection is to serve several calls in one event loop;
         without it each call makes its own.
+    selector: a `boundarymorph.Selector`, which chooses in this process, in place of the service. It has no index, and
+        is not serialised.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -33,16 +35,21 @@ class Service(BaseModel):
     budget: int | str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     async_client: AsyncClient | None = Field(None, exclude=True, repr=False)
+    selector: Any = Field(None, exclude=True, repr=False)
     _client: Client | None = PrivateAttr(None)
 
     def selected(self, query: str, **more: Any) -> list[SelectedDocument]:
         """The documents that the service chooses, most relevant first. more: options, None for those not given."""
+        if self.selector is not None:
+            return cast(list[SelectedDocument], self.selector.select(query, **self._local(more)).documents)
         if self._client is None:
             self._client = Client(**self.connection())
         return self._client.select(query, **self._options(more)).documents
 
     async def aselected(self, query: str, **more: Any) -> list[SelectedDocument]:
         """As `selected`."""
+        if self.selector is not None:
+            return cast(list[SelectedDocument], (await self.selector.aselect(query, **self._local(more))).documents)
         if self.async_client is not None:
             return (await self.async_client.select(query, **self._options(more))).documents
         async with AsyncClient(**self.connection()) as client:
@@ -58,6 +65,15 @@ class Service(BaseModel):
         """Arguments of a client."""
         key = None if self.api_key is None else self.api_key.get_secret_value()
         return {"base_url": self.base_url, "api_key": key, "timeout": self.timeout, "retries": self.retries}
+
+    def _local(self, more: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of a selector. Raises InvalidArgument where there are no candidates."""
+        options: dict[str, Any] = {**self._options(more)}
+        if "pool" not in options:
+            raise InvalidArgument(
+                "a selector has no index; leave it out to ask a service, or rerank what another retriever finds"
+            )
+        return {"texts": options.pop("pool"), **options}
 
     def _options(self, more: dict[str, Any]) -> SelectOptions:
         given = {"budget": self.budget, **more}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
+from haystack.core.errors import SerializationError
 from haystack.utils import Secret
 from pydantic import SecretStr
 
@@ -32,6 +33,7 @@ class _Component:
     api_key: Secret
     timeout: float
     retries: int
+    selector: Any = None
     _service: Service | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -50,6 +52,7 @@ class _Component:
                 retries=self.retries,
                 budget=self.budget,
                 options=self.options or {},
+                selector=self.selector,
             )
 
     async def warm_up_async(self) -> None:
@@ -72,7 +75,10 @@ class _Component:
         self.close()
 
     def to_dict(self) -> dict[str, Any]:
-        """For `Pipeline.to_dict`. A key given as a token, and not by its variable, cannot be written down."""
+        """For `Pipeline.to_dict`. A key given as a token, and not by its variable, cannot be written down, nor can a
+        selector, which raises a SerializationError."""
+        if self.selector is not None:
+            raise SerializationError("a selector of this process cannot be written down; ask a service instead")
         return default_to_dict(self, **{name: given for name, given in vars(self).items() if not name.startswith("_")})
 
     @classmethod
@@ -107,6 +113,7 @@ class BoundaryMorphRanker(_Component):
         api_key: Secret = KEY,
         timeout: float = 60.0,
         retries: int = 3,
+        selector: Any = None,
     ) -> None:
         self.top_k = top_k
         self.budget = budget
@@ -117,6 +124,7 @@ class BoundaryMorphRanker(_Component):
         self.api_key = api_key
         self.timeout = timeout
         self.retries = retries
+        self.selector = selector
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:

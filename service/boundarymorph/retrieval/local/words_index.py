@@ -13,6 +13,7 @@ from boundarymorph.retrieval.pieces import in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.vectors import exact_scores
 from boundarymorph.retrieval.words.lexical import PoolWords, beginnings
+from boundarymorph.retrieval.words.vectors import lexical_vectors
 from boundarymorph.selection.pool import Pool
 
 
@@ -42,8 +43,6 @@ class WordsIndex(LocalIndex):
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
-        from boundarymorph.retrieval.words.vectors import lexical_vectors  # imports scipy
-
         with computing():  # which also bounds the memory for words
             found = PoolWords.of(texts)
             del texts

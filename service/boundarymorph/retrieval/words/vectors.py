@@ -1,8 +1,7 @@
 """Vectors of texts without an encoder: latent semantic analysis (Deerwester et al. 1990) of one pool.
 
-TF-IDF of the pool's own words, and its truncated singular value decomposition. The decomposition is scipy's, whose
-import takes 0.2 s and 30 MB; that of scikit-learn, which is built on it, takes 1.5 s and 150 MB. Import this module
-only where it is needed.
+TF-IDF of the pool's own words, and its truncated singular value decomposition by numpy alone: one pass of the method of
+Lanczos with full reorthogonalization (Golub and Van Loan, *Matrix Computations*, 10.3).
 """
 
 from __future__ import annotations
@@ -11,19 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import LinearOperator, svds
-from threadpoolctl import threadpool_limits
 
 from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.words.lexical import PoolWords, hashes
 
 DIMENSIONS = 128
-TOLERANCE = 0.5  # of the decomposition: smaller ones did not improve selections; with this one pass always suffices
+STEPS = 2 * DIMENSIONS - 1  # of the decomposition; more of them did not improve selections
 NEGLIGIBLE = 1e-4  # fraction of the largest singular value below which others are rounding errors
-PASSES = 20  # of the decomposition, at most
+ROUNDING = 1e-6  # of float32, relative to the largest number
 SEED = 0
-threadpool_limits(1, user_api="blas")  # scipy has its own BLAS, loaded after `server.composition` has set the limit
 
 
 class LexicalVectors(NamedTuple):
@@ -40,38 +35,72 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
     orthogonal to all texts with words.
     """
     vocabulary, numbers = np.unique(words.hashes, return_inverse=True)
-    counts = _counted(numbers, words.lengths, len(vocabulary))
+    counts = _Sparse.counted(numbers, words.lengths, len(vocabulary))
     asked = hashes(query)
     places = np.minimum(np.searchsorted(vocabulary, asked), max(len(vocabulary) - 1, 0))
     known = places[vocabulary[places] == asked] if len(vocabulary) else places[:0]
-    frequencies = np.bincount(counts.indices, minlength=len(vocabulary))
+    frequencies = np.bincount(counts.columns, minlength=len(vocabulary))
     weights = (1.0 + np.log((1 + counts.shape[0]) / (1 + frequencies))).astype(np.float32)
     documents = _weighted(counts, weights)
-    question = _weighted(_counted(known, np.array([len(known)]), len(vocabulary)), weights)
-    return LexicalVectors(*_directions(*_reduced(documents, question)))
+    question = _weighted(_Sparse.counted(known, np.array([len(known)]), len(vocabulary)), weights)
+    return LexicalVectors(*_directions(*_reduced(documents, question.row(0))))
 
 
-def _counted(numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> csr_array[np.float32]:
-    """Return (n, vocabulary) how often each text has each word. numbers: the words of all texts, concatenated."""
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    ones = np.ones(len(numbers), dtype=np.float32)
-    counts = csr_array((ones, numbers, starts), shape=(len(lengths), vocabulary))
-    counts.sum_duplicates()
-    return counts
+class _Sparse(NamedTuple):
+    """A matrix (n, m) by its entries, row by row. starts: (n + 1,) where each row begins, and the end."""
+
+    values: NDArray[np.float32]
+    columns: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    shape: tuple[int, int]
+
+    @classmethod
+    def counted(cls, numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> _Sparse:
+        """Return (n, vocabulary) how often each text has each word. numbers: the words of all texts, concatenated."""
+        texts = np.repeat(np.arange(len(lengths)), lengths)
+        entries, counts = np.unique(texts * vocabulary + numbers, return_counts=True)
+        texts, columns = np.divmod(entries, max(vocabulary, 1))
+        return cls(counts.astype(np.float32), columns, _starts(texts, len(lengths)), (len(lengths), vocabulary))
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """The row of each entry."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.starts))
+
+    def row(self, number: int) -> NDArray[np.float32]:
+        """Return (m,) a row."""
+        entries = slice(*self.starts[number : number + 2])
+        row = np.zeros(self.shape[1], dtype=np.float32)
+        row[self.columns[entries]] = self.values[entries]
+        return row
+
+    def transposed(self) -> _Sparse:
+        order = np.argsort(self.columns, kind="stable")
+        return _Sparse(self.values[order], self.rows[order], _starts(self.columns, self.shape[1]), self.shape[::-1])
+
+    def times(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n,) the product with (m,), of which decompositions take hundreds. Raises Abandoned."""
+        check_awaited()
+        product = np.zeros(self.shape[0], dtype=np.float32)
+        filled = np.flatnonzero(np.diff(self.starts))
+        if len(filled):
+            product[filled] = np.add.reduceat(self.values * vector[self.columns], self.starts[filled])
+        return product
 
 
-def _weighted(counts: csr_array[np.float32], weights: NDArray[np.float32]) -> csr_array[np.float32]:
+def _starts(numbers: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """Return (count + 1,) where each of `count` numbers begins when they are sorted, and the end."""
+    return np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=count))])
+
+
+def _weighted(counts: _Sparse, weights: NDArray[np.float32]) -> _Sparse:
     """Return TF-IDF in rows of unit length: the weight of a word times 1 + log of its count."""
-    values = (1.0 + np.log(counts.data)) * weights[counts.indices]
-    texts = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-    lengths = np.sqrt(np.bincount(texts, weights=np.square(values), minlength=counts.shape[0]))
-    values /= lengths[texts]
-    return csr_array((values.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
+    values = (1.0 + np.log(counts.values)) * weights[counts.columns]
+    lengths = np.sqrt(np.bincount(counts.rows, weights=np.square(values), minlength=counts.shape[0]))
+    return counts._replace(values=(values / lengths[counts.rows]).astype(np.float32))
 
 
-def _reduced(
-    documents: csr_array[np.float32], question: csr_array[np.float32]
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in.
 
     These vectors, as long as the vocabulary, are not computed: the left ones and inner products suffice.
@@ -79,38 +108,53 @@ def _reduced(
     count, vocabulary = documents.shape
     components = DIMENSIONS - 1
     if vocabulary <= components:
-        return documents.toarray(), question.toarray()[0]
+        coordinates = np.zeros(documents.shape, dtype=np.float32)
+        coordinates[documents.rows, documents.columns] = documents.values
+        return coordinates, question
     if count <= components:
-        squares, left = np.linalg.eigh((documents @ documents.T).toarray().astype(np.float64))
-        lengths = np.sqrt(np.maximum(squares, 0.0))
+        products = [documents.times(documents.row(number)) for number in range(count)]
+        squares, left = np.linalg.eigh(np.array(products, dtype=np.float64))
     else:
-        left, lengths, _ = svds(
-            _Awaited(documents),
-            components,
-            tol=TOLERANCE,
-            maxiter=PASSES,
-            return_singular_vectors="u",
-            rng=np.random.default_rng(SEED),
-        )
+        basis, projected = _lanczos(documents, min(STEPS, count))
+        squares, mixed = np.linalg.eigh(projected)
+        squares, left = squares[-components:], basis.T @ mixed[:, -components:].astype(np.float32)
+    lengths = np.sqrt(np.maximum(squares, 0.0))
     kept = lengths > NEGLIGIBLE * lengths.max()
     left, lengths = left[:, kept], lengths[kept]
-    return left * lengths, ((documents @ question.T).toarray()[:, 0] @ left) / lengths
+    return left * lengths, (documents.times(question) @ left) / lengths
 
 
-class _Awaited(LinearOperator):
-    """A matrix that aborts a decomposition, which takes hundreds of products, once nobody waits for it any more."""
+def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return (steps, n) orthonormal rows, and the matrix times its transpose among them, which is tridiagonal.
 
-    def __init__(self, matrix: csr_array[np.float32]) -> None:
-        super().__init__(matrix.dtype, matrix.shape)  # type: ignore[call-arg]  # scipy-stubs knows it as object's
-        self._matrix, self._transposed = matrix, matrix.T
+    There are fewer if the rank is smaller.
+    """
+    transposed, rng = matrix.transposed(), np.random.default_rng(SEED)
+    basis = np.zeros((steps, matrix.shape[0]), dtype=np.float32)
+    projected = np.zeros((steps, steps))
+    following, length = basis[0], 0.0
+    for step in range(steps):
+        if length > ROUNDING * projected.max():
+            projected[step, step - 1] = projected[step - 1, step] = length
+        else:  # at first, and where nothing else can be reached from there
+            anywhere = matrix.times(transposed.times(rng.standard_normal(matrix.shape[0]).astype(np.float32)))
+            following = _without(basis[:step], anywhere)
+            length = float(np.linalg.norm(following))
+            if length <= ROUNDING * np.linalg.norm(anywhere):
+                return basis[:step], projected[:step, :step]
+        basis[step] = following / length
+        following = matrix.times(transposed.times(basis[step]))
+        projected[step, step] = basis[step] @ following
+        following = _without(basis[: step + 1], following)
+        length = float(np.linalg.norm(following))
+    return basis, projected
 
-    def _matvec(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        check_awaited()
-        return self._matrix @ x
 
-    def _rmatvec(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        check_awaited()
-        return self._transposed @ x
+def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a vector without its parts along orthonormal rows."""
+    for _ in range(2):  # the second time against rounding errors
+        vector = vector - (basis @ vector) @ basis
+    return vector
 
 
 def _directions(
