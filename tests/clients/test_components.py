@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from haystack import Document as HaystackDocument
 from haystack import Pipeline
+from haystack.core.errors import SerializationError
 from haystack.dataclasses import ByteStream
 from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
+from boundarymorph import Selector
 from boundarymorph_client import InvalidArgument, haystack, langchain, llamaindex
 from tests.clients.way import Recorder
 
@@ -172,3 +175,40 @@ class TestKnownScores:
         component = kind(base_url="http://nowhere", known_score_field="by")
         with pytest.raises(InvalidArgument, match=r"document 2 .*'by' in its metadata, .* from 0 to 1"):
             rerank(component, [{"by": 0}, {"by": score}, *[{} for _ in TEXTS[2:]]])
+
+
+class TestSelectors:
+    """In place of a service, a `Selector` of this process."""
+
+    @staticmethod
+    def of_the_sea(query: str, texts: Sequence[str]) -> list[float]:
+        return [0.9 if "sea" in text else 0.1 for text in texts]
+
+    @pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
+    async def test_choose_as_a_service_does(self, kind: Any, rerank: Any) -> None:
+        selector = Selector(self.of_the_sea)
+        component = kind(selector=selector, base_url="http://nowhere", budget=10, options={"rounds": 1})
+        found = await asyncio.to_thread(rerank, component, TEXTS)
+        documents = [{"text": text, "score": -place} for place, text in enumerate(TEXTS)]
+        expected = await selector.aselect("sea", documents, budget=10, rounds=1)
+        assert [text for text, _ in found] == [document.text for document in expected.documents]
+        assert [score for _, score in found] == [document.relevance for document in expected.documents]
+        for again in (component, *copies(component)):
+            assert await asyncio.to_thread(rerank, again, TEXTS) == found
+
+    async def test_are_awaited(self) -> None:
+        component = langchain.BoundaryMorphRerank(selector=Selector(self.of_the_sea), k=3, budget=10)
+        found = await component.acompress_documents([LangChainDocument(text) for text in TEXTS], "sea")
+        assert len(found) == 3
+        ranker = haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea), top_k=3, budget=10)
+        chosen = await ranker.run_async("sea", [HaystackDocument(content=text) for text in TEXTS])
+        assert [each.content for each in chosen["documents"]] == [each.page_content for each in found]
+
+    def test_have_no_index(self) -> None:
+        retriever = langchain.BoundaryMorphRetriever(index="texts", selector=Selector(self.of_the_sea))
+        with pytest.raises(InvalidArgument, match="a selector has no index"):
+            retriever.invoke("sea")
+
+    def test_are_not_written_down(self) -> None:
+        with pytest.raises(SerializationError, match=r"a selector .* cannot be written down"):
+            haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea)).to_dict()

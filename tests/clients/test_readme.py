@@ -67,7 +67,7 @@ def test_every_extra_of_the_service_is_named_where_it_is_needed() -> None:
     named = {extra for extras in re.findall(r"boundarymorph\[([a-z,]+)\]", pages) for extra in extras.split(",")}
     assert extras.keys() - {"dev"} <= named
     (before, _) = (ROOT / "README.md").read_text().split("boundarymorph evaluate --data")
-    assert "'boundarymorph[models,evaluation]'" in before
+    assert "'boundarymorph[service,models,evaluation]'" in before
 
 
 async def test_retrieval_augmented_generation(

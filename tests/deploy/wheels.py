@@ -1,7 +1,8 @@
 """`make check-wheels`: install the wheels of dist/ as a newcomer does, on every Python there is -> build/wheels.md.
 
-With pip and with uv, each time in a fresh environment: install, and the README's way to a first selection on documents
-of one's own. Seconds are those of a machine that may do other things too, and of downloads that a cache may have.
+With pip and with uv, each time in a fresh environment: the library alone, with a first selection, and then the service,
+and the README's way to a first selection on documents of one's own. Seconds are those of a machine that may do other
+things too, and of downloads that a cache may have.
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ TEXTS = (
     "Trains were late on Monday.",
     "The lifeboat crew went out in winds of seventy knots.",
 )
-STEPS = ("install", "index", "select", "client")
+STEPS = ("library", "selection", "service", "index", "select", "client")
+LIBRARY = """
+import sys
+from boundarymorph import Selector
+texts = [f"text {i} about the sea and number {i % 7}" for i in range(1_000)]
+chosen = Selector(lambda query, texts: [0.5] * len(texts)).select("the sea", texts, budget=25, k=10)
+assert len(chosen.documents) == 10
+assert not {"faiss", "fastapi", "onnxruntime", "redis", "scipy"} & set(sys.modules)
+"""
 CLIENT = "import boundarymorph_client as c; print(c.__version__, c.Client())"
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
 
@@ -78,13 +87,17 @@ def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> li
     (folder / "docs.jsonl").write_bytes(b"\n".join(lines))
     venv = folder / "env"
     program = str(venv / "bin" / "boundarymorph")
+    made = str(venv / "bin" / "python")
     if uv is None:
-        install = [[python, "-m", "venv", str(venv)], [str(venv / "bin" / "pip"), "install", *wheels]]
+        make, install = [python, "-m", "venv", str(venv)], [str(venv / "bin" / "pip"), "install"]
     else:
-        made = str(venv / "bin" / "python")
-        install = [[uv, "venv", "--python", python, str(venv)], [uv, "pip", "install", "--python", made, *wheels]]
+        make, install = [uv, "venv", "--python", python, str(venv)], [uv, "pip", "install", "--python", made]
+    (plain,) = (wheel for wheel in wheels if Path(wheel).name.startswith("boundarymorph-0"))  # the plain wheel
+    found = ["--find-links", str(Path(plain).parent)]
     steps = (
-        install,
+        [make, [*install, plain]],
+        [[made, "-I", "-c", LIBRARY]],
+        [[*install, *found, "boundarymorph[models]", "boundarymorph-client"]],
         [[program, "index", "build", "mine", "--from", "docs.jsonl"]],
         [[program, "select", "mine", "storms at sea", "-B", "4", "-k", "3"]],
         [[str(venv / "bin" / "python"), "-I", "-c", CLIENT]],
@@ -95,7 +108,7 @@ def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> li
         for command in commands:
             output = _run(command, folder)
         seconds.append(time.perf_counter() - start)
-        if commands is steps[2]:
+        if commands is steps[4]:
             assert "3 documents" in output and "4 of 4 cross-encoder calls" in output, output
     return seconds
 

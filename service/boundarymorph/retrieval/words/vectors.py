@@ -117,7 +117,7 @@ def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray
     else:
         basis, projected = _lanczos(documents, min(STEPS, count))
         squares, mixed = np.linalg.eigh(projected)
-        squares, left = squares[-components:], basis.T @ mixed[:, -components:].astype(np.float32)
+        squares, left = squares[-components:], basis.T.astype(np.float64) @ mixed[:, -components:]
     lengths = np.sqrt(np.maximum(squares, 0.0))
     kept = lengths > NEGLIGIBLE * lengths.max()
     left, lengths = left[:, kept], lengths[kept]
