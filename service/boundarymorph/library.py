@@ -259,6 +259,8 @@ class _Scorer:
 class _FileMemory:
     """What one selection recalls of the memories in a file, and tells them; see `selector.task.Remembering`."""
 
+    index = None
+
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
         self._told: list[tuple[str, Evidence]] = []
@@ -268,6 +270,9 @@ class _FileMemory:
 
     def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
         self._told.append((vectors, evidence))
+
+    async def audited(self, *_: Any) -> NoReturn:
+        raise AssertionError("only selections of indexes are audited")
 
     async def write(self) -> None:
         """Write down what was told. Raises StorageUnavailable and StorageFull."""

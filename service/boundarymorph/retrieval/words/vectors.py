@@ -117,7 +117,7 @@ def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray
     else:
         basis, projected = _lanczos(documents, min(STEPS, count))
         squares, mixed = np.linalg.eigh(projected)
-        squares, left = squares[-components:], basis.T.astype(np.float64) @ mixed[:, -components:]
+        squares, left = squares[-components:], basis.T @ mixed[:, -components:].astype(np.float32)
     lengths = np.sqrt(np.maximum(squares, 0.0))
     kept = lengths > NEGLIGIBLE * lengths.max()
     left, lengths = left[:, kept], lengths[kept]
@@ -152,9 +152,10 @@ def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[
 
 def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return a vector without its parts along orthonormal rows."""
+    remaining = vector.copy()
     for _ in range(2):  # the second time against rounding errors
-        vector = vector - (basis @ vector) @ basis
-    return vector
+        remaining -= (basis @ remaining) @ basis
+    return remaining
 
 
 def _directions(
