@@ -28,7 +28,12 @@ async def test_the_example_prints_what_the_embedded_models_make_of_it(
     example, printed = next((code, output) for (kind, code), (_, output) in pairwise(blocks) if kind == "python")
     monkeypatch.setenv("BOUNDARYMORPH_URL", embedded_url)
     await asyncio.to_thread(exec, example, {})
-    assert capsys.readouterr().out == printed
+    assert to_a_tenth(capsys.readouterr().out) == to_a_tenth(printed)
+
+
+def to_a_tenth(text: str) -> str:
+    """Return a text without the second decimals, which depend on the processor."""
+    return re.sub(r"(\d\.\d)\d", r"\1", text)
 
 
 async def test_the_recipe_for_scores_that_were_bought(
