@@ -5,8 +5,8 @@ import atexit
 import base64
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -59,6 +59,14 @@ def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: Non
     )
 
 
+class Server(uvicorn.Server):
+    """One of several in this process: a signal handler of one that has ended would end streams of the others."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 @asynccontextmanager
 async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
     """The URL of an application on a real socket, which has begun to start."""
@@ -67,7 +75,7 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
         door.bind(("127.0.0.1", 0))
         access = getattr(app.state, "access", None) if isinstance(app, FastAPI) else None
         settings = Settings() if access is None else access.settings
-        server = uvicorn.Server(configured(app, settings, log_level="error", timeout_graceful_shutdown=1))
+        server = Server(configured(app, settings, log_level="error", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve(sockets=[door]))
         async with asyncio.timeout(PATIENCE):
             while not server.started:  # noqa: ASYNC110 - it tells nobody else

@@ -176,7 +176,7 @@ def test_a_benchmark_that_is_stopped_has_told_what_it_has(tmp_path: Path) -> Non
         first = running.stdout.readline()
         running.send_signal(signal.SIGINT)
         rest, _ = running.communicate(timeout=PATIENCE)
-    assert first.startswith("N 200  d 8  method trend  B 5  ")
+    assert first.startswith("N 200  d 8  method trend  rounds growing  B 5  ")
     assert running.returncode == report.STOPPED
     assert rest.splitlines()[-1] == "stopped; what was measured by then is in build/bench"
     assert orjson.loads((tmp_path / "build/bench/selection.json").read_bytes())["complete"] is False
