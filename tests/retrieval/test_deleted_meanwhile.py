@@ -10,7 +10,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.local import catalog as module
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.totals import files_of
+from boundarymorph.retrieval.storage import bytes_of
 from boundarymorph.retrieval.uploads import ParsedDocument
 
 pytestmark = pytest.mark.strangers
@@ -22,12 +22,12 @@ def test_describing_an_index_while_it_is_deleted(tmp_path: Path, monkeypatch: py
 
     def deleted_first(folder: Path) -> Any:
         other.delete("texts")
-        return files_of(folder)
+        return bytes_of(folder)
 
-    monkeypatch.setattr(module, "files_of", deleted_first)
+    monkeypatch.setattr(module, "bytes_of", deleted_first)
     with pytest.raises(UnknownIndex):
         catalog.describe("texts")
-    assert files_of(tmp_path / "texts") == {}
+    assert bytes_of(tmp_path / "texts") == 0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The totals of a directory's indexes, against a model, as two processes see them."""
 
 import random
-import time
 from pathlib import Path
 
 import lancedb
@@ -11,7 +10,6 @@ import pytest
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.retrieval.catalog import UNREADABLE, IndexDescription, IndexTotals, UnreadableIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import totals
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.lancedb import LanceStore
@@ -63,70 +61,20 @@ def test_they_follow_what_any_process_writes(tmp_path: Path, seed: int) -> None:
     other.close()
 
 
-def test_what_has_not_changed_is_not_counted_again(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path / "indexes")
-    for name in NAMES:
-        catalog.create(name, encoder=None, dimension=1).upsert([Document("x", "x")], np.ones((1, 1)))
-    asked: list[str] = []
-
-    def describe(name: str) -> IndexDescription:
-        asked.append(name)
-        return catalog.describe(name)
-
-    now = time.time() + 1.5 * totals.SETTLED
-    summed = totals.Totals(describe, lambda: now)
-    folders = [tmp_path / "indexes" / name for name in NAMES]
-    first = summed.of(folders)
-    assert first["flat"].documents == len(NAMES) == len(asked)
-    for _ in range(3):
-        assert summed.of(folders) == first
-    assert len(asked) == len(NAMES)
-    catalog.get("c").upsert([Document("y", "y")], np.ones((1, 1)))
-    assert summed.of(folders)["flat"].documents == len(NAMES) + 1
-    assert asked[len(NAMES) :] == ["c"]
-    catalog.close()
-
-
-def test_a_change_within_one_tick_of_the_file_system_is_seen_later(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path / "indexes")
-    index = catalog.create("a", encoder=None, dimension=1)
-    (folder,) = (tmp_path / "indexes").iterdir()
-    (file,) = folder.glob("*.sqlite3")
-    second = int(time.time())
-
-    def describe(name: str) -> IndexDescription:
-        described = catalog.describe(name)
-        if not described.count:  # another process writes after the first look
-            index.upsert([Document("x", "x")], np.ones((1, 1)))
-        return described
-
-    now = float(second)
-    summed = totals.Totals(describe, lambda: now)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(totals, "files_of", lambda folder: {file: (1, second * 10**9)})
-        assert summed.of([folder])["flat"].documents == 0
-        now += 2 * totals.SETTLED
-        assert summed.of([folder])["flat"].documents == 1
-    catalog.close()
-
-
-def test_one_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
+def test_one_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = LocalCatalog(tmp_path / "indexes")
     catalog.create("a", encoder=None, dimension=1)
-    (folder,) = (tmp_path / "indexes").iterdir()
-    trouble = True
+    size = sizes(catalog)["flat"]
 
-    def describe(name: str) -> IndexDescription:
-        if trouble:
-            raise StorageUnavailable("the disk does not answer")
-        return catalog.describe(name)
+    def unreadable(name: str) -> IndexDescription:
+        raise StorageUnavailable("the disk does not answer")
 
-    summed = totals.Totals(describe)
-    assert summed.of([folder])[UNREADABLE].indexes == 1
-    trouble = False
-    assert summed.of([folder]) == {"flat": IndexTotals(1, 0, sizes(catalog)["flat"])}
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog, "describe", unreadable)
+        assert catalog.totals()[UNREADABLE] == IndexTotals(1, 0, size)
+    assert catalog.totals()["flat"] == IndexTotals(1, 0, size)
     catalog.delete("a")
-    assert summed.of([folder]) == {}
+    assert set(counts(catalog).values()) == {(0, 0)}
     catalog.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from boundarymorph.errors import StorageFull, StorageUnavailable
@@ -36,3 +36,17 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def bytes_of(folder: Path) -> int:
+    """Return the size of all files in a folder; those that disappear are left out.
+
+    Also left out are SQLite's `-shm` files, which come and go with readers.
+    """
+    size = 0
+    with suppress(FileNotFoundError):  # the folder itself
+        for path in folder.rglob("*"):
+            with suppress(FileNotFoundError):
+                if not path.name.endswith("-shm"):
+                    size += path.stat().st_size
+    return size

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from boundarymorph.calibration.belongings import FOLDER, Belongings
 from boundarymorph.errors import (
+    BoundaryMorphError,
     CorruptIndex,
     IndexConflict,
     InvalidInput,
@@ -41,10 +42,9 @@ from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.metadata import FILTER_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.totals import Totals, files_of
 from boundarymorph.retrieval.local.vectors import Mirror
 from boundarymorph.retrieval.local.words_index import WordsIndex
-from boundarymorph.retrieval.storage import exists, storage_errors, sync
+from boundarymorph.retrieval.storage import bytes_of, exists, storage_errors, sync
 
 KINDS = ("flat", "ivf", WORDS)
 MOST_OPEN = 32
@@ -93,7 +93,6 @@ class LocalCatalog:
         self._lock = threading.Lock()
         self._most_open = most_open
         self._open: OrderedDict[str, _Open] = OrderedDict()  # the least recently used first
-        self._totals = Totals(self.describe)
         directory.mkdir(parents=True, exist_ok=True)
         self._tidy()
 
@@ -153,7 +152,7 @@ class LocalCatalog:
         """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
         try:
             with self._looked_at(name) as index:
-                size = sum(size for size, _ in files_of(index.path.parent).values())
+                size = bytes_of(index.path.parent)
                 return index.info.described(name, index.count(), size, index.structure())
         except FileNotFoundError:  # deleted meanwhile
             raise unknown(name) from None
@@ -164,8 +163,17 @@ class LocalCatalog:
 
     def totals(self) -> Mapping[str, IndexTotals]:
         """See `Catalog.totals`. Raises StorageUnavailable if the directory cannot be read."""
-        found = self._totals.of([self._folder(name) for name in self._names()])
-        return dict.fromkeys((*KINDS, UNREADABLE), IndexTotals()) | found
+        totals = dict.fromkeys((*KINDS, UNREADABLE), IndexTotals())
+        for name in self._names():
+            try:
+                info = self.describe(name)
+                kind, count, size = info.kind, info.count, info.bytes
+            except UnknownIndex:  # deleted meanwhile
+                continue
+            except (BoundaryMorphError, OSError):
+                kind, count, size = UNREADABLE, 0, bytes_of(self._folder(name))
+            totals[kind] = totals[kind].plus(count, size)
+        return totals
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`."""
