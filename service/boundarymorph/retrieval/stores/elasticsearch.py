@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document, canonical
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
@@ -194,14 +194,7 @@ class ElasticsearchTable(Table):
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         attached, lines = self._attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
-            row = {
-                attached.vector: vector,
-                attached.text: document.text,
-                attached.title: document.title,
-                (attached.metadata or ("",))[0]: orjson.loads(canonical(document, dict(document.metadata))),
-                attached.digest: digest.hex(),
-            }
-            row.pop(None, None)
+            row = {attached.vector: vector, **self._payload.written(document, digest)}
             lines += [{"index": {"_index": attached.table, "_id": document.id}}, row]
         self._store.write(lines)
 

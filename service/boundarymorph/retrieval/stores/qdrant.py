@@ -19,7 +19,7 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document, canonical
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Compare, Exists
 from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
 from boundarymorph.retrieval.stores.index import portions
@@ -189,14 +189,7 @@ class QdrantTable(Table):
         attached, points = self._attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
             self.check(document)
-            payload = {
-                self._key: document.id,
-                attached.text: document.text,
-                attached.title: document.title,
-                (attached.metadata or ("",))[0]: orjson.loads(canonical(document, dict(document.metadata))),
-                attached.digest: digest.hex(),
-            }
-            payload.pop(None, None)
+            payload = self._payload.written(document, digest) | ({self._key: document.id} if self._key else {})
             of_point: Any = {"vector": {self._using: vector} if self._using else vector, "payload": payload}
             points.append(models.PointStruct(id=self._point(document.id), **of_point))
         with errors():

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed
@@ -212,7 +213,7 @@ class Payload:
     """
 
     def __init__(self, attached: Attached, hidden: Collection[str], *, whole: bool = True) -> None:
-        self._text, self._title = attached.text, attached.title
+        self._text, self._title, self._digest = attached.text, attached.title, attached.digest
         given = attached.metadata
         self._whole = given[0] if whole and given is not None and len(given) == 1 else None
         self._given, self._taken = given, {attached.text, attached.title, *hidden}
@@ -232,6 +233,12 @@ class Payload:
         else:
             metadata = {name: value for name, value in payload.items() if self.is_metadata(name)}
         return Document(id, text if isinstance(text, str) else "", title if isinstance(title, str) else None, metadata)
+
+    def written(self, document: Document, digest: bytes) -> dict[str, Any]:
+        """Return the object of a document, where all metadata are in one field."""
+        metadata = orjson.loads(canonical(document, dict(document.metadata)))
+        fields = {self._text: document.text, self._title: document.title, self._whole: metadata}
+        return {name: value for name, value in (fields | {self._digest: digest.hex()}).items() if name is not None}
 
     def is_metadata(self, name: str) -> bool:
         """Whether a field is one of the metadata."""
