@@ -69,13 +69,11 @@ class Selector:
         """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
         an awaitable of them. One that is no coroutine function is called in a thread. A cross-encoder of
         sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself. memory: a file for what
-        selections with this function learn from each other, which needs scipy. settings: limits and defaults, by
+        selections with this function learn from each other. settings: limits and defaults, by
         default those of the environment. defaults: of the fields of a request. Raises InvalidInput where a package is
         missing."""
         if isinstance(score, str):
             score = _needed("sentence_transformers", f"the cross-encoder {score!r}").CrossEncoder(score)
-        if memory is not None:
-            _needed("scipy", "memory")
         if hasattr(score, "predict"):
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):

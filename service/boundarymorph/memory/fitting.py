@@ -9,9 +9,9 @@ numbers scatter over collections.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ AMPLITUDES = np.exp(np.linspace(-2.5, 3.0, 45))  # over which the amplitude of a
 LEARNED_SCORES = 4.0  # as how many scores a learned amplitude counts
 # How such numbers scatter over collections, in the order and on the scale of `_coded`.
 SCATTER = np.array([3.0, 1.0, 0.5, 0.5, 0.7, 0.5, 0.7, 1.0])
+STEPS, LONGEST = 60, 1.5  # of a search at most, and the length of one, in units of `SCATTER`
+CLOSE = 1e-7  # nats that a search goes on for
+Cost: TypeAlias = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,24 +99,47 @@ def _likelihoods(prior: TrendPrior, sums: Sums) -> tuple[NDArray[np.float64], ND
 def fitted(evidence: Sequence[Evidence]) -> TrendPrior:
     """Return the prior that these requests make likely, to a hundredth of its `SCATTER`. Of a scorer with a few grades
     the slopes alone: its level and amplitude are those of its grades."""
-    from scipy.optimize import minimize  # as a service imports no scipy before it learns
-
     graded = sum(one.graded for one in evidence) > len(evidence) / 2
     start, sums = _coded(replace(DEFAULT_PRIOR, scores=LEARNED_SCORES)), Sums.of(evidence)
     free = np.array([not graded, not graded, True, True, not graded, True, not graded, not graded])
+    scatter = SCATTER[free]
 
-    def decoded(values: NDArray[np.float64]) -> TrendPrior:
+    def decoded(unusual: NDArray[np.float64]) -> TrendPrior:
         code = start.copy()
-        code[free] = values
+        code[free] += scatter * unusual
         return _decoded(code, DEFAULT_PRIOR.scores if graded else LEARNED_SCORES)
 
-    def cost(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        unusual = (values - start[free]) / SCATTER[free]
-        likelihoods, gradient = _likelihoods(decoded(values), sums)
-        return float(unusual @ unusual / 2.0 - likelihoods.sum()), unusual / SCATTER[free] - gradient[free]
+    def cost(unusual: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        likelihoods, gradient = _likelihoods(decoded(unusual), sums)
+        return float(unusual @ unusual / 2.0 - likelihoods.sum()), unusual - scatter * gradient[free]
 
-    found = minimize(cost, start[free], jac=True, method="L-BFGS-B", options={"maxiter": 60})
-    return decoded(found.x)
+    return decoded(_minimum(cost, len(scatter)))
+
+
+def _minimum(cost: Cost, size: int) -> NDArray[np.float64]:
+    """Return where a function is least, searched from 0 on by the method of Broyden, Fletcher, Goldfarb and Shanno."""
+    at, inverse = np.zeros(size), np.eye(size)
+    value, gradient = cost(at)
+    for number in range(STEPS):
+        step = -inverse @ gradient
+        step *= min(1.0, LONGEST / max(float(np.linalg.norm(step)), 1e-300))
+        slope = float(gradient @ step)
+        if slope > -CLOSE:
+            break
+        below, there = cost(at + step)
+        while not below <= value + 1e-4 * slope:
+            step, slope = step / 2.0, slope / 2.0
+            if slope > -CLOSE:
+                return at
+            below, there = cost(at + step)
+        change = there - gradient
+        at, value, gradient = at + step, below, there
+        if (curvature := float(change @ step)) > 0.0:
+            if number == 0:
+                inverse *= curvature / float(change @ change)
+            left = np.eye(size) - np.multiply.outer(step, change) / curvature
+            inverse = left @ inverse @ left.T + np.multiply.outer(step, step) / curvature
+    return at
 
 
 def _coded(prior: TrendPrior) -> NDArray[np.float64]:
