@@ -62,13 +62,14 @@ async def test_requests_of_a_memory_are_recorded_together_and_the_rest_at_the_en
 
 
 async def test_one_request_alone_is_recorded_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memories, "GATHERING", 0.01)
+    monkeypatch.setattr(memories, "FIRST_GATHERING", 0.01)
+    monkeypatch.setattr(memories, "LONGEST_GATHERING", 0.02)
     source, used = Source(), MemoriesInUse()
-    for number in range(2):
+    for number in range(3):
         used.record(source, KEY, evidence(), "a")
         while len(source.calls) <= number:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-    assert source.calls == [(KEY, [digest("a")])] * 2
+    assert source.calls == [(KEY, [digest("a")])] * 3
 
 
 async def test_of_too_many_some_are_left_out_until_there_is_room_again(monkeypatch: pytest.MonkeyPatch) -> None:

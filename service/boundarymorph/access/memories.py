@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
@@ -19,8 +19,10 @@ from boundarymorph.telemetry import metrics
 
 log = logging.getLogger(__name__)
 SECONDS, KEYS = 2.0, 1_000  # for which a process knows what is in force, and of how many memories
-GATHERING = 1.0  # seconds for which requests wait for others of their memory, as one costs as much as many
-WAITING = 256  # requests that are not recorded yet; of more, some are left out
+# Seconds for which requests wait for others of their memory, as one costs as much as many: at first, so that a young
+# memory learns soon, and at most, after twice as long each time.
+FIRST_GATHERING, LONGEST_GATHERING = 1.0, 16.0
+WAITING = 1_024  # requests that are not recorded yet; of more, some are left out
 
 
 class MemoriesInUse:
@@ -29,6 +31,7 @@ class MemoriesInUse:
     def __init__(self) -> None:
         self._known: TTLCache[MemoryKey, Recalled] = TTLCache(KEYS, SECONDS)
         self._gathered: dict[MemoryKey, _Gathered] = {}
+        self._seconds: LRUCache[MemoryKey, float] = LRUCache(KEYS)  # for which each gathers the next time
         self._waiting = 0  # requests, gathered or being recorded
         self._recording: set[asyncio.Task[None]] = set()
         self._failing = False  # whether the last ones could not be recorded, which is logged when it begins
@@ -51,7 +54,9 @@ class MemoriesInUse:
             return
         self._waiting += 1
         if (gathered := self._gathered.get(key)) is None:
-            timer = asyncio.get_running_loop().call_later(GATHERING, self._start, source, key)
+            seconds = self._seconds.get(key, FIRST_GATHERING)
+            self._seconds[key] = min(2.0 * seconds, LONGEST_GATHERING)
+            timer = asyncio.get_running_loop().call_later(seconds, self._start, source, key)
             gathered = self._gathered[key] = _Gathered(source, timer)
         gathered.observations.append(Observation(evidence, digest(caller)))
         if len(gathered.observations) == MOST_AT_ONCE:

@@ -18,7 +18,7 @@ from boundarymorph.selection.promise import Audit, Look
 REQUESTS = 64  # that are remembered
 AUDITS = 200  # that are remembered
 LOOKS, ALL_LOOKS = 64, 3_000  # at most of an audit, and of all
-MOST_AT_ONCE = 16  # requests that a process records together
+MOST_AT_ONCE = 32  # requests that a process records together
 DIGITS = 6  # significant ones of what is kept of an audit
 FEWEST_SCORES = 5  # of a request that tells something
 FIRST = 10  # requests before a prior is learned; many more tell little more (docs/results.md)
