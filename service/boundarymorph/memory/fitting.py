@@ -23,7 +23,7 @@ LEARNED_SCORES = 4.0  # as how many scores a learned amplitude counts
 # How such numbers scatter over collections, in the order and on the scale of `_coded`.
 SCATTER = np.array([3.0, 1.0, 0.5, 0.5, 0.7, 0.5, 0.7, 1.0])
 STEPS, LONGEST = 60, 1.5  # of a search at most, and the length of one, in units of `SCATTER`
-CLOSE = 1e-7  # nats that a search goes on for
+CLOSE = 1e-5  # nats that a step must be expected to gain, or the search ends
 Cost: TypeAlias = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
 
 
