@@ -97,16 +97,11 @@ class Service:
 def start(
     stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | None, settings: Mapping[str, str]
 ) -> Service:
-    """Start the processes of a layout over the indexes in `data`. tree: the source that they run, None for this one,
-    which gets the settings, too."""
-    variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]'}
-    if tree is None:  # older versions do not know all settings
-        variables |= settings
+    """Start the processes of a layout over the indexes in `data`. tree: the source that they run, None for this one."""
+    variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]', **settings}
     parts, options = {}, ["--data-directory", str(data)]
     if layout == "three":
-        parts["retriever"] = stack.enter_context(
-            processes.retriever(data, tree=tree, variables=settings if tree is None else {})
-        )
+        parts["retriever"] = stack.enter_context(processes.retriever(data, tree=tree, variables=settings))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         parts["redis"] = stack.enter_context(processes.redis(folder / "redis"))
         variables["BOUNDARYMORPH_CACHE__URL"] = parts["redis"].url
@@ -231,6 +226,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     parser.add_argument("--set", nargs="+", default=[], metavar="SETTING=VALUE", help="of this version, by variable")
+    parser.add_argument(
+        "--beside-set", nargs="+", metavar="SETTING=VALUE", help="this version with these, too, in turn"
+    )
     parser.add_argument("--fill", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.fill:
@@ -242,6 +240,10 @@ def main() -> None:
     sizes = QUICK if given.quick else dict.fromkeys(given.parts, given.sizes) if given.sizes else SIZES
     with ExitStack() as whole, processes.instant_scorer() as scorer, checkout(given.beside) as tree:
         trees = {"this": None} if tree is None else {"this": None, "before": tree}
+        of_version = {"this": settings, "before": {}}  # older versions do not know all settings
+        if given.beside_set:
+            trees["beside"] = None
+            of_version["beside"] = settings | dict(each.split("=", 1) for each in given.beside_set)
         folders = {}
         for name in trees:  # of each version its own, as their formats may differ
             folders[name] = Path(whole.enter_context(tempfile.TemporaryDirectory()))
@@ -252,7 +254,8 @@ def main() -> None:
         for part, layout in (each for each in layouts if each[0] in given.parts):
             with ExitStack() as stack:
                 versions = {
-                    name: start(stack, layout, folders[name], scorer, tree, settings) for name, tree in trees.items()
+                    name: start(stack, layout, folders[name], scorer, tree, of_version[name])
+                    for name, tree in trees.items()
                 }
                 for size in sizes[part]:
                     cell = {"part": part, "processes": layout, **dict(zip("NBd", size, strict=True))}
@@ -263,10 +266,10 @@ def main() -> None:
                     measured = compared(versions, part, size, given.requests)
                     for name, row in measured.items():
                         rows.append({**cell, "version": name, **row})
-                    if "before" in measured:
-                        for key in ("p50_ms", "gateway_cpu_ms"):
-                            ratio = measured["this"][key] / measured["before"][key]
-                            ratios[f"{key}_over_before_{part}_{layout}_N{size[0]}_B{size[1]}_d{size[2]}"] = ratio
+                    for other in measured.keys() - {"this"}:
+                        for key in measured["this"].keys() & {"p50_ms", "gateway_cpu_ms", "retriever_cpu_ms"}:
+                            ratio = measured["this"][key] / measured[other][key]
+                            ratios[f"{key}_over_{other}_{part}_{layout}_N{size[0]}_B{size[1]}_d{size[2]}"] = ratio
     rows.write(ratios)
 
 

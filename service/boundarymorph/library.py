@@ -25,6 +25,7 @@ from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import InvalidInput
+from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.memories import Recalled
 from boundarymorph.scoring.scorer import Scores
@@ -68,13 +69,11 @@ class Selector:
         """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
         an awaitable of them. One that is no coroutine function is called in a thread. A cross-encoder of
         sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself. memory: a file for what
-        selections with this function learn from each other, which needs scipy. settings: limits and defaults, by
+        selections with this function learn from each other. settings: limits and defaults, by
         default those of the environment. defaults: of the fields of a request. Raises InvalidInput where a package is
         missing."""
         if isinstance(score, str):
             score = _needed("sentence_transformers", f"the cross-encoder {score!r}").CrossEncoder(score)
-        if memory is not None:
-            _needed("scipy", "memory")
         if hasattr(score, "predict"):
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):
@@ -257,27 +256,27 @@ class _Scorer:
 
 
 class _FileMemory:
-    """What one selection recalls of the memories in a file, and tells them; see `selector.task.Remembering`."""
+    """What one selection recalls of the memories in a file, and records in them; see `selector.task.Remembering`."""
 
     index = None
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
-        self._told: list[tuple[str, Evidence]] = []
+        self._records: list[tuple[str, Evidence]] = []
 
     async def recall(self, scorer: str, vectors: str) -> Recalled:
-        return Recalled.of(await asyncio.to_thread(self._memories.get, vectors))
+        return Recalled.of(await asyncio.to_thread(self._memories.get, vectors, observations=False))
 
-    def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
-        self._told.append((vectors, evidence))
+    def record(self, scorer: str, vectors: str, evidence: Evidence) -> None:
+        self._records.append((vectors, evidence))
 
-    async def audited(self, *_: Any) -> NoReturn:
+    async def record_audit(self, *_: Any) -> NoReturn:
         raise AssertionError("only selections of indexes are audited")
 
     async def write(self) -> None:
-        """Write down what was told. Raises StorageUnavailable and StorageFull."""
-        for vectors, evidence in self._told:
-            await asyncio.to_thread(self._memories.hear, vectors, evidence, "")
+        """Write it down. Raises StorageUnavailable and StorageFull."""
+        for vectors, evidence in self._records:
+            await asyncio.to_thread(self._memories.record, vectors, [Observation(evidence, "")])
 
 
 class _NoIndexes:

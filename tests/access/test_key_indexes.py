@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
-from boundarymorph.memory.memory import evidence_to_json
+from boundarymorph.memory.memory import Observation, observations_to_json
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
@@ -46,18 +46,18 @@ OF_RETRIEVERS: list[tuple[str, str, object]] = [
     ("POST", "/documents", {"index": None, "ids": ["a"]}),
     ("POST", "/characters", {"index": None, "ids": ["a"]}),
 ]
-EVIDENCE = Evidence(np.eye(4), np.zeros(4), 1.0, 5)
+OBSERVATION = Observation(Evidence(np.eye(4), np.zeros(4), 1.0, 5), "c")
 LEARNED: list[tuple[str, str, object]] = [
     ("POST", "/calibrations", {"index": None}),
     ("POST", "/memories/recall", {"index": None, "name": "a", "scorer": "s", "vectors": "v", "tenant": ""}),
     (
         "POST",
-        "/memories/hear",
-        {"index": None, "scorer": "s", "vectors": "v", "evidence": evidence_to_json(EVIDENCE), "caller": "c"},
+        "/memories/record",
+        {"index": None, "scorer": "s", "vectors": "v", "observations": observations_to_json([OBSERVATION])},
     ),
     (
         "POST",
-        "/memories/audited",
+        "/memories/audits",
         {"index": None, "scorer": "s", "vectors": "v", "audited": ["k", "c", [[1, 0.1, 0.1]]]},
     ),
     ("POST", "/judgments/events", {"index": None}),

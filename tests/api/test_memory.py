@@ -152,7 +152,7 @@ async def test_gateways_share_the_memory_of_their_retriever(settings: Settings, 
             answer(await one.delete("/indexes/texts/learned"))
             refused = {"index": "texts", "scorer": "s", "vectors": "v"}
             async with httpx.AsyncClient(base_url=url) as direct:
-                told_nothing = await direct.post("/memories/hear", json={**refused, "evidence": {}, "caller": "c"})
+                told_nothing = await direct.post("/memories/record", json={**refused, "observations": [["c", 1]]})
                 problem(told_nothing, 422, "invalid-input")
 
 
@@ -187,7 +187,7 @@ async def test_what_cannot_be_told_is_logged_once(
     async def refused(*_: object) -> None:
         raise StorageFull("no room")
 
-    monkeypatch.setattr(IndexRetriever, "hear", refused)
+    monkeypatch.setattr(IndexRetriever, "record", refused)
     before = counted("boundarymorph_memory_requests_total", outcome="failed")
     await asked(client, 3)
     async with asyncio.timeout(PATIENCE):

@@ -179,7 +179,7 @@ async def test_gateways_share_the_audits_of_their_retriever(settings: Settings, 
         async with httpx.AsyncClient(base_url=url) as direct:
             place = {"index": "texts", "scorer": "s", "vectors": "v"}
             for bad in ([], [KIND, "c", []], [KIND, "c", [[1, 0.5, 2.0]]], [KIND, "c", [[2, 0.1, 0.1], [1, 0.1, 0.1]]]):
-                problem(await direct.post("/memories/audited", json={**place, "audited": bad}), 422, "invalid-input")
+                problem(await direct.post("/memories/audits", json={**place, "audited": bad}), 422, "invalid-input")
 
 
 async def test_a_drifted_scorer_takes_the_certificate_away(client: httpx.AsyncClient, settings: Settings) -> None:
@@ -190,7 +190,7 @@ async def test_a_drifted_scorer_takes_the_certificate_away(client: httpx.AsyncCl
     key, memory = next(iter(memories.all().items()))
     lost = Audit((Look(18, 0.0, 0.9), Look(36, 0.0, 0.9)))
     for _ in range(16):
-        memories.audited(key, Audited(KIND, lost, memory.audits[0].caller))
+        memories.record_audit(key, Audited(KIND, lost, memory.audits[0].caller))
     await asyncio.sleep(SECONDS)
     found = answer(await client.post("/select", json=PROMISED))
     assert found["promise"]["status"] == "not_certified" and found["promise"]["missing"] == "scorer"

@@ -20,6 +20,7 @@ from boundarymorph.access.rates import RateLimits
 from boundarymorph.access.spending import Spending
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
+from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.batching import BatchingScorer
@@ -203,7 +204,7 @@ async def another_scorer(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) 
     async def strike() -> None:
         for prior in (LEARNED, OTHER):
             for _ in range(12):
-                memories.hear("a", evidence_of(*drawn(rng, prior)), "rag")
+                memories.record("a", [Observation(evidence_of(*drawn(rng, prior)), "rag")])
 
     yield strike
 

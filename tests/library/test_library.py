@@ -187,8 +187,9 @@ class TestMemory:
             answers.append(Selector(scores, memory=file).select(QUERY, texts, **given))
         return answers
 
-    def test_what_selections_tell_is_kept_in_the_file(self, tmp_path: Path) -> None:
+    def test_what_selections_tell_is_kept_in_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "sea.sqlite3"
+        monkeypatch.setitem(sys.modules, "scipy", None)  # which is not needed
         self.learned(file, 9)
         ((_, memory),) = Memories(file, lambda: None).all().items()
         assert (memory.requests, memory.prior) == (9, None)
@@ -211,11 +212,6 @@ class TestMemory:
     def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         with pytest.raises(StorageUnavailable):
             self.learned(tmp_path / "none" / "sea.sqlite3", 1)
-
-    def test_it_needs_scipy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "scipy", None)
-        with pytest.raises(InvalidInput, match="memory needs scipy: pip install scipy"):
-            Selector(scores, memory=tmp_path / "sea.sqlite3")
 
 
 async def test_select_works_where_a_loop_runs_as_in_a_notebook() -> None:

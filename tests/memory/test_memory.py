@@ -6,9 +6,22 @@ from dataclasses import replace
 import numpy as np
 import orjson
 import pytest
+from pydantic import ValidationError
 
-from boundarymorph.memory.memory import Memory, evidence_of_json, evidence_to_json, prior_of_json
-from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.memory.memory import (
+    ALL_LOOKS,
+    AUDITS,
+    LOOKS,
+    Audited,
+    Memory,
+    Observation,
+    observations_of_json,
+    observations_to_json,
+    prior_of_json,
+)
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.selection.promise import Audit, Look
+from boundarymorph.settings.sections import MemorySettings
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of
 
 OTHER = replace(LEARNED, level=4.0, similarity=-0.8, words=-0.5)
@@ -17,7 +30,7 @@ MOST = 32
 
 def after(memory: Memory, rng: np.random.Generator, prior: TrendPrior, count: int, caller: str = "one") -> Memory:
     for _ in range(count):
-        memory = memory.hear(evidence_of(*drawn(rng, prior)), caller, MOST)
+        memory = memory.record([Observation(evidence_of(*drawn(rng, prior)), caller)], MOST)
         if memory.due:
             memory = memory.taking(memory.learn())
     return memory
@@ -32,13 +45,13 @@ def test_ten_requests_teach_a_prior_which_is_in_force() -> None:
     assert ten.prior is not None and ten.prior.level == pytest.approx(LEARNED.level, abs=1.5)
 
 
-def test_it_is_learned_anew_at_twenty_and_forty_and_then_each_thirty_two() -> None:
+def test_it_is_learned_anew_at_twenty_and_forty_and_then_each_sixty_four() -> None:
     rng = np.random.default_rng(0)
     memory, learned = Memory(), Counter[int]()
-    for _ in range(140):
+    for _ in range(170):
         memory = after(memory, rng, LEARNED, 1)
         learned[memory.learned_at] += 1
-    assert [number for number in learned if number] == [10, 20, 40, 72, 104, 136]
+    assert [number for number in learned if number] == [10, 20, 40, 104, 168]
 
 
 def test_what_the_default_predicts_as_well_is_not_in_force() -> None:
@@ -53,7 +66,7 @@ def test_another_scorer_puts_it_out_of_force_within_fifty_requests() -> None:
     assert memory.in_force
     states = []
     for _ in range(50):
-        memory = memory.hear(evidence_of(*drawn(rng, OTHER)), "one", MOST)
+        memory = memory.record([Observation(evidence_of(*drawn(rng, OTHER)), "one")], MOST)
         states.append(memory.in_force)
     assert not states[-1] and states.index(False) <= 8
     assert all(not state for state in states[states.index(False) :])
@@ -62,11 +75,11 @@ def test_another_scorer_puts_it_out_of_force_within_fifty_requests() -> None:
 def test_one_caller_has_a_quarter_of_it_at_most_where_there_are_others() -> None:
     rng = np.random.default_rng(0)
     memory = after(Memory(), rng, LEARNED, 40, "alone")
-    assert len(memory.told) == MOST
+    assert len(memory.observations) == MOST
     memory = after(memory, rng, LEARNED, 8, "other")
     memory = after(memory, rng, OTHER, 100, "hostile")
-    assert Counter(one.caller for one in memory.told)["hostile"] <= MOST // 4
-    assert memory.requests == 148 and len(memory.told) <= MOST
+    assert Counter(one.caller for one in memory.observations)["hostile"] <= MOST // 4
+    assert memory.requests == 148 and len(memory.observations) <= MOST
 
 
 def test_a_memory_is_read_as_it_was_written_and_is_small() -> None:
@@ -78,21 +91,70 @@ def test_a_memory_is_read_as_it_was_written_and_is_small() -> None:
     assert (read.in_force, read.prior, read.due) == (memory.in_force, memory.prior, memory.due)
 
 
+def test_requests_are_read_as_they_were_written() -> None:
+    rng = np.random.default_rng(0)
+    given = [Observation(evidence_of(*drawn(rng, LEARNED, 5 + number)), f"c{number}") for number in range(3)]
+    given[1] = replace(given[1], evidence=replace(given[1].evidence, graded=True))
+    read = observations_of_json(orjson.loads(orjson.dumps(observations_to_json(given))))
+    assert observations_of_json([]) == observations_to_json([]) == []
+    assert [one.caller for one in read] == ["c0", "c1", "c2"]
+    for one, other in zip(given, read, strict=True):
+        np.testing.assert_allclose(other.evidence.products, one.evidence.products, rtol=1e-12)
+        np.testing.assert_array_equal(other.evidence.loads, one.evidence.loads)
+        assert (other.evidence.square, other.evidence.count) == (one.evidence.square, one.evidence.count)
+        assert other.evidence.graded is one.evidence.graded
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"count": 0},
-        {"loads": [1.0, 2.0]},
-        {"square": float("nan")},
-        {"products": [-1.0] + [0.0] * 9},
-        {"products": "none"},
+        {0: "c" * 65},
+        {2: 0},
+        {2: None},
+        {3: float("nan")},
+        {4: "none"},
+        {8: -1.0, 9: 0.0, 10: 0.0, 11: 0.0},
+        {8: float("inf")},
+        slice(1, None),
+        slice(0),
     ],
 )
-def test_sums_that_no_request_has_are_refused(wrong: dict[str, object]) -> None:
-    right = evidence_to_json(evidence_of(*drawn(np.random.default_rng(0), LEARNED)))
-    assert isinstance(evidence_of_json(right), Evidence)
+def test_one_request_that_cannot_be_is_refused_among_others(wrong: dict[int, object] | slice) -> None:
+    rng = np.random.default_rng(0)
+    rows = observations_to_json([Observation(evidence_of(*drawn(rng, LEARNED)), "c") for _ in range(3)])
+    if isinstance(wrong, slice):
+        rows[1] = rows[1][wrong]
+    else:
+        rows[1] = [wrong.get(place, value) for place, value in enumerate(rows[1])]
     with pytest.raises((TypeError, ValueError)):
-        evidence_of_json({**right, **wrong})
+        observations_of_json(rows)
+
+
+def test_requests_recorded_together_are_as_one_after_another() -> None:
+    rng = np.random.default_rng(0)
+    memory = after(Memory(), rng, LEARNED, 12)
+    given = [Observation(evidence_of(*drawn(rng, OTHER)), f"c{number % 2}") for number in range(30)]
+    one_by_one = memory
+    for one in given:
+        one_by_one = one_by_one.record([one], MOST)
+    together = memory.record(given, MOST)
+    assert together.observations == one_by_one.observations and together.requests == one_by_one.requests == 42
+    assert (together.ahead, together.weight) == pytest.approx((one_by_one.ahead, one_by_one.weight), rel=1e-9)
+
+
+@pytest.mark.parametrize("length", [15, LOOKS])
+def test_the_largest_memory_has_256_kilobytes_at_most(length: int) -> None:
+    rng, most = np.random.default_rng(0), 384
+    given = [Observation(evidence_of(*drawn(rng, LEARNED, 200)), f"{number % 9:016}") for number in range(most)]
+    looks = tuple(Look(calls, 0.001 / (3 + calls), 0.001 / (7 + calls)) for calls in range(1_000, 1_000 + length))
+    memory = replace(Memory().record(given, most), prior=LEARNED)
+    for number in range(AUDITS):
+        memory = memory.record_audit(Audited("k = 1000, relevance to the scorer", Audit(looks), f"{number % 9:016}"))
+    assert len(memory.observations) == most
+    assert len(memory.audits) == min(AUDITS, ALL_LOOKS // length)
+    assert len(orjson.dumps(memory.to_json())) <= 256_000
+    with pytest.raises(ValidationError):
+        MemorySettings(requests=most + 1)
 
 
 @pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"level": float("inf")}, {"unknown": 1.0}, {"words_deviation": -1}])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from boundarymorph.memory.memory import Memory
+from boundarymorph.memory.memory import Memory, Observation
 from boundarymorph.memory.store import MEMORIES, Memories
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of
 
@@ -21,7 +21,7 @@ def memories(folder: Path) -> Memories:
 def tell(folder: Path, key: str, count: int, seed: int) -> None:
     rng, held = np.random.default_rng(seed), memories(folder)
     for _ in range(count):
-        held.hear(key, evidence_of(*drawn(rng, LEARNED, 8)), str(seed))
+        held.record(key, [Observation(evidence_of(*drawn(rng, LEARNED, 8)), str(seed))])
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:

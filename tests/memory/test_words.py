@@ -8,24 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 from boundarymorph.cli.main import app
-from boundarymorph.memory.memory import FIRST
+from boundarymorph.memory.memory import FIRST, Observation
 from boundarymorph.memory.words import described, in_words
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.memories import Place
+from boundarymorph.retrieval.memories import MemoryKey
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def key(tmp_path: Path) -> MemoryKey:
     LocalCatalog(tmp_path / "indexes").create("docs", encoder=None, dimension=2)
-    return Place("docs", "", "a-scorer", "an-encoder", "")
+    return MemoryKey("docs", "", "a-scorer", "an-encoder", "")
 
 
-def teach(tmp_path: Path, place: Place, requests: int) -> None:
+def teach(tmp_path: Path, key: MemoryKey, requests: int) -> None:
     rng = np.random.default_rng(0)
     memories = LocalCatalog(tmp_path / "indexes").belongings("docs").memories
     for _ in range(requests):
-        memories.hear(place.key, evidence_of(*drawn(rng, LEARNED)), "c")
+        memories.record(key.text, [Observation(evidence_of(*drawn(rng, LEARNED)), "c")])
 
 
 def run(tmp_path: Path, *options: str) -> str:
@@ -34,11 +34,11 @@ def run(tmp_path: Path, *options: str) -> str:
     return done.output
 
 
-def test_the_command_says_what_was_learned(tmp_path: Path, place: Place) -> None:
+def test_the_command_says_what_was_learned(tmp_path: Path, key: MemoryKey) -> None:
     assert "nothing yet" in run(tmp_path)
-    teach(tmp_path, place, FIRST - 1)
+    teach(tmp_path, key, FIRST - 1)
     assert "9 requests, too few to learn from" in run(tmp_path)
-    teach(tmp_path, place, 1)
+    teach(tmp_path, key, 1)
     shown = run(tmp_path)
     assert "a-scorer, vectors of an-encoder" in shown and "in force" in shown and "not in force" not in shown
     (found,) = orjson.loads(run(tmp_path, "--json"))["memories"]
@@ -46,8 +46,8 @@ def test_the_command_says_what_was_learned(tmp_path: Path, place: Place) -> None
     assert "1 forgotten" in run(tmp_path, "--reset") and "nothing yet" in run(tmp_path)
 
 
-def test_slopes_are_factors_of_the_odds(tmp_path: Path, place: Place) -> None:
-    teach(tmp_path, place, 40)
+def test_slopes_are_factors_of_the_odds(tmp_path: Path, key: MemoryKey) -> None:
+    teach(tmp_path, key, 40)
     (found,) = described(LocalCatalog(tmp_path / "indexes").belongings("docs").memories)
     assert found.by_similarity is not None and found.amplitude is not None
     assert found.by_similarity == pytest.approx(found.amplitude * LEARNED.similarity, abs=0.5)
@@ -55,13 +55,13 @@ def test_slopes_are_factors_of_the_odds(tmp_path: Path, place: Place) -> None:
     assert float(line.split()[1]) == pytest.approx(np.exp(found.by_similarity), abs=0.01)
 
 
-def test_a_snapshot_has_the_memory(tmp_path: Path, place: Place) -> None:
-    teach(tmp_path, place, FIRST)
+def test_a_snapshot_has_the_memory(tmp_path: Path, key: MemoryKey) -> None:
+    teach(tmp_path, key, FIRST)
     catalog = LocalCatalog(tmp_path / "indexes")
     catalog.get("docs").back_up(tmp_path / "copy")
     catalog.delete("docs")
     catalog.restore("again", tmp_path / "copy")
-    found = catalog.belongings("again").memories.get(place.key)
+    found = catalog.belongings("again").memories.get(key.text)
     assert found.in_force and found.requests == FIRST
     catalog.create("docs", encoder=None, dimension=2)
     assert not catalog.belongings("docs").memories.all()

@@ -15,9 +15,9 @@ from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitt
 from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
-from boundarymorph.memory.memory import Audited, evidence_of_json
+from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
 from boundarymorph.retrieval.learned import Found, Learned, pools_of
-from boundarymorph.retrieval.memories import AllMemories, Place
+from boundarymorph.retrieval.memories import AllMemories, MemoryKey
 
 JSON = "application/json"
 PAGE = 1_000  # judgements
@@ -93,18 +93,17 @@ class Asked(Message):
     vectors: str = Field(max_length=1_000)
     tenant: str = Field("", max_length=1_000)
 
-    def place(self, caller: Caller) -> Place:
+    def key(self, caller: Caller) -> MemoryKey:
         """Raises UnknownIndex for one that the caller does not see."""
         if self.index is not None:
             caller.require(self.index)
-        return Place(self.index, self.name, self.scorer, self.vectors, self.tenant)
+        return MemoryKey(self.index, self.name, self.scorer, self.vectors, self.tenant)
 
 
-class Heard(Asked):
-    """What a request told a memory."""
+class Observed(Asked):
+    """What requests told a memory."""
 
-    evidence: dict[str, Any]
-    caller: str = Field(max_length=64)
+    observations: list[list[Any]] = Field(max_length=MOST_AT_ONCE)
 
 
 @router.post(
@@ -116,28 +115,28 @@ class Heard(Asked):
 )
 async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Return the prior in force, and from how many requests it was learned."""
-    place = (await bodies.parsed(request, access, Asked)).place(permitted(request))
-    found = await access.work.read.run(AllMemories(indexes.catalog, access.settings).recall, place)
+    key = (await bodies.parsed(request, access, Asked)).key(permitted(request))
+    found = await access.work.read.run(AllMemories(indexes.catalog, access.settings).recall, key)
     return Response(orjson.dumps(found.to_json()), media_type=JSON)
 
 
 @router.post(
-    "/memories/hear",
-    summary="Learn from a selection",
+    "/memories/record",
+    summary="Learn from selections",
     dependencies=[Depends(allowed(Scope.WRITE))],
-    openapi_extra=_body(Heard),
+    openapi_extra=_body(Observed),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def hear(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
-    """Tell a memory of a request: sums over its scored documents."""
-    given = await bodies.parsed(request, access, Heard)
-    place = given.place(permitted(request))
+async def record(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Add to a memory what requests told: sums over the scored documents of each."""
+    given = await bodies.parsed(request, access, Observed)
+    key = given.key(permitted(request))
     try:
-        evidence = evidence_of_json(given.evidence)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput(f"evidence: {error}") from error
+        observations = observations_of_json(given.observations)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"observations: {error}") from error
     memories = AllMemories(indexes.catalog, access.settings)
-    await access.work.write.run(memories.hear, place, evidence, given.caller)
+    await access.work.write.run(memories.record, key, observations)
     return Response(b"{}", media_type=JSON)
 
 
@@ -148,21 +147,21 @@ class AuditOf(Asked):
 
 
 @router.post(
-    "/memories/audited",
+    "/memories/audits",
     summary="Learn from an audit",
     dependencies=[Depends(allowed(Scope.WRITE))],
     openapi_extra=_body(AuditOf),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def audited(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
-    """Tell a memory of the losses of a request that was scored further."""
+async def record_audit(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+    """Add to a memory the losses of a request that was scored further."""
     given = await bodies.parsed(request, access, AuditOf)
-    place = given.place(permitted(request))
+    key = given.key(permitted(request))
     try:
         found = Audited.of_json(given.audited)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"audited: {error}") from error
-    await access.work.write.run(AllMemories(indexes.catalog, access.settings).audited, place, found)
+    await access.work.write.run(AllMemories(indexes.catalog, access.settings).record_audit, key, found)
     return Response(b"{}", media_type=JSON)
 
 

@@ -19,7 +19,7 @@ from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import SelectionProblem
 from boundarymorph.evaluation.run import Outcome, Watch, near_50, run_once
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.memory.memory import FEWEST_SCORES, FIRST, REQUESTS, Memory
+from boundarymorph.memory.memory import FEWEST_SCORES, FIRST, REQUESTS, Memory, Observation
 from boundarymorph.selection import SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, PEOPLE, TO_PEOPLE
 from boundarymorph.selection.prior import TrendPrior
@@ -106,7 +106,7 @@ def remembered(table: ScoreTable, rows: NDArray[np.intp], budget: int, k: int) -
         session = SelectionSession(question.pool, budget=budget, k=k, config=config)
         drive(session, SelectionProblem(question, budget, k), None)
         if (evidence := session.evidence()) is not None:
-            memory = memory.hear(evidence, "", REQUESTS)
+            memory = memory.record([Observation(evidence, "")], REQUESTS)
         if memory.due:
             memory = memory.learn()
         prior = memory.prior if memory.in_force else None

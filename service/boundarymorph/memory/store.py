@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
 from boundarymorph.database import Database
-from boundarymorph.memory.memory import REQUESTS, Audited, Memory
-from boundarymorph.selection.prior import Evidence
+from boundarymorph.memory.memory import REQUESTS, Audited, Memory, Observation
 from boundarymorph.telemetry import metrics
 
 SCHEMA = ("create table if not exists memories (key text primary key, used integer not null, state blob not null)",)
@@ -25,13 +24,13 @@ class Memories:
         self._database = Database(path, SCHEMA, prepare)
         self.copy_to = self._database.copy_to
 
-    def get(self, key: str) -> Memory:
-        """Return the memory of this key, which may be new."""
+    def get(self, key: str, *, observations: bool = True) -> Memory:
+        """Return the memory of this key, which may be new. observations: whether these are needed, too."""
         with self._database.opened() as database:
             if database is None:
                 return Memory()
             row = database.execute("select state from memories where key = ?", (key,)).fetchone()
-        return Memory() if row is None else _read(row[0])
+        return Memory() if row is None else _read(row[0], observations)
 
     def all(self) -> Mapping[str, Memory]:
         """Return all memories by key."""
@@ -39,25 +38,25 @@ class Memories:
             rows = [] if database is None else database.execute("select key, state from memories").fetchall()
         return {key: _read(state) for key, state in sorted(rows)}
 
-    def hear(self, key: str, evidence: Evidence, caller: str, most: int = REQUESTS) -> None:
-        """Tell a memory of a request, and have it learn where that is due, which takes up to a second."""
+    def record(self, key: str, observations: Sequence[Observation], most: int = REQUESTS) -> None:
+        """Add requests to a memory, and have it learn where that is due."""
         was_in_force = False
 
-        def hear(memory: Memory) -> Memory:
+        def record(memory: Memory) -> Memory:
             nonlocal was_in_force
             was_in_force = memory.in_force
-            return memory.hear(evidence, caller, most)
+            return memory.record(observations, most)
 
-        heard = self._change(key, hear)
-        if was_in_force and not heard.in_force:
+        changed = self._change(key, record)
+        if was_in_force and not changed.in_force:
             metrics.memory_out_of_force.inc()
-        if heard.due:
-            learned = heard.learn()
+        if changed.due:
+            learned = changed.learn()
             self._change(key, lambda memory: memory.taking(learned))
 
-    def audited(self, key: str, audited: Audited) -> None:
+    def record_audit(self, key: str, audited: Audited) -> None:
         """Add an audit to a memory."""
-        self._change(key, lambda memory: memory.audited(audited))
+        self._change(key, lambda memory: memory.record_audit(audited))
 
     def forget(self) -> int:
         """Delete all memories, and return how many there were."""
@@ -71,15 +70,17 @@ class Memories:
             used = database.execute("select coalesce(max(used), 0) + 1 from memories").fetchone()[0]
             state = orjson.dumps(changed.to_json())
             database.execute("insert or replace into memories values (?, ?, ?)", (key, used, state))
-            database.execute(
-                "delete from memories where key not in (select key from memories order by used desc limit ?)",
-                (MEMORIES,),
-            )
+            if row is None:
+                database.execute(
+                    "delete from memories where key not in (select key from memories order by used desc limit ?)",
+                    (MEMORIES,),
+                )
         return changed
 
 
-def _read(state: bytes) -> Memory:
+def _read(state: bytes, observations: bool = True) -> Memory:
     try:
-        return Memory.of_json(orjson.loads(state))
+        values = orjson.loads(state)
+        return Memory.of_json(values if observations else values | {"observations": []})
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
         return Memory()

@@ -59,7 +59,7 @@ def _described(key: str, memory: Memory) -> LearnedMemory:
         vectors=vectors,
         tenant=tenant,
         requests=memory.requests,
-        remembered=len(memory.told),
+        remembered=len(memory.observations),
         in_force=memory.in_force,
         ahead=memory.ahead / memory.weight if memory.weight else None,
         level=None if prior is None else prior.level,

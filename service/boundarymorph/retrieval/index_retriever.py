@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.memory.memory import Audited
+from boundarymorph.memory.memory import Audited, Observation
 from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfiguration
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
 from boundarymorph.retrieval.learned import Found, Learned
-from boundarymorph.retrieval.memories import AllMemories, Place, Recalled
+from boundarymorph.retrieval.memories import AllMemories, MemoryKey, Recalled
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.selection.prior import Evidence
 from boundarymorph.settings import SERVICE
 
 ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
@@ -78,19 +77,19 @@ class IndexRetriever:
         """See `CalibrationSource`."""
         return Found() if self._learned is None else await self._executor.run(self._learned.find, name, index)
 
-    async def recall(self, place: Place) -> Recalled:
+    async def recall(self, key: MemoryKey) -> Recalled:
         """See `MemorySource`."""
-        return Recalled() if self._memories is None else await self._executor.run(self._memories.recall, place)
+        return Recalled() if self._memories is None else await self._executor.run(self._memories.recall, key)
 
-    async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
         """See `MemorySource`. Runs in a thread of its own, so that no search waits for what is learned."""
         if self._memories is not None:
-            await asyncio.to_thread(self._memories.hear, place, evidence, caller)
+            await asyncio.to_thread(self._memories.record, key, observations)
 
-    async def audited(self, place: Place, audited: Audited) -> None:
+    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
         """See `MemorySource`."""
         if self._memories is not None:
-            await asyncio.to_thread(self._memories.audited, place, audited)
+            await asyncio.to_thread(self._memories.record_audit, key, audited)
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)

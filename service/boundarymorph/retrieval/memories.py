@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 import orjson
 
 from boundarymorph.calibration.belongings import checked_name
-from boundarymorph.memory.memory import Audited, Memory, prior_of_json
+from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_json
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.catalog import Catalog
-from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.settings import Settings
 
 POOLS = ".memories.sqlite3"  # in the data directory
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryKey:
     """Which memory: of an index, or of pools by a name; for each scorer, source of vectors, and tenant one."""
 
     index: str | None
@@ -29,7 +29,7 @@ class Place:
     tenant: str
 
     @property
-    def key(self) -> str:
+    def text(self) -> str:
         return orjson.dumps([self.name, self.scorer, self.vectors, self.tenant]).decode()
 
     def to_json(self) -> dict[str, Any]:
@@ -65,14 +65,14 @@ class Recalled:
 class MemorySource(Protocol):
     """Where memories are: in this process, or at a retriever."""
 
-    async def recall(self, place: Place) -> Recalled:
+    async def recall(self, key: MemoryKey) -> Recalled:
         """Return what is in force. Raises UnknownIndex, and what the source raises."""
 
-    async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
-        """Tell the memory of a request. Raises as `recall` does."""
+    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
+        """Add requests to the memory. Raises as `recall` does."""
 
-    async def audited(self, place: Place, audited: Audited) -> None:
-        """Tell the memory of an audit. Raises as `recall` does."""
+    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
+        """Add an audit to the memory. Raises as `recall` does."""
 
 
 class AllMemories:
@@ -84,19 +84,19 @@ class AllMemories:
         directory = settings.data_directory
         self._pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
 
-    def recall(self, place: Place) -> Recalled:
-        return Recalled.of(self._of(place).get(place.key))
+    def recall(self, key: MemoryKey) -> Recalled:
+        return Recalled.of(self._of(key).get(key.text, observations=False))
 
-    def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+    def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
         if not self._settings.frozen:
-            self._of(place).hear(place.key, evidence, caller, self._settings.requests)
+            self._of(key).record(key.text, observations, self._settings.requests)
 
-    def audited(self, place: Place, audited: Audited) -> None:
+    def record_audit(self, key: MemoryKey, audited: Audited) -> None:
         if not self._settings.frozen:
-            self._of(place).audited(place.key, audited)
+            self._of(key).record_audit(key.text, audited)
 
-    def _of(self, place: Place) -> Memories:
-        if place.index is not None:
-            return self._catalog.belongings(place.index).memories
-        checked_name(place.name)
+    def _of(self, key: MemoryKey) -> Memories:
+        if key.index is not None:
+            return self._catalog.belongings(key.index).memories
+        checked_name(key.name)
         return self._pools

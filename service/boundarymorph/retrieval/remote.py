@@ -32,7 +32,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.inference.deadline import Budget
-from boundarymorph.memory.memory import Audited, evidence_to_json
+from boundarymorph.memory.memory import Audited, Observation, observations_to_json
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.connections import SMALL, Response
 from boundarymorph.remote.peer import (
@@ -51,10 +51,9 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.learned import Found
-from boundarymorph.retrieval.memories import Place, Recalled
+from boundarymorph.retrieval.memories import MemoryKey, Recalled
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.selection.pool import unit_rows
-from boundarymorph.selection.prior import Evidence
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
 INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
@@ -158,7 +157,7 @@ class RemoteRetriever:
         """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
         await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
 
-    async def recall(self, place: Place) -> Recalled:
+    async def recall(self, key: MemoryKey) -> Recalled:
         """See `MemorySource`. Of a retriever that does not answer in time, nothing is in force."""
 
         def read(answer: bytes) -> Recalled:
@@ -167,17 +166,17 @@ class RemoteRetriever:
             except (KeyError, TypeError, ValueError) as error:
                 raise Unusable(f"what was learned cannot be read: {error}") from error
 
-        return await self._call("/memories/recall", place.to_json(), read, SMALL)
+        return await self._call("/memories/recall", key.to_json(), read, SMALL)
 
-    async def hear(self, place: Place, evidence: Evidence, caller: str) -> None:
+    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
         """See `MemorySource`."""
-        body = place.to_json() | {"evidence": evidence_to_json(evidence), "caller": caller}
-        await self._call("/memories/hear", body, lambda answer: None, SMALL)
+        body = key.to_json() | {"observations": observations_to_json(observations)}
+        await self._call("/memories/record", body, lambda answer: None, SMALL)
 
-    async def audited(self, place: Place, audited: Audited) -> None:
+    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
         """See `MemorySource`."""
-        body = place.to_json() | {"audited": audited.to_json()}
-        await self._call("/memories/audited", body, lambda answer: None, SMALL)
+        body = key.to_json() | {"audited": audited.to_json()}
+        await self._call("/memories/audits", body, lambda answer: None, SMALL)
 
     async def events(self, index: str) -> Sequence[Event]:
         """Return the judgements of an index. Raises UnknownIndex."""

@@ -434,18 +434,18 @@ class SelectionRun:
         )
         self._observer.finished(result, task, scores.model)
         if session is not None:
-            await self._tell(session)
+            await self._record(session)
         return result
 
-    async def _tell(self, session: Session) -> None:
-        """Tell the memory of what was scored, unless scores came from somewhere else, or none is new."""
+    async def _record(self, session: Session) -> None:
+        """Record what was scored, unless scores came from somewhere else, or none is new."""
         memory, model = self._task.memory, self.scores.model
         if memory is None or model is None or self.calibrated.told or self._task.known or self._task.target is not None:
             return
         if not (session.history and isinstance(session, SelectionSession) and session.known >= FEWEST_SCORES):
             return
         if (evidence := await self._step(session.evidence)) is not None:
-            memory.tell(model, self.made_by, evidence)
+            memory.record(model, self.made_by, evidence)
 
     @property
     def made_by(self) -> str:

@@ -83,11 +83,11 @@ class Selector:
         yield result
 
     async def audit(self, task: SelectionTask, most: int, idle: Idle) -> Made | None:
-        """Carry out a `task_of_audit`, as `audit` describes, and tell its memory. Raises as that does."""
+        """Carry out a `task_of_audit`, as `audit` describes, and record it in its memory. Raises as that does."""
         run = self._run(task, Observer(Stopwatch(self._clock), counts=False), self._unknown)
         made, model = await audit(run, task, most, idle), run.scores.model
         if made is not None and task.memory is not None and model is not None:
-            await task.memory.audited(model, run.made_by, kind_of(task), made.audit)
+            await task.memory.record_audit(model, run.made_by, kind_of(task), made.audit)
         return made
 
     def _run(self, task: SelectionTask, observer: Observer, scores: KnownScores | None = None) -> SelectionRun:

@@ -67,11 +67,11 @@ class Remembering(Protocol):
     async def recall(self, scorer: str, vectors: str) -> Recalled:
         """Return what is in force; never raises."""
 
-    def tell(self, scorer: str, vectors: str, evidence: Evidence) -> None:
-        """Tell it of this selection, in the background."""
+    def record(self, scorer: str, vectors: str, evidence: Evidence) -> None:
+        """Add what this selection tells, in the background."""
 
-    async def audited(self, scorer: str, vectors: str, kind: str, audit: Audit) -> None:
-        """Tell it of an audit. Raises what the source of the memory does."""
+    async def record_audit(self, scorer: str, vectors: str, kind: str, audit: Audit) -> None:
+        """Add an audit. Raises what the source of the memory does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,7 +291,7 @@ class MemorySettings(BaseModel, extra="forbid"):
 
     enabled: bool = Field(True, description="learn from selections of indexes, and use what was learned")
     frozen: bool = Field(False, description="use what was learned, and learn nothing more")
-    requests: int = Field(64, ge=16, le=512, description="recent requests that a memory keeps")
+    requests: int = Field(64, ge=16, le=384, description="recent requests that a memory keeps")
     audits: float = Field(
         0.0, ge=0, le=1, description="share of the selections whose whole pool is scored later, when nobody waits"
     )

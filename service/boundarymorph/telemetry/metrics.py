@@ -226,7 +226,7 @@ attempt_seconds = {
 judgments = Counter("boundarymorph_judgments_total", "Judgements received.")
 memory_requests = Counter(
     "boundarymorph_memory_requests_total",
-    "Selections that a memory was told of, or not: left_out, failed.",
+    "Selections that a memory learns from: recorded, left_out, failed.",
     ["outcome"],
 )
 memory_out_of_force = Counter(
