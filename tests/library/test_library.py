@@ -176,6 +176,16 @@ def test_a_name_is_that_of_a_cross_encoder(monkeypatch: pytest.MonkeyPatch) -> N
         Selector("any")
 
 
+def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["The capital of France is Paris.", "A recipe for soup with lentils."]
+    found = Selector("embedded").select("what is the capital of France?", texts, budget=2, k=2).documents
+    assert [document.id for document in found] == ["0", "1"]
+    assert found[0].cross_encoder_score is not None and found[0].cross_encoder_score > 0.9
+    monkeypatch.setitem(sys.modules, "boundarymorph.scoring.onnx", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'boundarymorph\[models\]'"):
+        Selector("embedded")
+
+
 class TestMemory:
     def learned(self, file: Path, requests: int, **options: Any) -> list[SelectResponse]:
         """The answers to so many requests, each of which has a Selector of its own."""

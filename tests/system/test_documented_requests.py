@@ -55,4 +55,4 @@ def test_what_is_answered(demonstrated: Service, page: str, command: str, shown:
 
 def test_there_are_some() -> None:
     assert {page for page, _ in COMMANDS} == {page.name for page in PAGES}
-    assert {"README.md", "index.md"} <= {page for page, *_ in SHOWN}
+    assert "index.md" in {page for page, *_ in SHOWN}

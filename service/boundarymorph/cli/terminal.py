@@ -137,7 +137,10 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
         how = "[green]scored[/green]" if scored_here else f"inferred [dim]± {document['std']:.2f}[/dim]"
         came_from = f"[bold yellow]{rank:,}[/bold yellow]" if rank > k else f"{rank:,}"
         table.add_row(str(document["rank"]), f"{document['relevance']:.3f}", how, came_from, _label(document))
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        print_whole(console, table)
     console.print(
         f"\n{k} documents: {scored} scored, {k - scored} inferred; {pulled} from below rank {k} "
         f"(deepest {max((document['retrieval_rank'] for document in documents), default=0):,})"
@@ -162,5 +165,8 @@ def _status(report: IngestReport, pace: UploadSpeed) -> str:
 
 
 def _label(document: Mapping[str, Any]) -> str:
-    first_line = (document["text"] or "").strip().partition("\n")[0]
-    return f"{escape(document['id'])}  [dim]{escape(first_line)}[/dim]"
+    lines = [line.strip() for line in (document["text"] or "").splitlines() if line.strip()]
+    said = lines[0] if lines else ""
+    if said.startswith("#"):  # a heading and what follows
+        said = "  ".join(line.lstrip("# ") for line in lines[:2])
+    return f"{escape(document['id'])}  [dim]{escape(said)}[/dim]"
