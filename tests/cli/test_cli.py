@@ -216,6 +216,7 @@ class TestIndexes:
         assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
         assert "'few'" in refused(run("select", "few", "q"))
 
+    @pytest.mark.slow
     def test_many_queries(self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """By the service at a URL, and by one that is started; an answer that is there is not asked for again."""
         assert run("index", "build", "few", "--from", str(source)).code == 0

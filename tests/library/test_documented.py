@@ -39,6 +39,7 @@ def test_the_examples(page: str, count: int) -> None:
         check_printed(printed_by(code, names), shown)
 
 
+@pytest.mark.slow
 def test_the_notebook() -> None:
     """Its texts are of this Python, and those of another one print something else."""
     notebook = json.loads(NOTEBOOK.read_text())

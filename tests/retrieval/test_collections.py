@@ -284,6 +284,7 @@ def test_postgres_keeps_no_nul(place: Place) -> None:
         assert place.catalog.create("c", encoder=None, dimension=4_000, kind="hnsw").info.kind == "hnsw"
 
 
+@pytest.mark.slow
 def test_an_upload_that_was_killed_is_taken_up(place: Place) -> None:
     count = 1_000 if place.name == "qdrant" else 3_000  # which is slow without its server
     place.catalog.close()  # as some engines serve one process at a time

@@ -75,6 +75,7 @@ def fill_flawed(folder: Path, vectors: NDArray[np.float32]) -> None:
 
 
 @pytest.mark.strangers
+@pytest.mark.slow
 async def test_a_service_over_stores(tmp_path: Path) -> None:
     vectors, port = await encoded(tmp_path / "encoder"), free_port()
     fill_lancedb(tmp_path / "lance", vectors)

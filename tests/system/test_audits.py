@@ -5,6 +5,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.patience import PATIENCE
 from tests.system.service import Service, retriever, scorer, service
 
@@ -32,6 +34,7 @@ def await_audits(running: Service, count: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_audits_wait_for_callers_and_outlive_a_kill(tmp_path: Path) -> None:
     (tmp_path / "front").mkdir()
     with (
