@@ -72,19 +72,21 @@ def test_all_requests_at_once_are_as_one_by_one() -> None:
     np.testing.assert_allclose(log_likelihoods(LEARNED, requests), one_by_one, rtol=1e-12)
 
 
-def test_the_evidence_of_a_session_is_that_of_its_scored_documents() -> None:
+@pytest.mark.parametrize("prior", [DEFAULT_PRIOR, LEARNED])
+def test_the_evidence_of_a_session_is_that_of_its_scored_documents(prior: TrendPrior) -> None:
+    """Whatever it expects itself."""
     pool, _ = clustered(60, 12, 3)
     rng = np.random.default_rng(3)
     bm25, terms = np.maximum(rng.normal(size=60), 0), rng.random((3, 60)) < 0.4
     pool = Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25}, terms)
-    session = SelectionSession(pool, budget=9, k=5, config=TrendConfig())
+    config = TrendConfig(prior=prior)
+    session = SelectionSession(pool, budget=9, k=5, config=config)
     documents = [3, 40, 7, 22, 59, 11]
     scores = expit(rng.normal(-2, 1, size=6))
     session.ask(1)
     assert session.evidence() is None
-    session = SelectionSession(
-        pool, budget=9, k=5, config=TrendConfig(), known=dict(zip(documents, scores.tolist(), strict=True))
-    )
+    known = dict(zip(documents, scores.tolist(), strict=True))
+    session = SelectionSession(pool, budget=9, k=5, config=config, known=known)
 
     kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
     points = pool.embeddings[documents].astype(np.float64)

@@ -247,12 +247,11 @@ class TrendPosterior:
         level, share = np.ones((1, len(pool))), np.sqrt(weight / LINEAR_WEIGHT)
         followed = np.concatenate([always, by_words])
         deviations = prior.deviations[: 1 + len(followed)]
-        columns = np.concatenate(
-            [deviations[:1] * level, share * deviations[1:, None] * followed, np.sqrt(weight) * others]
-        )
+        self._units = np.concatenate([deviations[:1], share * deviations[1:]])  # of the level and what scores follow
+        columns = np.concatenate([self._units[:, None] * np.concatenate([level, followed]), np.sqrt(weight) * others])
         self._expected = np.zeros(len(columns))
         self._expected[1 : 1 + len(followed)] = prior.slopes[: len(followed)] / deviations[1:]
-        self._prior, self._followed = prior, np.concatenate([level, followed])
+        self._prior = prior
         self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array([0.0, weight]))
         self._processes = GaussianProcesses(
             self._covariances, columns, max(size, 1), noise, dtype=pool.embeddings.dtype
@@ -289,16 +288,14 @@ class TrendPosterior:
     @property
     def evidence(self) -> Evidence:
         """What the scores so far say of the prior, under the covariance that knows the query's words or dimensions."""
-        observed = list(self._scores)
-        scores = np.array(list(self._scores.values()))
-        among = self._covariances.among(np.array(observed, dtype=np.intp))
-        covariance = among.rows(range(len(observed)))[-1].astype(np.float64)
-        factor = np.linalg.cholesky(covariance + self._processes.noise * np.eye(len(observed)))
-        columns = np.zeros((len(observed), 4))
-        columns[:, : len(self._followed)] = self._followed[:, observed].T
-        whitened = np.linalg.solve(factor, np.column_stack([columns, Scale.of(scores).log_odds(scores)]))
+        followed, processes = len(self._units), self._processes
+        columns = np.zeros((len(self._scores), 4))
+        columns[:, :followed] = processes.whitened_columns[-1, :, :followed] / self._units
+        targets = processes.whitened_targets[-1] + self._prior.level * columns[:, 0]
+        whitened = np.column_stack([columns, targets])
         products = whitened.T @ whitened
-        return Evidence(products[:4, :4], products[:4, 4], float(products[4, 4]), len(scores), bool(self._scale.levels))
+        graded = bool(self._scale.levels)
+        return Evidence(products[:4, :4], products[:4, 4], float(products[4, 4]), len(whitened), graded)
 
     def among(self, documents: NDArray[np.intp]) -> TrendFantasy:
         mixture, fitted = self.beliefs, self._fitted
