@@ -99,13 +99,13 @@ def row(
     key, a scorer that is away, and one that is late; said: what these say. what: of several of a package.
     """
 
-    @check(package, endpoint, what + "scores of all documents, best first; the first three")
+    @check(package, endpoint, what + "order")
     def ranks(servers: Servers) -> None:
         expected = ranking(servers)
         same(asked(Call(servers)), expected)
         same(asked(Call(servers, top=3)), expected[:3])
 
-    @check(package, endpoint, what + "all of them with a fifth of the calls, by the URL")
+    @check(package, endpoint, what + "budget")
     def saves(servers: Servers) -> None:
         documents = [
             f"{document} ({package} {endpoint} {what})" for document in DOCUMENTS
