@@ -266,8 +266,8 @@ def main() -> None:
                     measured = compared(versions, part, size, given.requests)
                     for name, row in measured.items():
                         rows.append({**cell, "version": name, **row})
-                    for other in measured.keys() - {"this"}:
-                        for key in measured["this"].keys() & {"p50_ms", "gateway_cpu_ms", "retriever_cpu_ms"}:
+                    for other in sorted(measured.keys() - {"this"}):
+                        for key in sorted(measured["this"].keys() & {"p50_ms", "gateway_cpu_ms", "retriever_cpu_ms"}):
                             ratio = measured["this"][key] / measured[other][key]
                             ratios[f"{key}_over_{other}_{part}_{layout}_N{size[0]}_B{size[1]}_d{size[2]}"] = ratio
     rows.write(ratios)
