@@ -108,9 +108,12 @@ class TestRounds:
         assert Trips("cheap", clock=timed(9.0, 0.0, [1, 2] * LATEST)).rounds(50, seconds) is None
 
     def test_many_where_a_trip_turns_out_to_cost_little(self) -> None:
-        assert Trips("dear", clock=timed(0.0005, 0.001, [1, 2] * LATEST)).rounds(50) is None
-        assert Trips("dear", clock=timed(0.0006, 0.001, [1, 2] * LATEST)).rounds(50) == 3
-        assert Trips("billed", clock=timed(0.0005, 0.001, [1, 2] * LATEST)).rounds(50) == 2
+        assert Trips("dear", clock=timed(0.004, 0.02, [1, 2] * LATEST)).rounds(50) is None
+        assert Trips("dear", clock=timed(0.006, 0.02, [1, 2] * LATEST)).rounds(50) == 3
+        assert Trips("billed", clock=timed(0.004, 0.02, [1, 2] * LATEST)).rounds(50) == 2
+
+    def test_few_where_documents_cost_no_more_than_choosing_them(self) -> None:
+        assert Trips("dear", clock=timed(0.0, 0.009, [1, 2] * LATEST)).rounds(50) == 3
 
     @pytest.mark.parametrize(("seconds", "rounds"), [(math.inf, 3), (2.2, 3), (1.7, 2), (1.4, 1), (0.1, 1)])
     def test_all_fit_before_the_deadline(self, seconds: float, rounds: int) -> None:

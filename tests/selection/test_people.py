@@ -57,10 +57,10 @@ def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add
     found = posterior(pool, scores, to_people=True).beliefs
     scored = list(scores)
     expected, _, _ = literally(pool, scores, 0.25)
-    read = found.deciding(found.belief())
+    read = found.deciding()
     np.testing.assert_allclose(read.mean[scored], expit(expected[scored]), rtol=1e-9)
     assert (read.std[scored] == 0).all() and read.scored.sum() == count
-    assert found.reported(found.belief()) is read
+    assert found.reported() is read
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
@@ -89,7 +89,7 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
     )
     shifted = moved.belief().mean
     unscored = np.setdiff1d(np.arange(len(pool)), list(scores))
-    read = found.deciding(found.belief())
+    read = found.deciding()
     np.testing.assert_allclose(read.mean[unscored], shifted[unscored], atol=1e-6)
     shares, values = found.outcomes()
     reached = found.reaching(0.3)

@@ -183,7 +183,7 @@ def test_a_scorer_of_few_levels_is_expected_to_say_one_of_them() -> None:
         np.testing.assert_allclose(shares.sum(axis=0), 1.0)
         scored = session.belief.scored
         assert set(np.unique(values[:, ~scored])) == {0.0, 0.5, 1.0}
-        said = beliefs.reported(session.belief)
+        said = beliefs.reported()
         np.testing.assert_array_equal(said.mean[scored], grades[scored])
         assert (said.std[scored] == 0).all()
         selection = session.selection()

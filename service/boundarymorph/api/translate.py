@@ -183,16 +183,17 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
         budget, shown = budget_of(request, settings), (request.k or settings.k) if request.return_documents else 0
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
+        distant = bool(settings.retriever.url or settings.stores)
         search = Search(
             query,
             depth,
             vector,
             request.filter,
             request.hybrid,
-            documents=READ_AHEAD if budget else shown,
+            documents=shown if not budget else READ_AHEAD if distant else 0,
             directions=few and (request.method or settings.method) == methods.DEFAULT,
         )
-        return partial(IndexedCandidates, index=request.index, search=search)
+        return partial(IndexedCandidates, index=request.index, search=search, distant=distant)
     assert request.pool is not None
     pool = request.pool
     documents = documents_of(pool, limits)

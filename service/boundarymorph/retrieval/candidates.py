@@ -34,10 +34,14 @@ class Ordered(NamedTuple):
 class Candidates(Protocol):
     """The candidates of one request. Their texts are read only when they are needed.
 
-    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it.
+    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it. distant: whether
+    a read takes so long that documents are better read before they are needed.
     """
 
     texts_at_hand: ClassVar[bool]
+
+    @property
+    def distant(self) -> bool: ...
 
     async def retrieve(self, run: Run) -> Retrieved:
         """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
@@ -59,12 +63,13 @@ class Candidates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """Candidates found by searching an index."""
+    """Candidates found by searching an index. distant: whether each read of documents takes a trip to a server."""
 
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
     index: str
     search: Search
+    distant: bool = True
 
     async def retrieve(self, run: Run) -> Retrieved:
         return await self.retriever.retrieve(self.index, self.search)
@@ -99,6 +104,7 @@ class GivenCandidates:
     """
 
     texts_at_hand: ClassVar[bool] = True
+    distant: ClassVar[bool] = False
     retriever: Retriever
     query: str
     given: Sequence[Document]

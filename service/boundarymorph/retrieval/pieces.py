@@ -18,7 +18,10 @@ Read = Callable[[Sequence[str]], Mapping[str, Document]]
 
 def size_of(document: Document) -> int:
     """Return about how many bytes a document takes in memory, rather too many than too few."""
-    return memory_of(document.text) + memory_of(document.title or "") + _of_metadata(document.metadata)
+    size = memory_of(document.text)
+    if document.title:
+        size += memory_of(document.title)
+    return size + _of_metadata(document.metadata) if document.metadata else size
 
 
 def memory_of(text: str) -> int:
@@ -73,8 +76,6 @@ async def in_awaited_pieces(
 
 
 def _of_metadata(metadata: Mapping[str, object]) -> int:
-    if not metadata:
-        return 0
     try:
         return WIDEST * len(orjson.dumps(dict(metadata), default=str, option=orjson.OPT_NON_STR_KEYS))
     except TypeError:  # an integer of more than 64 bits

@@ -15,6 +15,7 @@ import numpy as np
 LATEST, ENOUGH = 32, 8  # trips to a server that are remembered, and that are needed to tell their parts
 FADES = 600.0  # seconds for which a trip is remembered
 CHEAP = 0.5  # documents that a trip may cost, besides its own, where rounds may be many
+CHOOSING = 0.005  # seconds that a round takes besides its trip, at least
 FEW, FEWER, MORE = 24, 2, 3  # calls up to which two rounds are enough, and the rounds of fewer and of more calls
 IN_TIME = 0.8  # of the time until a deadline, which trips are planned to take
 UNIT = 100  # documents that are billed as one
@@ -126,7 +127,7 @@ class Trips:
         if self.kind == "cheap" or (settles and one_by_one):
             return None
         parts = self.clock.parts()
-        if one_by_one and parts is not None and parts[0] <= CHEAP * parts[1]:
+        if one_by_one and parts is not None and parts[0] + CHOOSING <= CHEAP * parts[1]:
             return None
         rounds = FEWER if self.kind == "billed" or budget <= FEW else MORE
         if self.full > 1:

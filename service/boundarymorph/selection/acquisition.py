@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.scale import interpolated
 
 HEAD_LOOKS = 20  # at the head, before the whole ranking is searched
 # Small scores are noise if their odds differ by less than a factor of ALIKE. Fewer may be alike by chance, and from
@@ -261,8 +262,5 @@ def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> 
     np.divide(distance, std, out=steps, where=std > 0)
     steps *= PER_UNIT
     np.minimum(steps, LARGEST * PER_UNIT, out=steps)
-    below = steps.astype(np.intp)
-    steps -= below
-    low = LOG_EXCESS[below]
-    excess: NDArray[np.float64] = std * np.exp(low + steps * (LOG_EXCESS[below + 1] - low))
+    excess: NDArray[np.float64] = std * np.exp(interpolated(LOG_EXCESS, steps))
     return excess

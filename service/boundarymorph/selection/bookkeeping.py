@@ -61,11 +61,11 @@ class Session(ABC):
     session.selection()
     """
 
-    belief: Belief
-
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.texts: NDArray[np.intp] | None = None
+        self.scored = np.zeros(len(pool), dtype=np.bool_)  # with the copies of what was scored
+        self._belief: Belief | None = None  # not yet made since the last score
         self.history: list[Observation] = []
         self.rounds = 0
         self._asked: dict[int, Choice] = {}
@@ -76,6 +76,13 @@ class Session(ABC):
     def given_up(self) -> int:
         """The number of documents that were given up."""
         return len(self.pool) - len(self._left)
+
+    @property
+    def belief(self) -> Belief:
+        """About the scores of all documents, with the scores of copies."""
+        if self._belief is None:
+            self._belief = self._shared(self._believed())
+        return self._belief
 
     @property
     @abstractmethod
@@ -95,6 +102,10 @@ class Session(ABC):
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
         """As `ask`, for the next of `rounds` in all, or the next of rounds that grow; at most `most` documents. full:
         documents that cost what one costs."""
+
+    def shortlist(self, n: int) -> NDArray[np.intp]:
+        """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
+        return self.open[:n]
 
     def _name(self, choices: Sequence[Choice]) -> NDArray[np.intp]:
         """Make these the documents that are asked for."""
@@ -138,9 +149,10 @@ class Session(ABC):
         """Declare copies. texts: (N,) numbers from 0 to N - 1, equal for documents of the same text. They share one
         score, and at most one of them is asked. Pending copies are dropped from the last `ask`."""
         self.texts = texts
+        self._mark(np.flatnonzero(self.scored))
         self._refresh()
         asked = first_of_each(self.asked, texts)
-        asked = asked[~self.belief.scored[asked]].tolist()
+        asked = asked[~self.scored[asked]].tolist()
         self._asked = {document: choice for document, choice in self._asked.items() if document in asked}
 
     @property
@@ -152,18 +164,28 @@ class Session(ABC):
     def _choices(self, n: int) -> list[Choice]:
         """At most n documents to score next. At least one can be asked."""
 
+    def _mark(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
+        """Mark these documents, and those of the same texts, as scored."""
+        self.scored[documents] = True
+        if self.texts is not None:
+            self.scored = np.isin(self.texts, self.texts[self.scored])
+
     @abstractmethod
     def _observe(self, scores: Mapping[int, float]) -> None:
         """Condition on these scores, by document."""
 
     @abstractmethod
+    def _believed(self) -> Belief:
+        """The belief about the scores of all documents."""
+
     def _refresh(self) -> None:
-        """Recompute `belief`."""
+        """Forget what followed from earlier scores and texts."""
+        self._belief = None
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions that may still get a score: not scored, not left unscored, not given up."""
-        unscored = self._left[~self.belief.scored[self._left]]
+        unscored = self._left[~self.scored[self._left]]
         return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
 
     @property
@@ -254,9 +276,10 @@ class ExhaustiveSession(Session):
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._scores |= scores
+        self._mark(list(scores))
         self._refresh()
 
-    def _refresh(self) -> None:
+    def _believed(self) -> Belief:
         documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         count = len(self.pool)
-        self.belief = self._shared(Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values))
+        return Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)

@@ -16,8 +16,8 @@ from boundarymorph.selection.pool import Pool
 
 DEFAULT_PAIRS = 5_000
 BLOCK = 96  # rows of embeddings of which something is computed at a time, so that they stay in the cache
+ROWS = 256  # that are multiplied at a time, likewise
 NUMBERS = BLOCK * 384  # numbers of rows that are gathered at a time, likewise
-PRODUCTS = 400_000  # multiplications at a time: OpenBLAS multiplies small matrices without copying them first
 Number = TypeVar("Number", bound=np.floating)
 
 
@@ -72,10 +72,9 @@ def inner_products(points: NDArray[Number], embeddings: NDArray[np.floating]) ->
     """(m, N) inner products of (m, d) points with (N, d) embeddings, multiplied and summed in the points' type."""
     products = np.empty((len(points), len(embeddings)), dtype=points.dtype)
     columns = np.ascontiguousarray(points.T)  # rows times columns: OpenBLAS takes three times as long the other way
-    step = max(PRODUCTS // max(points.size, 1) // 16, 1) * 16
-    for start in range(0, len(embeddings), step):
-        rows = embeddings[start : start + step].astype(points.dtype, copy=False)
-        products[:, start : start + step] = (rows @ columns).T
+    for start in range(0, len(embeddings), ROWS):
+        rows = embeddings[start : start + ROWS].astype(points.dtype, copy=False)
+        products[:, start : start + ROWS] = (rows @ columns).T
     return products
 
 

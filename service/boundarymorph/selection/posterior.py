@@ -61,11 +61,11 @@ class Beliefs(Believed, Protocol):
     def scoring(self, least: float) -> Belief:
         """As `reaching`, for the scorer's own scores where relevance is something else."""
 
-    def reported(self, belief: Belief) -> Belief:
+    def reported(self) -> Belief:
         """The belief to report: `belief`, corrected for a scorer with a few grades. Asking and choosing use `belief`
-        itself, which makes better sets. belief: the present one."""
+        itself, which makes better sets."""
 
-    def deciding(self, belief: Belief) -> Belief:
+    def deciding(self) -> Belief:
         """The belief to choose the set by: `belief`, unless relevance is something else than the score."""
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -131,11 +131,11 @@ class Residuals:
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def reported(self, belief: Belief) -> Belief:
-        return belief
+    def reported(self) -> Belief:
+        return self.belief()
 
-    def deciding(self, belief: Belief) -> Belief:
-        return belief
+    def deciding(self) -> Belief:
+        return self.belief()
 
     def reaching(self, least: float) -> Belief:
         belief = self.belief()

@@ -16,7 +16,7 @@ from boundarymorph.selection.capacity import Capacity
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed, Posterior
 
-CONTESTED = 32  # documents considered for each one of a round
+CONTESTED, MOST_CONTESTED = 32, 256  # documents considered for each one of a round, and for all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def choose_round(
     """
     if n == 1:
         return [contest.choice(rule)]
-    few = contest.likeliest(rule, CONTESTED * n)
+    few = contest.likeliest(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
     documents = np.flatnonzero(few)
     fantasy = posterior.among(documents)
     narrowed = contest.among(few)

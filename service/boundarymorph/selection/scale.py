@@ -15,10 +15,12 @@ NOTHING = 1e-9  # of a score, which keeps the order of documents expected to sco
 NODES = np.linspace(-4.0, 4.0, 15)  # evenly spaced, as a score turns from 0 to 1 between two of wider ones
 NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum()
 BLOCK = 1_024  # documents whose outcomes are computed together, as they then fit in the cache
-DEVIATIONS = np.linspace(-12.0, 12.0, 2_401)
+LARGEST, PER_UNIT = 12, 100  # of the deviations at which the normal distribution is tabulated
 TRIALS = 33  # values of a cut that are tried between two levels
 LOGISTIC = math.pi / math.sqrt(3.0)  # one over the scale of the logistic distribution with variance 1
-BELOW = np.array([math.erfc(-z / math.sqrt(2.0)) / 2.0 for z in DEVIATIONS])  # normal distribution, to be interpolated
+BELOW = np.array(  # the normal distribution function from -LARGEST on, to be interpolated
+    [math.erfc((LARGEST - step / PER_UNIT) / math.sqrt(2.0)) / 2.0 for step in range(2 * LARGEST * PER_UNIT + 2)]
+)
 Number = TypeVar("Number", bound=np.floating)
 
 
@@ -169,8 +171,15 @@ def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64
 
 def normal_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:
     """The standard normal distribution function."""
-    shares: NDArray[np.float64] = np.interp(deviations, DEVIATIONS, BELOW)
-    return shares
+    return interpolated(BELOW, np.clip(deviations, -LARGEST, LARGEST) * PER_UNIT + LARGEST * PER_UNIT)
+
+
+def interpolated(table: NDArray[np.float64], places: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The values of a table at fractional places, from 0 to below its last one: `np.interp` in a sixth of the time."""
+    below = places.astype(np.intp)
+    low = table[below]
+    values: NDArray[np.float64] = low + (places - below) * (table[below + 1] - low)
+    return values
 
 
 def logistic_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:

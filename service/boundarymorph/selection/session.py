@@ -195,7 +195,7 @@ class SelectionSession(Session):
 
         Documents are taken as independent (`Beliefs.prospects`, `Capacity.best`). It is 0 if all are scored or fit.
         """
-        if self._decided or self.spends_on_order or self.belief.scored[self._left].all():
+        if self._decided or self.spends_on_order or self.scored[self._left].all():
             return 0.0
         if self._target is not None:
             return 1.0 - self.search.recall(self._target).expected
@@ -213,7 +213,7 @@ class SelectionSession(Session):
         if self._decided or self.spends_on_order or self._threshold is not None:
             return loss
         shares, scores = self.outcomes(lost=True)
-        return with_caution(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
+        return with_caution(shares[:, left], scores[:, left], self.scored[left], self._limited, loss)
 
     def real_losses(self, scores: Mapping[int, float], sets: Sequence[NDArray[np.intp]]) -> list[float]:
         """What sets of the capacity lose if these are the scores of all documents but those that were given up or
@@ -238,7 +238,7 @@ class SelectionSession(Session):
         if self._threshold is not None:
             return gains_of_doubt(self._threshold.mean[self._at_threshold])
         (shares, scores), left = self.outcomes(), self._present
-        return gains_of_a_set(shares[:, left], scores[:, left], self.belief.scored[left], self._limited, loss)
+        return gains_of_a_set(shares[:, left], scores[:, left], self.scored[left], self._limited, loss)
 
     def _recall(self) -> Recall | None:
         """The expected recall of documents that reach `min_relevance`."""
@@ -248,13 +248,13 @@ class SelectionSession(Session):
             return self.search.recall(self._target)
         shares, scores = self._posterior.beliefs.outcomes()
         reaching = (shares * (scores >= self._least)).sum(axis=0)
-        reaching[self.belief.scored] = self._reaching.mean[self.belief.scored]
+        reaching[self.scored] = self._reaching.mean[self.scored]
         return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
 
     def evidence(self) -> Evidence | None:
         """What the known scores say of the prior of the trend; None for a method without one, or without scores."""
         posterior = self._posterior
-        return posterior.evidence if isinstance(posterior, TrendPosterior) and self.belief.scored.any() else None
+        return posterior.evidence if isinstance(posterior, TrendPosterior) and self.scored.any() else None
 
     def _answerable(self) -> float:
         """The probability that some document scores `enough`. Copies of a text count once."""
@@ -340,7 +340,7 @@ class SelectionSession(Session):
         """Those of `_likely` that are not negligible and, with a target, scored."""
         documents = self._likely
         if self._target is not None:
-            documents = documents[self.belief.scored[documents]]
+            documents = documents[self.scored[documents]]
         if self._negligible:
             means = self._reported.mean[documents]
             documents = documents[means >= self._negligible * means.max(initial=0.0)]
@@ -360,23 +360,23 @@ class SelectionSession(Session):
         shares, values = self.outcomes()
         mean = (shares * values).sum(axis=0)
         deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
-        return ranked(chosen, Belief(mean, np.where(self.belief.scored, 0.0, deviation), self.belief.scored))
+        return ranked(chosen, Belief(mean, np.where(self.scored, 0.0, deviation), self.scored))
 
     def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(m, N) probabilities and relevances of each document's outcomes; lost: as the expected loss counts them."""
         beliefs = self._posterior.beliefs
         shares, scores = beliefs.prospects() if lost else beliefs.outcomes()
         if self.texts is not None:
-            scores = np.where(self.belief.scored, self._deciding.mean, scores)
+            scores = np.where(self.scored, self._deciding.mean, scores)
         return shares, scores if self._reading is None else self._reading(scores)
 
     @property
     def _deciding(self) -> Belief:
-        return self._shared(self._posterior.beliefs.deciding(self.belief))
+        return self._shared(self._posterior.beliefs.deciding())
 
     @property
     def _reported(self) -> Belief:
-        return self._shared(self._posterior.beliefs.reported(self.belief))
+        return self._shared(self._posterior.beliefs.reported())
 
     def _choices(self, n: int) -> list[Choice]:
         unscored = self.open
@@ -408,7 +408,7 @@ class SelectionSession(Session):
 
     def _look_ahead(self, document: int) -> None:
         """Compute the covariances of likely next choices together with those of this one."""
-        pays = np.count_nonzero(self.belief.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
+        pays = np.count_nonzero(self.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
         if pays and not self._posterior.ready(document):
             likely = self.shortlist(LOOK_AHEAD).tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
@@ -416,12 +416,15 @@ class SelectionSession(Session):
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._different.update(scores.values())
         self._posterior.observe(list(scores), list(scores.values()))
+        self._mark(list(scores))
         self._refresh()
 
+    def _believed(self) -> Belief:
+        return self._posterior.beliefs.belief()
+
     def _refresh(self) -> None:
-        beliefs = self._posterior.beliefs
-        self.belief = self._shared(beliefs.belief())
-        self._reaching = None if self._least is None else self._shared(beliefs.reaching(self._least))
+        super()._refresh()
+        self._reaching = None if self._least is None else self._shared(self._posterior.beliefs.reaching(self._least))
         self._find_boundary()
 
     def _find_boundary(self) -> None:

@@ -104,8 +104,8 @@ class Mixture:
         means = judged.factor * (self.means + judged.offsets)
         return means, judged.factor**2 * variances, judged.scores, judged.scale
 
-    def deciding(self, belief: Belief) -> Belief:
-        return belief if self.judged is None else self._judgement
+    def deciding(self) -> Belief:
+        return self._belief if self.judged is None else self._judgement
 
     @cached_property
     def _judgement(self) -> Belief:
@@ -121,11 +121,9 @@ class Mixture:
         spread += (1.0 - counting) * self.typical + self.noise
         return spread
 
-    def reported(self, belief: Belief) -> Belief:
-        if self.judged is not None:
-            return self._judgement
-        if not self.scale.levels:
-            return belief
+    def reported(self) -> Belief:
+        if self.judged is not None or not self.scale.levels:
+            return self.deciding()
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))

@@ -334,7 +334,7 @@ class SelectionRun:
                 asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
-            scored = session.belief.scored.any()
+            scored = session.scored.any()
             self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
             return
         with self._observer.stage("select"):
@@ -347,12 +347,12 @@ class SelectionRun:
         self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
     ) -> bool:
         """Read these documents, and have the session give up those that are deleted or have no content and share the
-        scores of copies. Returns whether there were any. ahead: if anything is read, also read what may be asked for
-        next. answer: as in `Documents.read`."""
+        scores of copies. Returns whether there were any. ahead: if anything is read from far away, also read what may
+        be asked for next. answer: as in `Documents.read`."""
         documents = self.documents
         before = session.given_up, documents.copies
-        likely = partial(session.shortlist, AHEAD) if ahead and isinstance(session, SelectionSession) else None
-        copies = ahead or bool(session.belief.scored.any())  # which matter where there are scores to share
+        likely = partial(session.shortlist, AHEAD) if ahead and self._candidates.distant else None
+        copies = ahead or bool(session.scored.any())  # which matter where there are scores to share
         read = await documents.read(positions, likely, copies=copies, answer=answer)
         self._blank = np.union1d(self._blank, documents.without_content(read))
         session.give_up(np.union1d(documents.deleted(read), self._blank))
@@ -400,7 +400,7 @@ class SelectionRun:
             stop_reason = session.stop_reason
             self.warnings += await self._explained(session, selection)
             if self.interruption is not None:
-                status = Status.PARTIAL if session.belief.scored.any() else Status.RETRIEVAL_ONLY
+                status = Status.PARTIAL if session.scored.any() else Status.RETRIEVAL_ONLY
         elif self.interruption is not None:
             status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
             outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
@@ -535,7 +535,7 @@ class SelectionRun:
         A deadline that comes while other requests are served counts as a lack of capacity: alone, the request might
         have been in time.
         """
-        scored = self.session is not None and self.session.belief.scored.any()
+        scored = self.session is not None and self.session.scored.any()
         if self._task.accepts != "scored" or scored:
             return
         if isinstance(error, Overloaded):
