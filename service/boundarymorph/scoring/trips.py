@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 LATEST, ENOUGH = 32, 8  # trips to a server that are remembered, and that are needed to tell their parts
-FADES = 600.0  # seconds for which a trip is remembered
+FADES, FRESH = 600.0, 1.0  # seconds for which a trip is remembered, and after which trips are looked at again
 CHEAP = 0.5  # documents that a trip may cost, besides its own, where rounds may be many
 CHOOSING = 0.005  # seconds that a round takes besides its trip, at least
 FEW, FEWER, MORE = 24, 2, 3  # calls up to which two rounds are enough, and the rounds of fewer and of more calls
@@ -74,15 +74,22 @@ class Clock:
         """now: in seconds."""
         self._now = now
         self._trips: dict[str | None, deque[_Trip]] = {}
+        self._parts: tuple[float, float] | None = None
+        self._until = -math.inf  # until when they are known, if no trip is added
 
     def took(self, documents: int, seconds: float, server: str | None = None) -> None:
         """Learn from a trip. server: the one that it went to, None if there is no name for it or it went to several."""
         self._trips.setdefault(server, deque(maxlen=LATEST)).append(_Trip(documents, seconds, self._now()))
+        self._until = -math.inf
 
     def parts(self) -> tuple[float, float] | None:
         """Return the seconds of a trip and of each document; None while the trips to most servers are too few or too
         much alike."""
-        since = self._now() - FADES
+        if (now := self._now()) >= self._until:
+            self._parts, self._until = self._learned(now - FADES), now + FRESH
+        return self._parts
+
+    def _learned(self, since: float) -> tuple[float, float] | None:
         remembered = [[trip for trip in list(trips) if trip.at >= since] for trips in list(self._trips.values())]
         each_server = [trips for trips in remembered if trips]
         known = [parts for trips in each_server if (parts := _parts(trips)) is not None]

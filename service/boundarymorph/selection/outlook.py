@@ -95,7 +95,7 @@ class Search:
         return self.found / (self.found + missed) if self.found + missed > 0.0 else 1.0
 
     def gains(self) -> NDArray[np.float64]:
-        """The expected gain in recall of reading 1, 2, ..., n further documents."""
+        """The expected gain in recall of reading 1, 2, ... further documents."""
         return _sums(self.unread) / max(self.found + self.missed, 1.0)
 
 
@@ -114,7 +114,7 @@ class Outlook:
 def gains_of_a_set(
     shares: NDArray[np.float64], scores: NDArray[np.float64], scored: NDArray[np.bool_], capacity: Capacity, loss: float
 ) -> NDArray[np.float64]:
-    """The expected gain of 1, 2, ..., N further calls, as shares of the best set's expected relevance.
+    """The expected gain of 1, 2, ... further calls, as shares of the best set's expected relevance.
 
     The gain of a call is that of learning its own document's score: the document may join the set, or leave it. What
     the score tells about other documents is not counted. shares, scores: (m, N) probabilities and scores of each
@@ -168,8 +168,10 @@ def gains_of_doubt(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sums(worth: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums of the 1, 2, ... largest values."""
-    return np.cumsum(-np.sort(-worth))
+    """Sums of the 1, 2, ... largest values, up to as many as are reported."""
+    most = max(FURTHER_CALLS)
+    lost = -worth if len(worth) <= most else np.partition(-worth, most - 1)[:most]
+    return np.cumsum(-np.sort(lost))
 
 
 def up_to(gains: NDArray[np.float64], loss: float, calls: Sequence[int] = FURTHER_CALLS) -> dict[int, float]:

@@ -16,7 +16,7 @@ from boundarymorph.selection.capacity import Capacity
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed, Posterior
 
-CONTESTED, MOST_CONTESTED = 32, 256  # documents considered for each one of a round, and for all of them
+CONTESTED, MOST_CONTESTED = 32, 128  # documents considered for each one of a round, and for all of them
 
 
 @dataclass(frozen=True, eq=False)
