@@ -98,13 +98,30 @@ def page(results: Sequence[dict[str, Any]], day: str) -> str:
     """The results as Markdown, a row for each client."""
     passed = sum(result["problem"] is None for result in results)
     lines = [f"{passed} of {len(results)} checks passed on {day}, with Python {platform.python_version()}.", ""]
-    lines += ["| client | endpoints | what was run |", "|---|---|---|"]
-    for client, checks in groupby(results, lambda result: f"{result['package']} {result['version']}".strip()):
-        ran = list(checks)
-        endpoints = dict.fromkeys(f"`{check['endpoint']}`" for check in ran)
-        tried = dict.fromkeys(check["what"] + ("" if check["problem"] is None else " **failed**") for check in ran)
-        lines.append(f"| {client} | {', '.join(endpoints)} | {'; '.join(tried)} |")
+    lines += ["| client | routes | what was run |", "|---|---|---|"]
+    clients: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        clients.setdefault(f"{result['package']} {result['version']}".strip(), []).append(result)
+    for client, checks in clients.items():
+        routes = dict.fromkeys(f"`{check['endpoint'].replace('POST ', '')}`" for check in checks)
+        lines.append(f"| {client} | {', '.join(routes)} | {tried(checks)} |")
     return TEMPLATE.read_text().replace("{checks}", "\n".join(lines))
+
+
+def tried(checks: Sequence[dict[str, Any]]) -> str:
+    """What was tried with a client; once for all parts of it with which it was the same, as in `a/, b/: order, budget`."""
+    of_parts: dict[str, list[str]] = {}
+    for check in checks:
+        *part, what = check["what"].split(": ", 1)
+        of_parts.setdefault("".join(part), []).append(what + ("" if check["problem"] is None else " **failed**"))
+    alike: dict[str, list[str]] = {}
+    for part, whats in of_parts.items():
+        alike.setdefault((", " if part else "; ").join(whats), []).append(part)
+    said = []
+    for whats, parts in alike.items():
+        names = ", ".join(part for part in parts if part)
+        said.append(f"{names}: {whats}" if names else whats)
+    return "; ".join(said)
 
 
 def main() -> int:
