@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -109,19 +108,16 @@ def page(results: Sequence[dict[str, Any]], day: str) -> str:
 
 
 def tried(checks: Sequence[dict[str, Any]]) -> str:
-    """What was tried with a client; once for all parts of it with which it was the same, as in `a/, b/: order, budget`."""
+    """What was tried with a client; what was the same with several parts of it once: `a/, b/: order, budget`."""
     of_parts: dict[str, list[str]] = {}
     for check in checks:
-        *part, what = check["what"].split(": ", 1)
-        of_parts.setdefault("".join(part), []).append(what + ("" if check["problem"] is None else " **failed**"))
+        part, _, what = check["what"].rpartition(": ")
+        of_parts.setdefault(part, []).append(what + ("" if check["problem"] is None else " **failed**"))
     alike: dict[str, list[str]] = {}
     for part, whats in of_parts.items():
         alike.setdefault((", " if part else "; ").join(whats), []).append(part)
-    said = []
-    for whats, parts in alike.items():
-        names = ", ".join(part for part in parts if part)
-        said.append(f"{names}: {whats}" if names else whats)
-    return "; ".join(said)
+    named = ((", ".join(filter(None, parts)), whats) for whats, parts in alike.items())
+    return "; ".join(f"{names}: {whats}" if names else whats for names, whats in named)
 
 
 def main() -> int:

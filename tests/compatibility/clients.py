@@ -95,9 +95,7 @@ def cohere() -> None:
     for path in ("/v1/rerank", "/v2/rerank"):
         row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
         check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
-        check("cohere", f"POST {path}", "`budget` as an additional field")(
-            partial(budget, path)
-        )
+        check("cohere", f"POST {path}", "`budget` as an additional field")(partial(budget, path))
         check("cohere", f"POST {path}", "errors in fields")(partial(refusals, path))
 
     @check("cohere", "POST /v1/rerank", "documents as objects, rank_fields, return_documents")
