@@ -40,7 +40,7 @@ class Kind:
 
 
 JUDGE = {"grades": "logprobs", "input_price": 0.4, "output_price": 1.6}
-# Prices as published: see docs/models.md; those of listwise models and gpt-4.1-mini are examples.
+# Prices as published (`scoring.remote.prices`); those of listwise models and gpt-4.1-mini are examples.
 KINDS = (
     Kind("own GPU", lambda: Tei(most=128), (0.005, 0.0005)),
     Kind("per search", Cohere, (0.104, 0.00075), {"price": {"hundred_documents": 0.002}}),

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +97,26 @@ def page(results: Sequence[dict[str, Any]], day: str) -> str:
     """The results as Markdown, a row for each client."""
     passed = sum(result["problem"] is None for result in results)
     lines = [f"{passed} of {len(results)} checks passed on {day}, with Python {platform.python_version()}.", ""]
-    lines += ["| client | endpoints | what was run |", "|---|---|---|"]
-    for client, checks in groupby(results, lambda result: f"{result['package']} {result['version']}".strip()):
-        ran = list(checks)
-        endpoints = dict.fromkeys(f"`{check['endpoint']}`" for check in ran)
-        tried = dict.fromkeys(check["what"] + ("" if check["problem"] is None else " **failed**") for check in ran)
-        lines.append(f"| {client} | {', '.join(endpoints)} | {'; '.join(tried)} |")
+    lines += ["| client | what was run |", "|---|---|"]
+    clients: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        clients.setdefault(f"{result['package']} {result['version']}".strip(), []).append(result)
+    for client, checks in clients.items():
+        lines.append(f"| {client} | {tried(checks)} |")
     return TEMPLATE.read_text().replace("{checks}", "\n".join(lines))
+
+
+def tried(checks: Sequence[dict[str, Any]]) -> str:
+    """What was tried with a client; what was the same with several parts of it once: `a/, b/: order, budget`."""
+    of_parts: dict[str, list[str]] = {}
+    for check in checks:
+        part, _, what = check["what"].rpartition(": ")
+        of_parts.setdefault(part, []).append(what + ("" if check["problem"] is None else " **failed**"))
+    alike: dict[str, list[str]] = {}
+    for part, whats in of_parts.items():
+        alike.setdefault((", " if part else "; ").join(whats), []).append(part)
+    named = ((", ".join(filter(None, parts)), whats) for whats, parts in alike.items())
+    return "; ".join(f"{names}: {whats}" if names else whats for names, whats in named)
 
 
 def main() -> int:

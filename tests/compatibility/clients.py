@@ -95,9 +95,7 @@ def cohere() -> None:
     for path in ("/v1/rerank", "/v2/rerank"):
         row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
         check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
-        check("cohere", f"POST {path}", "`budget` as an additional field: expected scores for what was not scored")(
-            partial(budget, path)
-        )
+        check("cohere", f"POST {path}", "`budget` as an additional field")(partial(budget, path))
         check("cohere", f"POST {path}", "errors in fields")(partial(refusals, path))
 
     @check("cohere", "POST /v1/rerank", "documents as objects, rank_fields, return_documents")
@@ -626,10 +624,10 @@ def applications() -> None:
 
     errors = (requests.HTTPError,) * 4
     every = ("400", "401", "503", "504")
-    row("requests", "POST /v1/rerank", partial(documents, "/v1/rerank"), errors, every, "Open WebUI, Dify: ")
-    row("requests", "POST /rerank", partial(documents, "/rerank"), errors, every, "Dify, RAGFlow: ")
-    row("requests", "POST /rerank", texts, errors, ("422", "401", "503", "424"), "Dify, as TEI: ")
-    row("requests", "POST /reranking", passages, errors, ("422", "401", "503", "504"), "RAGFlow, as NVIDIA: ")
+    row("requests", "POST /v1/rerank", partial(documents, "/v1/rerank"), errors, every, "Open WebUI and Dify: ")
+    row("requests", "POST /rerank", partial(documents, "/rerank"), errors, every, "Dify and RAGFlow: ")
+    row("requests", "POST /rerank", texts, errors, ("422", "401", "503", "424"), "Dify as TEI: ")
+    row("requests", "POST /reranking", passages, errors, ("422", "401", "503", "504"), "RAGFlow as NVIDIA: ")
 
     @check("requests", "GET /info, POST /v1/rerank", "Dify: a reranker, as TEI; RAGFlow: booleans as strings")
     def more(servers: Servers) -> None:
