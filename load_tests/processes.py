@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,10 +88,20 @@ def redis(folder: Path) -> Iterator[Server]:
             process.terminate()
 
 
+def instant_scorer() -> AbstractContextManager[str]:
+    """Run a scorer in this process that answers at once, with scores that are hashes of the texts; yield its URL."""
+    return scorer(lambda query, text: (hash(text) % 1_000) / 1_000)
+
+
 @contextmanager
-def instant_scorer() -> Iterator[str]:
-    """Yield the URL of a scorer in this process that answers at once, with scores that are hashes of the texts."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _InstantScorer) as server:
+def scorer(score: Callable[[str, str], float]) -> Iterator[str]:
+    """Run a scorer in this process, and yield its URL. score: that of a query and a text."""
+
+    class Scorer(_Scorer):
+        def score(self, query: str, text: str) -> float:
+            return score(query, text)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scorer) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -99,17 +109,20 @@ def instant_scorer() -> Iterator[str]:
         thread.join()
 
 
-class _InstantScorer(BaseHTTPRequestHandler):
+class _Scorer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet
     disable_nagle_algorithm = True
+
+    def score(self, query: str, text: str) -> float:
+        raise NotImplementedError
 
     def do_GET(self) -> None:
         self._answer({"model": "instant", "max_texts": 512})
 
     def do_POST(self) -> None:
-        texts = orjson.loads(self.rfile.read(int(self.headers["content-length"])))["texts"]
-        scores = [(hash(text) % 1_000) / 1_000 for text in texts]
+        body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+        scores = [self.score(body["query"], text) for text in body["texts"]]
         self._answer({"model": "instant", "scores": scores, "truncated": 0})
 
     def log_message(self, format: str, *arguments: object) -> None:

@@ -520,6 +520,17 @@ def test_options(opened: Open, demonstrated: Service) -> None:
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(selected(demonstrated, k=12, **wanted))
 
 
+def test_a_promise(opened: Open) -> None:
+    """Without audits it is not certified, and the page says what is missing."""
+    with opened("/playground?k=12") as page:
+        ask(page)
+        page.select_option("[name=promise]", "0.1")
+        with page.expect_request("**/select") as sent:
+            page.click("#go")
+        assert orjson.loads(sent.value.post_data or "")["objective"] == {"lose_at_most": 0.1, "in": 0.9}
+        expect(page.locator("#status")).to_contain_text("Its promise is not certified: only selections of an index")
+
+
 def test_a_calibration_that_is_not_there(opened: Open) -> None:
     with opened(refusals=True) as page:
         ask(page, budget=5, k=5)

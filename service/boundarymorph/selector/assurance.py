@@ -40,7 +40,9 @@ def assured(task: SelectionTask, audits: Sequence[Audited]) -> Assurance:
     if (option := unaudited(task)) is not None:
         return Assurance(promise.loss, 0, "memory", f"selections with {option!r} are not audited")
     if task.memory is None or task.memory.index is None:
-        return Assurance(promise.loss, 0, "memory", "selections of an index that learn from each other are audited")
+        return Assurance(
+            promise.loss, 0, "memory", "only selections of an index that learn from each other are audited"
+        )
     of_kind = [one.audit for one in audits if one.kind == kind_of(task)]
     found = certified(of_kind, promise, task.budget)
     if found.threshold is not None:

@@ -60,6 +60,7 @@ export class RequestForm {
       if (fields[name].value) request[name] = Number(fields[name].value);
     }
     if (fields.auto.checked) request.budget = "auto";
+    if (fields.promise.value) request.objective = { lose_at_most: Number(fields.promise.value), in: 0.9 };
     if (this.usesIndex && fields.filter.value.trim()) request.filter = filterOf(fields.filter.value);
     if (this.usesIndex && fields.hybrid.checked) request.hybrid = true;
     for (const name of ["distinct", "calibration"]) if (fields[name].value.trim()) request[name] = fields[name].value.trim();
@@ -120,10 +121,11 @@ export class RequestForm {
 
   // Options that do not go together are not valid: the browser says so beside the one to change.
   #combine() {
-    const { also, auto, distinct } = this.#form.elements;
+    const { also, auto, distinct, promise } = this.#form.elements;
     const several = linesOf(also.value).length > 0;
     const clash = (field, given) => field.setCustomValidity(given && several ? "This does not go with further queries. Leave one of them out." : "");
     clash(auto, auto.checked);
+    clash(promise, promise.value);
     clash(distinct, distinct.value.trim());
   }
 

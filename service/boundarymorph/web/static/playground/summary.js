@@ -44,7 +44,8 @@ export function showSummary(answer, queries) {
     element("span", { className: `badge ${kind}` }, words),
     ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
       `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.` +
-      (answer.learned_from ? ` It learned from ${plural(answer.learned_from, "earlier selection")}.` : ""),
+      (answer.learned_from ? ` It learned from ${plural(answer.learned_from, "earlier selection")}.` : "") +
+      promised(answer.promise),
   );
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
 }
@@ -56,6 +57,13 @@ export function showOutcome(ours, plain, calls) {
 
 function percent(share) {
   return share > 0 && share < 0.01 ? "Less than 1\u00a0%" : `About ${Math.round(100 * share)}\u00a0%`;
+}
+
+// What is known of a promise to lose little.
+function promised(promise) {
+  if (!promise) return "";
+  if (promise.status === "certified") return ` Its promise is certified by ${plural(promise.audits, "audited selection")}.`;
+  return ` Its promise is not certified: ${promise.detail}.`;
 }
 
 // The cost of a language model as the scorer.
