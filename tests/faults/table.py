@@ -69,8 +69,11 @@ def _shown(head: str) -> list[str]:
 
 
 def _faults(rows: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """A row of the page may have several faults with the same outcome: `ONE; OTHER`, or `WHAT: ONE; OTHER`."""
+    """A row of the page may have several faults with the same outcome: `ONE; OTHER; WHAT: THIS; THAT`."""
     for row in rows:
         faults, saw, *_ = row.strip("| ").split(" | ")
-        what, colon, ones = faults.rpartition(": ")
-        yield from ((f"{what}{colon}{one}", saw) for one in ones.split("; "))
+        what = ""
+        for fault in faults.split("; "):
+            start, colon, one = fault.rpartition(": ")
+            what = f"{start}{colon}" or what
+            yield f"{what}{one}", saw
