@@ -71,7 +71,7 @@ SLOW_IMPORTS = (
     ("evaluation", "memory", "deploy/test_alerts_fire.py"),  # matplotlib, scipy.integrate
     ("agents", "web"),  # the protocol of tools, Playwright
 )
-OF_OTHERS = pytest.StashKey[tuple[str, ...]]()  # of these, what is another worker's
+OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's
 LONGEST_FIRST = (  # packages and files
     "retrieval/test_collections.py",
     "retrieval/test_stores_service.py",
