@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -113,9 +113,7 @@ class TestReadingThrough:
 
     async def test_what_is_no_relevance_is_not_kept(self, cache: MemoryScoreCache) -> None:
         class Odd(SeededScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
+            async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
                 return Scores(np.array([0.5, np.nan, 1.5]))
 
         scorer = Alone(Odd(), cache)

@@ -102,9 +102,7 @@ class ScriptedScorer(SeededScorer):
         self.scored = 0
         self.running = 0
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         self.running += 1
         try:
             action = self.script.pop() if self.script else 0.0
