@@ -257,10 +257,8 @@ class TestSingleFlight:
 
     async def test_what_the_first_got_no_score_for_the_second_asks_itself(self, cache: MemoryScoreCache) -> None:
         class Partial(GatedScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
-                values = (await super().score(query, texts, deadline=deadline)).values
+            async def score(self, query: str, texts: Sequence[str], **options: Any) -> Scores:
+                values = (await super().score(query, texts, **options)).values
                 return Scores(np.where([text == "b" and len(texts) > 1 for text in texts], np.nan, values))
 
         inner = Partial()
