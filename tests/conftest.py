@@ -124,6 +124,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         first, *others = self.registered_collections.values()
         had = set(first)
         first.extend(dict.fromkeys(nodeid for nodeid in chain(*others) if nodeid not in had))
+        self.config.pluginmanager.get_plugin("session").testscollected = len(first)  # for the percentages
         return True
 
     def _assign_work_unit(self, node: Any) -> None:
