@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,6 +38,7 @@ SLOW = (
     "retrieval/test_encoders_transformer.py",
     "retrieval/test_frameworks.py",
     "scoring/judge/test_openai_sdk.py",
+    "scoring/transformer/test_embedded.py",
     "system/test_belongings.py",
     "system/test_calibrate.py",
     "system/test_exit.py",
@@ -51,6 +53,26 @@ SLOW = (
     "web/test_browser.py",
 )
 NOT_SLOW = "not slow"  # what `make test` asks for
+# Packages and files whose imports are slow, one worker's each: the others do not even collect them.
+SLOW_IMPORTS = (
+    ("inference", "scoring/test_rerankers.py", "scoring/transformer"),  # torch
+    (  # the clients of stores
+        "api/test_attached_names.py",
+        "retrieval/test_collections.py",
+        "retrieval/test_congruence.py",
+        "retrieval/test_lancedb.py",
+        "retrieval/test_milvus.py",
+        "retrieval/test_milvus_faults.py",
+        "retrieval/test_pgvector.py",
+        "retrieval/test_qdrant.py",
+        "retrieval/test_stores.py",
+        "retrieval/test_stores_service.py",
+        "retrieval/test_totals.py",
+    ),
+    ("evaluation", "memory", "deploy/test_alerts_fire.py"),  # matplotlib, scipy.integrate
+    ("agents", "web"),  # the protocol of tools, Playwright
+)
+OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's
 LONGEST_FIRST = (  # packages and files
     "retrieval/test_collections.py",
     "retrieval/test_stores_service.py",
@@ -83,11 +105,37 @@ def _forked(arguments: Sequence[str], environment: Mapping[str, str]) -> forked.
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file is one worker's, and so is a package in TOGETHER."""
+    """A file is one worker's, and so is a package in TOGETHER; a worker gets only what it has collected."""
+
+    def __init__(self, config: Any, log: Any) -> None:
+        super().__init__(config, log)
+        self._collected: dict[Any, set[str]] = {}
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
         return file.parts[1] if file.parts[1] in TOGETHER else str(file)
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        self.registered_collections[node] = list(collection)
+        self._collected[node] = set(map(self._split_scope, collection))
+
+    def _check_nodes_have_same_collection(self) -> bool:
+        """They have not. What is to be done is taken from the first, which thus has that of the others at its end."""
+        first, *others = self.registered_collections.values()
+        had = set(first)
+        first.extend(dict.fromkeys(nodeid for nodeid in chain(*others) if nodeid not in had))
+        self.config.pluginmanager.get_plugin("session").testscollected = len(first)  # for the percentages
+        return True
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give a worker what it alone has, and then the next of the rest."""
+        takers = {scope: [taker for taker, own in self._collected.items() if scope in own] for scope in self.workqueue}
+        mine = [scope for scope in takers if node in takers[scope]]
+        if not mine:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(min(mine, key=lambda scope: len(takers[scope])), last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,7 +146,10 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> ByFile:
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is imported, which takes a sixth less without
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
-        config.args = _from(int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"])
+        worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+        others = [paths for number, paths in enumerate(SLOW_IMPORTS) if (number - worker) % workers]
+        config.stash[OF_OTHERS] = tuple(chain(*others))
+        config.args = [part for part in _from(worker, workers) if not _is_ignored(Path(part), config)]
 
 
 def _from(worker: int, workers: int) -> list[str]:
@@ -108,22 +159,26 @@ def _from(worker: int, workers: int) -> list[str]:
     return parts[first:] + parts[:first]
 
 
-def _is_slow(path: Path) -> bool:
-    here = path.relative_to(TESTS).as_posix()
-    return here in SLOW or here.partition("/")[0] in SLOW
+def _is_among(path: Path, parts: Sequence[str]) -> bool:
+    here = path.relative_to(TESTS)
+    return any(parent.as_posix() in parts for parent in (here, *here.parents))
+
+
+def _is_ignored(path: Path, config: pytest.Config) -> bool:
+    """Whether it is not to be imported: what is not wanted, or another worker's."""
+    slow = config.option.markexpr == NOT_SLOW and _is_among(path, SLOW)
+    return slow or _is_among(path, config.stash.get(OF_OTHERS, ()))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import what is not wanted: each worker would, and the libraries of slow tests take long to import."""
-    wanted = config.option.markexpr != NOT_SLOW or not collection_path.is_relative_to(TESTS)
-    return None if wanted or not _is_slow(collection_path) else True
+    return True if collection_path.is_relative_to(TESTS) and _is_ignored(collection_path, config) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins, so that no worker ends late."""
     for item in items:
-        if _is_slow(item.path):
+        if _is_among(item.path, SLOW):
             item.add_marker("slow")
     items.sort(key=_turn)
 

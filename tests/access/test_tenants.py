@@ -1,7 +1,7 @@
 """What one tenant has had scored, another cannot find out: neither the score nor that there is one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,14 +11,8 @@ import pytest
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.caching.memory import MemoryScoreCache
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
-from tests.api.service import answer, serving, texts
-from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededScorer
+from tests.api.service import answer, faked, serving, texts
 
 MADE = {
     name: keys.make(name, [Scope.SELECT], tenant=tenant)
@@ -27,17 +21,10 @@ MADE = {
 SELECT = {"query": "who is to be bought?", "pool": texts(5), "k": 5, "budget": 5}
 
 
-def cached(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
-    """Cheap models, and a cache of scores."""
-    catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(catalog, encoder)
-    return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer, MemoryScoreCache()))
-
-
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in MADE.values()))
-    async with serving(settings, cached) as client:
+    async with serving(settings, faked(cache=MemoryScoreCache())) as client:
         yield client
 
 

@@ -55,9 +55,7 @@ class GatedScorer(SeededScorer):
         self.waiting = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         if self.rounds_left == 0:
             self.waiting.set()
             try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from boundarymorph.agents import tools
 from boundarymorph.library import extend
 from boundarymorph.settings import AgentSettings
@@ -20,8 +18,7 @@ TEXTS = [
 SCORES = [0.9, None, 0.8, 0.85, None, None, None, None, None, None, None, None, 0.05, 0.1]
 
 
-@pytest.mark.parametrize("transport", list(Transport))
-async def test_the_best_of_all_by_the_scores_of_some(service: Running, transport: Transport) -> None:
+async def test_the_best_of_all_by_the_scores_of_some(service: Running) -> None:
     """As the library has it; nothing is judged."""
     documents = [
         {"text": text, **({} if score is None else {"cross_encoder_score": score})}
@@ -29,7 +26,7 @@ async def test_the_best_of_all_by_the_scores_of_some(service: Running, transport
     ]
     expected = extend(QUERY, documents, [], k=12)
     service.scorer.rounds.clear()
-    async with service.connect(transport) as client:
+    async with service.connect(Transport.HTTP) as client:
         found = await structured(client, "extend_scores", query=QUERY, texts=TEXTS, scores=SCORES, k=12)
     assert [each["id"] for each in found["documents"]] == [each.id for each in expected.documents]
     assert {int(each["id"]) for each in found["documents"]} == set(range(12))

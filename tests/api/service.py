@@ -20,11 +20,14 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
+from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.learned import Learned, pools_of
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.memories import AllMemories
+from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne, Retrieval
@@ -38,25 +41,27 @@ from tests.scoring.fakes import SeededScorer
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
-def fake_service(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
-    """Real indexes; encoder and scorer are cheap and deterministic."""
-    catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(
-        catalog, encoder, learned=Learned(catalog, pools_of(settings)), memories=AllMemories(catalog, settings)
-    )
-    return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+def faked(
+    scorer: Scorer | None = None, encoder: Encoder | None = None, cache: ScoreCache | None = None
+) -> Callable[..., AllInOne]:
+    """Builds real indexes, and what is not given cheap and deterministic."""
+
+    def build(settings: Settings, on_lost: object = None) -> AllInOne:
+        parts, scoring = fake_retrieval(settings, encoder=encoder), scorer or SeededScorer()
+        selector = Selector(parts.retriever, scoring, cache)
+        return AllInOne(parts.catalog, parts.encoder, parts.retriever, scoring, selector)
+
+    return build
 
 
-def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
-    """Real indexes; the encoder is cheap and deterministic."""
-    catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
-    return Retrieval(
-        catalog,
-        encoder,
-        IndexRetriever(
-            catalog, encoder, learned=Learned(catalog, pools_of(settings)), memories=AllMemories(catalog, settings)
-        ),
-    )
+fake_service = faked()
+
+
+def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder | None = None) -> Retrieval:
+    """Real indexes; the encoder, unless it is given, is cheap and deterministic."""
+    catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), encoder or SeededEncoder()
+    learned, memories = Learned(catalog, pools_of(settings)), AllMemories(catalog, settings)
+    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=learned, memories=memories))
 
 
 class Server(uvicorn.Server):

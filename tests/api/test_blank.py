@@ -12,12 +12,11 @@ import pytest_asyncio
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import AllInOne, Scoring
+from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Settings
 from boundarymorph.text import has_content
-from tests.api.service import answer, client_of, fake_service, problem, ready, serving
+from tests.api.service import answer, client_of, faked, problem, ready, serving
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
@@ -37,14 +36,9 @@ class Refusing(SeededScorer):
         return await super().score(query, texts, deadline=deadline, instruction=instruction)
 
 
-def refusing(settings: Settings, on_lost: Any = None) -> AllInOne:
-    made, scorer = fake_service(settings), Refusing()
-    return AllInOne(made.catalog, made.encoder, made.retriever, scorer, Selector(made.retriever, scorer))
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(Settings(data_directory=tmp_path_factory.mktemp("blank")), refusing) as client:
+    async with serving(Settings(data_directory=tmp_path_factory.mktemp("blank")), faked(Refusing())) as client:
         yield client
 
 

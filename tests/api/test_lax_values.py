@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings import Settings
 from tests.api.service import NDJSON, answer, filled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
@@ -20,7 +20,7 @@ HALF = b"\\ud83d"  # of a surrogate pair, as an escape of JSON
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     directory: Path = tmp_path_factory.mktemp("lax")
-    async with filled(Settings(data_directory=directory, limits=Limits(query_characters=10_000))) as client:
+    async with filled(Settings(data_directory=directory)) as client:
         yield client
 
 
@@ -53,12 +53,6 @@ async def test_a_direction_of_truncation_where_nothing_is_cut(client: httpx.Asyn
 async def test_a_text_cannot_be_cut_at_its_beginning(client: httpx.AsyncClient) -> None:
     given = {"query": "sea", "texts": ["a" * 101], "truncate": True, "truncation_direction": "Left"}
     assert (await client.post("/rerank", json=given)).status_code in (413, 422)
-
-
-async def test_a_long_query_is_cut_where_texts_are(client: httpx.AsyncClient) -> None:
-    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
-        given = {"query": "q" * 10_001, "documents": TEXTS}
-        assert len(answer(await client.post(path, json=given))["results"]) == 3
 
 
 @pytest.mark.parametrize(

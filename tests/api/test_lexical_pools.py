@@ -20,7 +20,7 @@ from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
-from tests.api.service import answer, block, problem, serving
+from tests.api.service import answer, block, faked, problem, serving
 from tests.patience import PATIENCE
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import SeededEncoder, vector_of
@@ -48,10 +48,7 @@ class CountedEncoder(SeededEncoder):
 ENCODER = CountedEncoder()
 
 
-def built(settings: Settings, on_lost: object = None) -> AllInOne:
-    catalog, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededScorer()
-    retriever = IndexRetriever(catalog, ENCODER)
-    return AllInOne(catalog, ENCODER, retriever, scorer, Selector(retriever, scorer))
+built = faked(encoder=ENCODER)
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,11 +15,10 @@ from boundarymorph.access.admission import Admission
 from boundarymorph.inference.shares import Shares
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_scorer_app
-from boundarymorph.server.composition import AllInOne, Scoring
+from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, client_of, fake_service, problem, ready, texts
+from tests.api.service import NDJSON, answer, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
@@ -200,16 +199,12 @@ async def test_of_what_an_index_gives(tmp_path: Path) -> None:
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a scorer, or of a service with one document in "texts"."""
 
-    def rooms(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-        made, held = fake_service(settings), Held()
-        return AllInOne(made.catalog, made.encoder, made.retriever, held, Selector(made.retriever, held))
-
     def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
         return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
 
     Held.open = asyncio.Event()
     Held.open.set()
-    app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=rooms)
+    app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=faked(Held()))
     Held.admission = app.state.access.admission
     Held.bytes_in_hand = app.state.access.bytes_in_hand
     Held.selections = app.state.access.selections

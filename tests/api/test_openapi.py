@@ -131,6 +131,10 @@ def test_it_describes_every_route() -> None:
         *(f"/indexes/{{name}}/documents{rest}" for rest in ("", "/{id}")),
         *OTHERS_PATHS,
     }
+    own = {"/retrieve", "/documents", "/characters", "/embed/query", "/embed/documents"}
+    there = set(described("retriever")["paths"])
+    assert own | {"/indexes"} <= there and "/select" not in there
+    assert set(described("scorer")["paths"]) == {"/score", "/info", *PUBLIC}
     for path, operation in operations(document):
         assert operation["summary"]
         for status, response in operation["responses"].items():

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -65,6 +64,7 @@ class TestStarting:
         monkeypatch.setattr(SeededEncoder, "check", away)
         async with starting(settings, fake_service) as client:
             await asked.wait()
+            assert (await client.get("/readyz")).status_code == 503
             assert (await client.put("/indexes/new", json={"dimension": 4})).status_code == 201
             assert [index["name"] for index in answer(await client.get("/indexes"))["indexes"]] == ["new"]
             assert answer(await client.get("/info"))["model_id"] == "seeded"
@@ -92,23 +92,6 @@ class TestStarting:
             with pytest.raises(NotReady) as raised:
                 waiting.require()
             assert raised.value.retry_after in (seconds, seconds + 1)
-
-    async def test_ready_only_after_the_probe(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked, may_go_on = asyncio.Event(), asyncio.Event()
-        encode_query = SeededEncoder.encode_query
-
-        async def slowly(encoder: SeededEncoder, text: str) -> Any:
-            asked.set()
-            await may_go_on.wait()
-            return await encode_query(encoder, text)
-
-        monkeypatch.setattr(SeededEncoder, "encode_query", slowly)
-        async with starting(settings, fake_service) as client:
-            await asked.wait()
-            assert (await client.get("/readyz")).status_code == 503
-            problem(await client.post("/select", json={"query": "q", "pool": texts(3)}), 503, "not-ready")
-            may_go_on.set()
-            await until(client, "ok")
 
     @pytest.mark.parametrize(
         ("error", "why"),

@@ -1,8 +1,7 @@
 """The rerank routes of others: what they answer."""
 
 import math
-from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,11 @@ import pytest_asyncio
 from numpy.typing import NDArray
 
 from boundarymorph.errors import ScorerUnavailable
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
 from tests import metrics
-from tests.api.service import answer, fake_service, serving
+from tests.api.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer, score_of
 from tests.scoring.remote.servers import Ours, running
@@ -81,13 +76,7 @@ async def test_documents_to_results(client: httpx.AsyncClient, path: str) -> Non
 
 async def test_all_are_scored_in_one_trip_and_nothing_else_is_done(tmp_path: Path) -> None:
     scorer, encoder = SeededScorer(), Noting()
-
-    def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-        catalog = LocalCatalog(settings.data_directory / "indexes")
-        retriever = IndexRetriever(catalog, encoder)
-        return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
-
-    async with serving(Settings(data_directory=tmp_path), build) as client:
+    async with serving(Settings(data_directory=tmp_path), faked(scorer, encoder)) as client:
         encoder.encoded.clear()
         await post(client)
         assert (scorer.rounds, encoder.encoded) == ([TEXTS], [])
@@ -95,13 +84,8 @@ async def test_all_are_scored_in_one_trip_and_nothing_else_is_done(tmp_path: Pat
 
 async def test_the_id_of_a_request_goes_to_the_scorer(tmp_path: Path) -> None:
     async with running(Ours()) as [server]:
-
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-            scorer = RemoteScorer([server.endpoint()])
-            parts = fake_service(settings)
-            return replace(parts, scorer=scorer, selector=Selector(parts.retriever, scorer))
-
-        async with serving(Settings(data_directory=tmp_path), build) as client:
+        parts = faked(RemoteScorer([server.endpoint()]))
+        async with serving(Settings(data_directory=tmp_path), parts) as client:
             server.request_ids.clear()
             request = {"query": QUERY, "documents": TEXTS}
             answered = await client.post("/v2/rerank", json=request, headers={"X-Request-ID": "of-the-caller"})
@@ -313,12 +297,8 @@ async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])
 async def test_degrading_gives_every_document_its_expected_score(tmp_path: Path, on_failure: str) -> None:
-    def build(*given: Any) -> Any:
-        parts = fake_service(*given)
-        parts.selector._known.scorer = Trouble(ScorerUnavailable("gone"), 0)
-        return parts
-
-    async with serving(Settings(data_directory=tmp_path), build) as client:
+    parts = faked(Trouble(ScorerUnavailable("gone"), 0))
+    async with serving(Settings(data_directory=tmp_path), parts) as client:
         response = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "on_failure": on_failure})
     if on_failure == "error":
         assert response.status_code == 503

@@ -18,7 +18,7 @@ from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import fake_service, serving
+from tests.api.service import faked, serving
 from tests.scoring.fakes import SeededScorer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -174,12 +174,7 @@ async def test_texts_that_are_not_to_be_cut(client: httpx.AsyncClient) -> None:
 
 
 async def test_texts_that_are_not_to_be_cut_and_have_known_scores(tmp_path: Path) -> None:
-    def build(*given: Any) -> Any:
-        parts = fake_service(*given)
-        parts.selector._known.cache = MemoryScoreCache()
-        return parts
-
-    async with serving(Settings(data_directory=tmp_path), build) as client:
+    async with serving(Settings(data_directory=tmp_path), faked(cache=MemoryScoreCache())) as client:
         uncut = request("texts", ["a" * 101, "b"], truncate=False)
         for body in (uncut, uncut, request("texts", ["a" * 101, "b"]), uncut):
             response = await client.post("/rerank", json=body)
@@ -192,9 +187,7 @@ class Broken(SeededScorer):
 
     trouble: Exception | None = None
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         if self.trouble is not None:
             raise self.trouble
         assert deadline is not None
@@ -206,13 +199,7 @@ class Broken(SeededScorer):
 async def broken(directory: Path, trouble: Exception | None) -> AsyncIterator[httpx.AsyncClient]:
     scorer = Broken()
     scorer.trouble = trouble
-
-    def build(*given: Any) -> Any:
-        parts = fake_service(*given)
-        parts.selector._known.scorer = scorer
-        return parts
-
-    async with serving(Settings(data_directory=directory), build) as client:
+    async with serving(Settings(data_directory=directory), faked(scorer)) as client:
         yield client
 
 

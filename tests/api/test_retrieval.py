@@ -13,7 +13,6 @@ import httpx
 import numpy as np
 import orjson
 import pytest
-from openapi_spec_validator import validate
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import keys
@@ -178,13 +177,6 @@ class TestRetriever:
             problem(await alone.post(path, json={"index": "No/Name", **rest}), 422, "invalid-index-name")
         answer(await alone.put("/indexes/empty"))
         problem(await alone.post("/retrieve", json={"index": "empty", "query": "q", "depth": 1}), 409, "empty-index")
-
-    async def test_it_describes_itself(self, alone: httpx.AsyncClient) -> None:
-        schema = answer(await alone.get("/openapi.json"))
-        validate(schema)
-        own = {"/retrieve", "/documents", "/characters", "/embed/query", "/embed/documents"}
-        assert own <= set(schema["paths"])
-        assert "/indexes" in schema["paths"] and "/select" not in schema["paths"]
 
     @pytest.mark.parametrize("kind", [EncoderUnavailable, RetrieverUnavailable, ScorerUnavailable, Overloaded])
     async def test_what_is_elsewhere_is_waited_for(

@@ -1,7 +1,5 @@
 """POST /select: what it answers."""
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -325,26 +323,6 @@ async def test_json_is_read_whatever_its_type_is_called(client: httpx.AsyncClien
 class TestLessThanWanted:
     REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 20, "rounds": 10, "k": 5}
 
-    async def test_the_set_as_it_is_at_the_deadline(
-        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        score = SeededScorer.score
-
-        async def slowly(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
-            await asyncio.sleep(0.03)
-            return await score(scorer, query, texts, **options)
-
-        monkeypatch.setattr(SeededScorer, "score", slowly)
-        response = await client.post("/select", json=self.REQUEST | {"deadline_ms": 150})
-        body = answer(response)
-        assert (body["status"], body["stop_reason"]) == ("partial", "deadline")
-        assert response.headers["x-boundarymorph-status"] == "partial"
-        assert len(body["documents"]) == 5
-        assert 0 < body["usage"]["cross_encoder_calls"] < 20
-        assert any("budget" in warning for warning in body["warnings"])
-        whole = answer(await client.post("/select", json=self.REQUEST | {"deadline_ms": 60_000}))
-        assert (whole["status"], whole["usage"]["cross_encoder_calls"]) == ("complete", 20)
-
     async def test_a_scorer_that_is_away(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
         async def away(*_: object, **__: object) -> Scores:
             raise ScorerUnavailable("nobody answers")
@@ -410,18 +388,6 @@ class TestStreaming:
             assert event["ids"] == [body["pool"]["ids"][rank - 1] for rank in event["retrieval_ranks"]]
             believed = [by_id[id] for id in event["ids"]]
             assert believed == sorted(believed, reverse=True)
-
-    async def test_a_problem_comes_as_the_last_event(
-        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def away(*_: object, **__: object) -> Scores:
-            raise ScorerUnavailable("nobody answers")
-
-        monkeypatch.setattr(SeededScorer, "score", away)
-        request = {"query": "q", "index": "texts", "budget": 6, "k": 5, "on_failure": "error"}
-        (first, _), (last, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
-        assert (first, last) == ("round", "problem")
-        assert (body["type"], body["status"]) == ("urn:boundarymorph:problem:scorer-unavailable", 503)
 
 
 class TestWords:

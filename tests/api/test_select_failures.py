@@ -124,8 +124,10 @@ class TestBusy:
         error = Overloaded("too much to do")
         for accepted in ({}, {"on_failure": "degrade"}):
             monkeypatch.setattr(SeededScorer, "score", failing(error, first=2))
-            body = answer(await client.post("/select", json=REQUEST | accepted))
+            response = await client.post("/select", json=REQUEST | accepted)
+            body = answer(response)
             assert (body["status"], body["usage"]["cross_encoder_calls"]) == ("partial", 4)
+            assert response.headers["x-boundarymorph-status"] == "partial"
             monkeypatch.undo()
         monkeypatch.setattr(SeededScorer, "score", failing(error, first=2))
         problem(await client.post("/select", json=REQUEST | {"on_failure": "error"}), 429, "overloaded")
@@ -158,7 +160,8 @@ async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monke
     request = {"query": "q", "pool": texts(9), "budget": 6, "rounds": 3, "k": 5, "on_failure": "error"}
     response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
     assert response.text.count("event: round") == 2
-    assert '"status":502' in response.text.rpartition("event: problem")[2]
+    problem_event = response.text.rpartition("event: problem")[2]
+    assert '"status":502' in problem_event and '"urn:boundarymorph:problem:scorer-failed"' in problem_event
 
 
 @pytest.mark.parametrize("ranked", [{"ranked": True}, {}], ids=["in order", "by words"])

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ import orjson
 import pytest
 
 from boundarymorph.scoring.build import build_scorer
-from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, fake_service, serving
+from tests.api.service import NDJSON, answer, faked, serving
 from tests.metrics import counted
 from tests.scoring.remote.servers import Ours, Reply, running
 
@@ -57,11 +54,7 @@ async def index_with(score: Score, folder: Path) -> AsyncIterator[httpx.AsyncCli
             {"data_directory": folder, "scorer": {"url": f"http://127.0.0.1:{server.port}", "self_test": False}}
         )
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-            parts, scorer = fake_service(settings), build_scorer(settings)
-            return replace(parts, scorer=scorer, selector=Selector(parts.retriever, scorer))
-
-        async with serving(settings, build) as client:
+        async with serving(settings, faked(build_scorer(settings))) as client:
             answer(await client.put("/indexes/words", json={"encoder": "none"}))
             lines = b"\n".join(map(orjson.dumps, documents()))
             answer(await client.post("/indexes/words/documents", content=lines, headers=NDJSON))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,13 +13,12 @@ import pytest
 from boundarymorph.access.keys import Scope, make
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import AllInOne, build_gateway
+from boundarymorph.server.composition import build_gateway
 from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from boundarymorph.telemetry import logs
-from tests.api.service import client_of, fake_service, problem, ready, serving, texts
+from tests.api.service import client_of, fake_service, faked, problem, ready, serving, texts
 from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
 
 SECRET = "what-only-the-upstream-says"
@@ -28,12 +27,7 @@ REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "on_failure": "d
 
 @asynccontextmanager
 async def scored_by(server: Server, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-        parts = fake_service(settings)
-        scorer = RemoteScorer([server.endpoint()])
-        return AllInOne(parts.catalog, parts.encoder, parts.retriever, scorer, Selector(parts.retriever, scorer))
-
-    async with serving(Settings(data_directory=tmp_path), build) as client:
+    async with serving(Settings(data_directory=tmp_path), faked(RemoteScorer([server.endpoint()]))) as client:
         yield client
 
 

@@ -60,9 +60,7 @@ class GatedScorer(SeededScorer):
     async def check(self) -> None:
         self.checks += 1
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         self.deadlines.append(deadline)
         scores = await super().score(query, texts, deadline=deadline)
         failure = self.failures.pop(0) if self.failures else None

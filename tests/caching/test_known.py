@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -113,9 +113,7 @@ class TestReadingThrough:
 
     async def test_what_is_no_relevance_is_not_kept(self, cache: MemoryScoreCache) -> None:
         class Odd(SeededScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
+            async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
                 return Scores(np.array([0.5, np.nan, 1.5]))
 
         scorer = Alone(Odd(), cache)
@@ -259,10 +257,8 @@ class TestSingleFlight:
 
     async def test_what_the_first_got_no_score_for_the_second_asks_itself(self, cache: MemoryScoreCache) -> None:
         class Partial(GatedScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
-                values = (await super().score(query, texts, deadline=deadline)).values
+            async def score(self, query: str, texts: Sequence[str], **options: Any) -> Scores:
+                values = (await super().score(query, texts, **options)).values
                 return Scores(np.where([text == "b" and len(texts) > 1 for text in texts], np.nan, values))
 
         inner = Partial()

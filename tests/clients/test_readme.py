@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.clients.examples import check_example
 from tests.clients.way import Recorder
 
 ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = cache(packages_distributions)  # which reads the lists of all files
 README = ROOT / "clients" / "python" / "README.md"
 
 
@@ -71,7 +73,7 @@ def test_an_extra_brings_what_its_example_imports(extra: str) -> None:
     imported = re.findall(r"^from (\w+)", said.partition("```python")[2].partition("```")[0], re.MULTILINE)
     project = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
     brought = {re.split("[<>=]", each)[0] for each in project["optional-dependencies"][extra]}
-    providers = {**packages_distributions(), "boundarymorph_client": list(brought)}
+    providers = {**DISTRIBUTIONS(), "boundarymorph_client": list(brought)}
     assert imported and all(brought & set(providers[module]) for module in imported)
 
 

@@ -34,6 +34,7 @@ async def ran(*command: str, **variables: str) -> str:
     return printed
 
 
+@pytest.mark.slow
 async def test_against_a_service(url: str) -> None:
     printed = await ran(str(NODE), "--test", "--test-reporter=tap", "test/*.test.ts", BOUNDARYMORPH_URL=url)
     counts = {name: int(count) for name, count in re.findall(r"^# (\w+) (\d+)$", printed, re.MULTILINE)}
@@ -41,6 +42,7 @@ async def test_against_a_service(url: str) -> None:
     assert counts["fail"] == counts["skipped"] == counts["todo"] == counts["cancelled"] == 0, printed
 
 
+@pytest.mark.slow
 @pytest.mark.strangers
 async def test_the_example_prints_what_the_embedded_models_make_of_it(embedded_url: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```(\w*)\n(.*?)```\n", (PACKAGE / "README.md").read_text(), re.DOTALL)

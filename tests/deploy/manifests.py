@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ KUBERNETES = Path(__file__).parents[2] / "deploy/kubernetes"
 VERSION = "1.34"
 
 
+@cache
 def documents(path: Path) -> list[Manifest]:
     """Of a file."""
     return [document for document in yaml.safe_load_all(path.read_text()) if document]

@@ -1,6 +1,7 @@
 """The manifests follow the schemas of Kubernetes and name what the code has."""
 
 import re
+from copy import deepcopy
 from typing import Any
 
 import kubernetes_validate
@@ -53,7 +54,7 @@ def test_schema(manifest: dict[str, Any]) -> None:
 
 
 def test_what_the_schema_does_not_have_is_a_mistake() -> None:
-    manifest = documents(KUBERNETES / "base/gateway.yaml")[0]
+    manifest = deepcopy(documents(KUBERNETES / "base/gateway.yaml")[0])
     manifest["spec"]["template"]["spec"]["enableServiceLink"] = False
     with pytest.raises(kubernetes_validate.ValidationError, match="enableServiceLink"):
         validate(manifest, {})

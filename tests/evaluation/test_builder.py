@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +39,7 @@ class Lengths:
     async def check(self) -> None:
         pass
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         await asyncio.sleep(self.pause)
         self.pairs += len(texts)
         return Scores(np.array([float(vector_of(query + text, 1)[0] > 0) * 0.5 + 0.25 for text in texts]))
@@ -124,9 +123,7 @@ def test_a_finished_table_has_the_judgments_and_the_queries_that_are_asked_for(t
 class Dies(Lengths):
     """After 64 pairs."""
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         if self.pairs >= 64:
             raise ConnectionError
         return await super().score(query, texts)
@@ -166,9 +163,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     class Second(Lengths):
         refused = 0
 
-        async def score(
-            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-        ) -> Scores:
+        async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
             with pytest.raises(InvalidInput, match="another process is building"):
                 await TableBuilder(encoder, Lengths(), 40).build(COLLECTION, path)
             with pytest.raises(InvalidInput, match="another process is building"):

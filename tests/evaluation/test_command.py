@@ -71,7 +71,7 @@ def two_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("two")
     one = small(seed=1)
     tables.write(replace(one, arrays={**one.arrays, "call_seconds": np.array(0.02)}), folder / "one.npz")
-    tables.write(small(seed=2, without=["bm25"]), folder / "other.npz")
+    tables.write(small(seed=2, queries=2, without=["bm25"]), folder / "other.npz")
     out = folder / "report"
     names = "baselines,product,ablations"
     with small_pictures():

@@ -145,6 +145,7 @@ def upload(client: httpx.Client, documents: list[dict[str, Any]]) -> dict[str, A
     return report
 
 
+@pytest.mark.slow
 def test_a_service_whose_indexes_are_in_a_store(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("[stores.lake]\ntimeout_seconds = 5\n")
     port = free_port()
@@ -197,6 +198,7 @@ def python(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_client_is_loaded_for_a_url_only(tmp_path: Path) -> None:
     code = """if True:
         import sys

@@ -16,9 +16,15 @@ PASSAGE = "The Eiffel Tower in Paris was completed in 1889 and is 330 metres tal
 
 
 class TestOnnxCrossEncoder(ScorerContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def encoder(cls) -> OnnxCrossEncoder:
+        """One for all: it keeps nothing of a call."""
+        return OnnxCrossEncoder.embedded()
+
     @pytest.fixture
-    async def scorer(self) -> AsyncIterator[BatchingScorer]:
-        scorer = BatchingScorer(OnnxCrossEncoder.embedded())
+    async def scorer(self, encoder: OnnxCrossEncoder) -> AsyncIterator[BatchingScorer]:
+        scorer = BatchingScorer(encoder)
         yield scorer
         await scorer.close()
 

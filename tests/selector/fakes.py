@@ -61,9 +61,7 @@ class SlowScorer(SeededScorer):
         super().__init__()
         self.clock = clock
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         self.clock.now += 2
         return await super().score(query, texts)
 
@@ -76,9 +74,7 @@ class SteadyScorer(SeededScorer):
         self.clock = clock
         self.seconds = seconds
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         done = self.clock.now + self.seconds * len(texts)
         self.clock.now = done if deadline is None else min(done, deadline)
         if self.clock.now < done:
@@ -105,9 +101,7 @@ class Trouble(SeededScorer):
         self.error = error
         self.first = first
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         if len(self.rounds) >= self.first:
             raise self.error
         return await super().score(query, texts)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,9 +188,7 @@ class TestDeadline:
         """Of two that are asked in turn, one takes 2 seconds for a trip and the other one 30."""
 
         class InTurn(SlowScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
+            async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
                 scores = await super().score(query, texts)
                 slow = len(self.rounds) % 2 == 0
                 self.clock.now += 28 * slow

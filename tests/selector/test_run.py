@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,7 @@ class Low(SeededScorer):
         super().__init__()
         self.last, self.scored = last, 0
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         self.scored += len(texts)
         return Scores(np.array([self.last if self.scored == 10 else 0.001] * len(texts)))
 

@@ -58,9 +58,7 @@ class TestDeletedMeanwhile:
         """Else what is like it would seem irrelevant too: here everything scores 0.9."""
 
         class Constant(SeededScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
+            async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
                 return Scores(np.full(len(texts), 0.9))
 
         retriever = FakeRetriever()
@@ -136,9 +134,7 @@ async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[...,
             super().__init__()
             self.third = asyncio.Event()
 
-        async def score(
-            self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-        ) -> Scores:
+        async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
             scores = await super().score(query, texts)
             if len(self.rounds) == 3:
                 self.third.set()

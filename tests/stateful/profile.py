@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 
 SOAK = "soak"
-SOAK_FACTOR = 20  # as many runs, with twice the steps
+SOAK_FACTOR = 30  # as many runs, with twice the steps
 
 settings.register_profile(SOAK, derandomize=False, database=None, deadline=None)
 settings.register_profile("unhurried", deadline=None)  # a machine may be busy with other things

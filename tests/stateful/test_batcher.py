@@ -269,4 +269,4 @@ def _soon() -> Iterator[None]:
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = draws(40, 30)
+TestBatcher.settings = draws(25, 30)

@@ -315,4 +315,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = draws(15, 40)
+TestIndex.settings = draws(10, 40)

@@ -177,7 +177,7 @@ class RemoteModelMachine(RuleBasedStateMachine):
 
 
 TestRemoteModel = RemoteModelMachine.TestCase
-TestRemoteModel.settings = draws(20, 20)
+TestRemoteModel.settings = draws(14, 20)
 
 
 def test_a_server_that_restarted_with_another_model_is_followed_while_it_is_overloaded() -> None:

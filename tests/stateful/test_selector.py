@@ -102,9 +102,7 @@ class ScriptedScorer(SeededScorer):
         self.scored = 0
         self.running = 0
 
-    async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-    ) -> Scores:
+    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         self.running += 1
         try:
             action = self.script.pop() if self.script else 0.0
@@ -289,4 +287,4 @@ RETRIEVER_ERRORS = Overloaded | RetrieverUnavailable | RetrieverFailed
 TROUBLE = {DeadlineExceeded, *(type(error) for error in (*RETRIEVER_TROUBLE, *SCORER_TROUBLE))}
 
 TestSelector = SelectorMachine.TestCase
-TestSelector.settings = draws(40, 8)
+TestSelector.settings = draws(25, 8)

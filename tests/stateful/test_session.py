@@ -252,4 +252,4 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSession = SessionMachine.TestCase
-TestSession.settings = draws(30, 15)
+TestSession.settings = draws(20, 15)

@@ -149,4 +149,4 @@ class DerivedIndexes(RuleBasedStateMachine):
 
 
 TestDerivedIndexes = DerivedIndexes.TestCase
-TestDerivedIndexes.settings = draws(25, 25)
+TestDerivedIndexes.settings = draws(15, 25)

@@ -13,19 +13,15 @@ import pytest
 
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.judge.judge import Judge
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
 from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction
-from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import AllInOne, Scoring
+from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import JudgeSettings, Limits, Settings
-from tests.api.service import on_socket, ready, serving
-from tests.retrieval.fakes import SeededEncoder
+from tests.api.service import faked, on_socket, ready, serving
 from tests.scoring.judge.scripted import MODEL, Chat
 from tests.scoring.remote.servers import Ours, Tei, Vllm, running
 from tests.scoring.transformer import reference, tiny
@@ -42,13 +38,8 @@ MODELS = "Qwen3-Reranker-tiny"
 @asynccontextmanager
 async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A service whose scores come from this scorer, and stay in a cache."""
-
-    def build(settings: Settings, *_: object) -> AllInOne:
-        catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
-        retriever = IndexRetriever(catalog, encoder)
-        return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer, MemoryScoreCache()))
-
-    async with serving(Settings(data_directory=directory, **settings), build) as client:
+    parts = faked(scorer, cache=MemoryScoreCache())
+    async with serving(Settings(data_directory=directory, **settings), parts) as client:
         yield client
 
 

@@ -51,20 +51,20 @@ def theirs_of(folder: Path) -> Any:
 
 class TestScores:
     @pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "qwen3-classifier"])
-    def test_a_classifier_is_the_one_of_transformers(self, folder: Folder, name: str) -> None:
-        found = scores(load(folder(name)), QUERY, WITH_ROOM)
+    def test_a_classifier_is_the_one_of_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
+        found = scores(opened(name, "fp32"), QUERY, WITH_ROOM)
         expected = reference.classified(folder(name), QUERY, WITH_ROOM)
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("name", CLASSIFIERS)
-    def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, name: str) -> None:
+    def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
         theirs = theirs_of(folder(name))
         for query in (QUERY, OTHER_QUERY):
             expected = theirs.predict(
                 [(query, text) for text in WITH_ROOM], activation_fn=torch.nn.Sigmoid(), show_progress_bar=False
             )
-            found = scores(load(folder(name)), query, WITH_ROOM)
+            found = scores(opened(name, "fp32"), query, WITH_ROOM)
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -80,10 +80,10 @@ class TestScores:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("name", GENERATORS)
-    def test_a_causal_model_is_the_one_of_transformers(self, folder: Folder, name: str) -> None:
+    def test_a_causal_model_is_the_one_of_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
         family = name.partition("-")[0]
         ask = {"zerank": reference.affirmed, "mxbai": reference.weighed}.get(family, reference.judged)
-        encoder = load(folder(name))
+        encoder = opened(name, "fp32")
         for query in (QUERY, ""):
             expected = ask(folder(name), query, TEXTS)
             assert np.ptp(expected) > 0.02
@@ -106,10 +106,10 @@ class TestScores:
     @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
     @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2)])
     def test_other_precisions_come_near(
-        self, folder: Folder, name: str, precision: Precision, tolerance: float
+        self, opened: Opened, name: str, precision: Precision, tolerance: float
     ) -> None:
-        exact = scores(load(folder(name)), QUERY, TEXTS)
-        rounded = scores(load(folder(name), precision=precision), QUERY, TEXTS)
+        exact = scores(opened(name, "fp32"), QUERY, TEXTS)
+        rounded = scores(opened(name, precision), QUERY, TEXTS)
         np.testing.assert_allclose(rounded, exact, rtol=0, atol=tolerance)
         assert np.abs(rounded - exact).max() > 0
 

@@ -79,7 +79,7 @@ class TestSequencePairs:
 
 class TestChatPrompt:
     @given(query=st.text(max_size=30), text=st.text(max_size=60), instruction=st.text(max_size=20))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=20, deadline=None)
     def test_it_is_what_the_tokenizer_makes_of_the_whole(
         self, folder: Folder, query: str, text: str, instruction: str
     ) -> None:
