@@ -106,7 +106,7 @@ FILTERS: list[dict[str, Any]] = [
 def local_index(folder: Path, documents: list[Document] = DOCUMENTS) -> LocalIndex:
     folder.mkdir(parents=True, exist_ok=True)
     DocumentStore.create(folder / "index", encoder=None, dimension=DIMENSION).close()
-    index = LocalIndex("local", DocumentStore(folder / "index"))
+    index = LocalIndex("local", folder / "index")
     index.upsert(documents, VECTORS[: len(documents)])
     return index
 

@@ -67,9 +67,7 @@ def assert_same(one: LocalIndex, other: LocalIndex) -> None:
     search = Search("version 7", 10_000, np.ones(32))
     mine, theirs = (index.retrieve(search).pool.features["bm25"] for index in (one, other))
     np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_array_equal(
-        one._store.matching_sequences(Filter({"n": 7})), other._store.matching_sequences(Filter({"n": 7}))
-    )
+    np.testing.assert_array_equal(one.matching_sequences(Filter({"n": 7})), other.matching_sequences(Filter({"n": 7})))
 
 
 def test_a_restored_index_equals_the_original(

@@ -47,7 +47,7 @@ def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
         try:
             temporary.mkdir(parents=True)
-            count = store.back_up(temporary / _STORE)
+            count = store.copy_to(temporary / _STORE)
             Belongings(store.path.parent / FOLDER, name).copy_to(temporary / FOLDER)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifests.seal(

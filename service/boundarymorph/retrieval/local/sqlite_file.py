@@ -47,7 +47,7 @@ class SqliteFile:
         self._most_idle = _IDLE_CONNECTIONS
         self._closed = False
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Raise an error if the file cannot be read."""
         with self.transaction() as connection:
             connection.execute("PRAGMA schema_version").fetchone()
@@ -99,7 +99,7 @@ class SqliteFile:
             else:
                 connection.close()
             if self._closed or not self._most_idle:
-                self.release()
+                self._close_idle()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -119,13 +119,17 @@ class SqliteFile:
     def release(self) -> None:
         """Close the connections, from now on each at the end of its call. Calls go on as before, one open at a time."""
         self._most_idle = 0
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
 
     def close(self) -> None:
         """Close the connections; those in use close when their call ends. Later calls raise UnknownIndex."""
         self._closed = True
-        self.release()
+        self._most_idle = 0
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
     def _reading(self) -> sqlite3.Connection | None:
         """The connection of this thread's state within `one_state`; None outside."""
