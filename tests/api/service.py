@@ -22,9 +22,8 @@ from starlette.types import ASGIApp
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.learned import Learned, pools_of
+from boundarymorph.retrieval.learned import AllMemories, Learned, pools_of
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.memories import AllMemories
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import AllInOne, Retrieval

@@ -10,9 +10,9 @@ from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import FusedRanking
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.local.vectors import VectorView
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.selection import Pool

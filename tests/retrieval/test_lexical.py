@@ -14,9 +14,9 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import blocks
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.words.columns import MOST_COUNTED, Columns, ColumnWriter, RowWords, merged, read
 from boundarymorph.retrieval.words.lexical import MOST_TERMS, WORDS_VERSION, PoolWords, query_terms, stem_numbers, words

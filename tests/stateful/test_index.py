@@ -24,10 +24,10 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.local import backups
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.vectors import unit_rows_of
 from boundarymorph.retrieval.words.lexical import PoolWords

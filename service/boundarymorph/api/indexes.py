@@ -51,11 +51,10 @@ from boundarymorph.retrieval.catalog import (
     all_described,
     described,
 )
+from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
-from boundarymorph.retrieval.pieces import STOP, size_of_all
+from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, UploadSpeed, ingesting
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.retrieval.upload_speed import UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from boundarymorph.telemetry import metrics
 

@@ -16,8 +16,7 @@ from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
-from boundarymorph.retrieval.learned import Found, Learned, pools_of
-from boundarymorph.retrieval.memories import AllMemories, MemoryKey
+from boundarymorph.retrieval.learned import AllMemories, Found, Learned, MemoryKey, pools_of
 
 JSON = "application/json"
 PAGE = 1_000  # judgements

@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import STOP, Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
 

@@ -17,8 +17,8 @@ from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfigur
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.learned import Found, Learned
-from boundarymorph.retrieval.memories import AllMemories, MemoryKey, Recalled
+from boundarymorph.retrieval.learned import AllMemories, Found, Learned, MemoryKey, Recalled
+from boundarymorph.retrieval.observed import observed
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import SERVICE
@@ -54,6 +54,7 @@ class IndexRetriever:
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
         self._executor = BoundedExecutor("search", threads=threads, waiting=waiting, share=share)
 
+    @observed
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         search.condition  # noqa: B018  reject a malformed filter before anything else
         found: Index | None = None
@@ -61,15 +62,17 @@ class IndexRetriever:
             found = await self._executor.run(self._catalog.get, index)
             if found.info.kind != WORDS:
                 self._refuse_other_encoder(found)
-                search = replace(search, embedding=await self.embed_query(search.query))
+                search = replace(search, embedding=await self._required_encoder().encode_query(search.query))
                 self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
                 if isinstance(found, StoreIndex):
                     await self._probe(found)
         return await self._executor.run(self._searched, found, index, search)
 
+    @observed
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         return await self._executor.run(lambda: self._catalog.get(index).documents(ids, texts=texts))
 
+    @observed
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
@@ -91,9 +94,11 @@ class IndexRetriever:
         if self._memories is not None:
             await asyncio.to_thread(self._memories.record_audit, key, audited)
 
+    @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)
 
+    @observed
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         return await self._required_encoder().encode_documents(texts)
 

@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EmptyIndex, InvalidInput, StorageFull, StorageUnavailable
 from boundarymorph.inference.executors import computing
 from boundarymorph.retrieval.catalog import WORDS, StructureDescription
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, in_pieces
 from boundarymorph.retrieval.fusion import fused
 from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.backups import BackupInfo
-from boundarymorph.retrieval.local.rows import Neighbours, RowBook
+from boundarymorph.retrieval.local.blocks import Trainer, TrainingPolicy
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import Trainer, TrainingPolicy
-from boundarymorph.retrieval.local.vectors import Block, Mirror, VectorIndex, VectorView
-from boundarymorph.retrieval.pieces import in_pieces
+from boundarymorph.retrieval.local.vectors import Block, Mirror, Neighbours, Rows, VectorIndex, VectorView
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
 from boundarymorph.retrieval.vectors import exact_scores
@@ -227,9 +225,9 @@ class LocalIndex(DocumentStore):
         )
         return vectors, self._caught_up(vectors, 0)
 
-    def _over(self, block: Block, book: RowBook) -> VectorIndex:
+    def _over(self, block: Block, rows: Rows) -> VectorIndex:
         lexical = block.words is not None
-        return VectorIndex(self.info.dimension, block=block, book=book, lexical=lexical, make_mirror=self._make_mirror)
+        return VectorIndex(self.info.dimension, block=block, rows=rows, lexical=lexical, make_mirror=self._make_mirror)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
         """Bring vectors from the state after change `sequence` to the present one; return the last change."""
@@ -252,9 +250,9 @@ class LocalIndex(DocumentStore):
         with suppress(StorageFull, StorageUnavailable):
             self.learn_directions()
 
-    def _adopt(self, block: Block, book: RowBook) -> None:
+    def _adopt(self, block: Block, rows: Rows) -> None:
         """Switch to a newer block. It catches up mostly before the switch, while the old one serves searches."""
-        vectors = self._over(block, book)
+        vectors = self._over(block, rows)
         sequence = self._caught_up(vectors, block.sequence)
         with self._catching_up:
             if self._vectors is not None and self._vectors.sequence < block.sequence:

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.catalog import WORDS
-from boundarymorph.retrieval.document import Document, canonical, fingerprint
+from boundarymorph.retrieval.document import STOP, Document, canonical, fingerprint, first_piece, size_of
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import directions, metadata, tables
 from boundarymorph.retrieval.local.directions import Directions
 from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
 from boundarymorph.retrieval.local.tables import COVERED, LIVING, fact, last_sequence, select
-from boundarymorph.retrieval.pieces import STOP, first_piece, size_of
 from boundarymorph.retrieval.vectors import TOLERANCE, unit_embeddings, unit_rows_of
 
 _CHARACTERS = "characters(text) + characters(coalesce(title, ''))"

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.retrieval.catalog import IndexConfiguration
-from boundarymorph.retrieval.document import Document, fingerprint
+from boundarymorph.retrieval.document import Document, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter
 from boundarymorph.retrieval.fusion import fused
-from boundarymorph.retrieval.pieces import first_piece, in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.stores.times import with_times
