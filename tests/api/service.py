@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.learned import AllMemories, Learned, pools_of
+from boundarymorph.retrieval.learned import Learned
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
@@ -40,9 +40,7 @@ NDJSON = {"content-type": "application/x-ndjson"}
 def fake_service(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
     """Real indexes; encoder and scorer are cheap and deterministic."""
     catalog, encoder, scorer = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(
-        catalog, encoder, learned=Learned(catalog, pools_of(settings)), memories=AllMemories(catalog, settings)
-    )
+    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, settings))
     return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 
@@ -52,9 +50,7 @@ def fake_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: Non
     return Retrieval(
         catalog,
         encoder,
-        IndexRetriever(
-            catalog, encoder, learned=Learned(catalog, pools_of(settings)), memories=AllMemories(catalog, settings)
-        ),
+        IndexRetriever(catalog, encoder, learned=Learned(catalog, settings)),
     )
 
 

@@ -51,8 +51,7 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.learned import Found, MemoryKey, Recalled
-from boundarymorph.retrieval.observed import observed
-from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.retriever import Retrieved, Search, observed
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool

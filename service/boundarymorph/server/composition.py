@@ -153,7 +153,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
-    from boundarymorph.retrieval.learned import AllMemories, Learned, pools_of
+    from boundarymorph.retrieval.learned import Learned
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
@@ -164,8 +164,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     retriever = IndexRetriever(
         catalog,
         encoder,
-        learned=Learned(catalog, pools_of(settings)),
-        memories=AllMemories(catalog, settings),
+        learned=Learned(catalog, settings),
         threads=work.search_threads,
         waiting=work.search_waiting,
         share=settings.limits.key_share,

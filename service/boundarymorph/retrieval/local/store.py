@@ -152,7 +152,7 @@ class DocumentStore(SqliteFile):
             return first_piece(lambda few: {row[0]: _document(row) for row in select(connection, columns, few)}, ids)
 
     def page(self, after: str, most: int, size: int = STOP) -> list[Document]:
-        """See `Paged.page`."""
+        """See `Index.page`."""
         found: list[Document] = []
         with self.transaction() as connection:
             for row in connection.execute(

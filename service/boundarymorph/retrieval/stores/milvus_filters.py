@@ -1,6 +1,6 @@
 """Filters over the fields of existing collections, as expressions of Milvus.
 
-Expressions differ from our filters in types, lists and missing fields, and between releases; see `stores.bounds`.
+Expressions differ from our filters in types, lists and missing fields, and between releases; see `filters.bounds`.
 Strings are compared whole, so one with a NUL is found only if it is equal.
 """
 
