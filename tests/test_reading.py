@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph import reading
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.cutting import Piece, pieces
+from boundarymorph.retrieval.uploads import Piece, pieces
 
 pytestmark = pytest.mark.strangers
 OBJECTS = [{"id": "q1", "query": "sea"}, {"query": "hills"}]

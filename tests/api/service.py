@@ -24,9 +24,8 @@ from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.learned import Learned, pools_of
+from boundarymorph.retrieval.learned import Learned
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.memories import AllMemories
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
@@ -60,8 +59,7 @@ fake_service = faked()
 def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder | None = None) -> Retrieval:
     """Real indexes; the encoder, unless it is given, is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), encoder or SeededEncoder()
-    learned, memories = Learned(catalog, pools_of(settings)), AllMemories(catalog, settings)
-    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=learned, memories=memories))
+    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, settings)))
 
 
 class Server(uvicorn.Server):

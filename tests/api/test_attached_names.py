@@ -11,7 +11,7 @@ import pytest
 
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.learned import Learned, pools_of
+from boundarymorph.retrieval.learned import Learned
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
@@ -26,7 +26,7 @@ ROWS = [{"id": str(n), "text": f"apple {n}", "vector": [float(n + 1), 1.0]} for 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
     catalog, encoder, scorer = build_indexes(settings), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, pools_of(settings)))
+    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, settings))
     return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 

@@ -24,10 +24,10 @@ from boundarymorph.cli.common import new_console
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.local import index as local_index
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server import process
 from boundarymorph.settings import Settings

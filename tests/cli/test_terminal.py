@@ -8,8 +8,7 @@ from rich.table import Table
 
 from boundarymorph.cli import terminal
 from boundarymorph.cli.common import new_console
-from boundarymorph.retrieval.ingestion import IngestReport
-from boundarymorph.retrieval.upload_speed import WINDOW_SECONDS, UploadSpeed
+from boundarymorph.retrieval.ingestion import WINDOW_SECONDS, IngestReport, UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine
 from tests.clocks import Clock
 

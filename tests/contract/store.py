@@ -14,11 +14,10 @@ import pytest
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.filters import UNKNOWN, Filter
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.stores.bounds import UNKNOWN
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.words.lexical import PoolWords
 from tests.contract.vector_index import unit
@@ -106,7 +105,7 @@ FILTERS: list[dict[str, Any]] = [
 def local_index(folder: Path, documents: list[Document] = DOCUMENTS) -> LocalIndex:
     folder.mkdir(parents=True, exist_ok=True)
     DocumentStore.create(folder / "index", encoder=None, dimension=DIMENSION).close()
-    index = LocalIndex("local", DocumentStore(folder / "index"))
+    index = LocalIndex("local", folder / "index")
     index.upsert(documents, VECTORS[: len(documents)])
     return index
 

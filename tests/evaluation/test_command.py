@@ -29,7 +29,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidInput
 from boundarymorph.evaluation import plots, report, tables
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.selection.methods import METHODS, PAPER, PEOPLE
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths

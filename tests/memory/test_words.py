@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from boundarymorph.cli.main import app
 from boundarymorph.memory.memory import FIRST, Observation
 from boundarymorph.memory.words import described, in_words
+from boundarymorph.retrieval.learned import MemoryKey
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.memories import MemoryKey
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of
 
 

@@ -10,9 +10,9 @@ from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import FusedRanking
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.local.vectors import VectorView
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.selection import Pool
@@ -33,24 +33,24 @@ class Words:
     """What searches see of the words of a store, through an index over it."""
 
     def __init__(self, store: DocumentStore, policy: TrainingPolicy | None = None) -> None:
-        self.index = LocalIndex("words", store, policy=policy)
+        self.index = LocalIndex("words", store.path, policy=policy, page=store._page)
 
     def best(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
-        with self.index._one_state() as view:
+        with self.index._up_to_date() as view:
             words = view.words
             assert words is not None
             if filter is not None:
-                view = view.among(self.index._store.matching_sequences(filter))
+                view = view.among(self.index.matching_sequences(filter))
             rows, scores = words.best(query, depth, view.rows.alive)
             return FusedRanking([view.rows.ids[row] for row in rows.tolist()], scores)
 
     def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
-        with self.index._one_state() as view:
+        with self.index._up_to_date() as view:
             assert view.words is not None
             return view.words.scores(query, self._rows(view, ids))
 
     def terms(self, query: str, ids: Sequence[str]) -> NDArray[np.bool_]:
-        with self.index._one_state() as view:
+        with self.index._up_to_date() as view:
             assert view.words is not None
             return view.words.terms(query, self._rows(view, ids))
 

@@ -15,10 +15,11 @@ import pytest
 from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import backups, manifests
+from boundarymorph.retrieval.local import backups
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.storage import seal
 from tests.retrieval.fakes import nearest, vector_of
 from tests.system import script
 
@@ -67,9 +68,7 @@ def assert_same(one: LocalIndex, other: LocalIndex) -> None:
     search = Search("version 7", 10_000, np.ones(32))
     mine, theirs = (index.retrieve(search).pool.features["bm25"] for index in (one, other))
     np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_array_equal(
-        one._store.matching_sequences(Filter({"n": 7})), other._store.matching_sequences(Filter({"n": 7}))
-    )
+    np.testing.assert_array_equal(one.matching_sequences(Filter({"n": 7})), other.matching_sequences(Filter({"n": 7})))
 
 
 def test_a_restored_index_equals_the_original(
@@ -160,7 +159,7 @@ def test_any_damage_is_named_and_nothing_appears(catalog: LocalCatalog, copy: Pa
 
 def test_a_snapshot_of_a_later_format_is_refused(catalog: LocalCatalog, copy: Path) -> None:
     (copy / "manifest.json").unlink()
-    manifests.seal(copy, {"format": backups.FORMAT + 1, "name": "a"})
+    seal(copy, {"format": backups.FORMAT + 1, "name": "a"})
     with pytest.raises(CorruptIndex, match=r"manifest\.json has format 2; this program reads format 1"):
         catalog.restore("b", copy)
     assert not catalog.exists("b")

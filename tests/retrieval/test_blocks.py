@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
 from tests.system import script
@@ -43,7 +43,7 @@ def open_index(path: Path) -> Iterator[Open]:
     opened = []
 
     def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: object) -> LocalIndex:
-        opened.append(LocalIndex("index", DocumentStore(path), policy=policy, **options))  # type: ignore[arg-type]
+        opened.append(LocalIndex("index", path, policy=policy, **options))  # type: ignore[arg-type]
         if plain:
             opened[-1]._trainer.files.newest = lambda after=0: None  # type: ignore[method-assign]
         return opened[-1]
@@ -62,7 +62,7 @@ def put(index: LocalIndex, ids: list[str], seed: int = 0) -> NDArray[np.float32]
 def make(index: LocalIndex) -> bool:
     """Make the block, which an index of kind flat gets only if it is large."""
     index.refresh()
-    return index._trainer.train(after=index._store.last_sequence() - 1)
+    return index._trainer.train(after=index.last_sequence() - 1)
 
 
 def rows(index: LocalIndex) -> int:
@@ -241,7 +241,7 @@ def test_a_block_that_cannot_be_used_is_named_and_made_again(
     if damage == "another store":
         path.with_suffix(".block").rename(path.with_name("other.block"))
         path = path.with_name("other.sqlite3")
-        DocumentStore(index.path).back_up(path)
+        DocumentStore(index.path).copy_to(path)
     elif damage == "a later format":
         manifest = json.loads((file.parent / "manifest.json").read_text())
         (file.parent / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
@@ -250,7 +250,7 @@ def test_a_block_that_cannot_be_used_is_named_and_made_again(
     else:
         file.unlink()  # others keep what they have mapped
         file.write_bytes(content if damage == "a bit" else content[:-4])
-    other = LocalIndex("index", DocumentStore(path), policy=NEVER)
+    other = LocalIndex("index", path, policy=NEVER)
     assert rows(other) == 0
     other.refresh()
     assert caplog.text.count("ignoring the structure") == 1
@@ -310,7 +310,7 @@ def test_an_empty_index_has_none(open_index: Open, path: Path) -> None:
 def test_documents_replaced_while_it_is_made_are_in_what_followed(open_index: Open, path: Path) -> None:
     """The rows are read a page at a time, between which others write."""
     index, plain = open_index(), open_index(plain=True)
-    index._store._page = 50
+    index._page = 50
     put(index, names(300))
     steps = 0
 
@@ -381,7 +381,7 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path) -> None:
 
 
 def test_closing_ends_a_training(path: Path) -> None:
-    index = LocalIndex("index", DocumentStore(path), policy=EAGER)
+    index = LocalIndex("index", path, policy=EAGER)
     put(index, names(9000))
     index.refresh()
     index.close()
@@ -411,7 +411,7 @@ def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
         "import sys; from pathlib import Path; from boundarymorph.retrieval.local.index import LocalIndex\n"
         "from boundarymorph.retrieval.local.store import DocumentStore\n"
         "from tests.retrieval.test_blocks import make, put, names\n"
-        "index = LocalIndex('index', DocumentStore(Path(sys.argv[1]))); print('ready', flush=True)\n"
+        "index = LocalIndex('index', Path(sys.argv[1])); print('ready', flush=True)\n"
         "for seed in range(10**9): put(index, names(40, seed % 50), seed); make(index)"
     )
     rng = random.Random(0)

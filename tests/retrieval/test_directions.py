@@ -42,7 +42,7 @@ def put(index: LocalIndex, numbers: Sequence[int], seed: int = 0) -> None:
 def opened(path: Path, dimension: int = DIMENSION, *, kind: str = "flat", lexical: bool = True) -> LocalIndex:
     if not path.exists():
         DocumentStore.create(path, encoder=None, dimension=dimension, kind=kind, lexical=lexical).close()
-    return LocalIndex("index", DocumentStore(path))
+    return LocalIndex("index", path)
 
 
 def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, depth: int = 300) -> Retrieved:
@@ -155,7 +155,7 @@ def test_a_search_after_an_update_has_the_new_vector(tmp_path: Path) -> None:
     before = found(index, depth=FEWEST).pool
     put(index, [5], seed=1)
     after = found(index, depth=FEWEST).pool
-    learned = index._store.directions()
+    learned = index.directions()
     assert learned is not None
     whole = found(index, depth=FEWEST, directions=False).pool
     assert np.allclose(whole.embeddings[whole.ids.index("5")], topical(1, seed=1)[0], atol=1e-3)
@@ -203,12 +203,12 @@ def test_they_are_learned_again_after_as_many_writes_and_known_to_every_process(
     path = tmp_path / "index.sqlite3"
     first, second = opened(path), opened(path)
     put(first, range(FEWEST))
-    before = second._store.directions()
+    before = second.directions()
     assert before is not None
     put(second, range(FEWEST, 2 * FEWEST - 1), seed=1)
-    assert second._store.directions() is before
+    assert second.directions() is before
     put(second, [2 * FEWEST], seed=2)
-    after = first._store.directions()
+    after = first.directions()
     assert after is not None and not np.array_equal(after.basis, before.basis)
     assert np.array_equal(found(first).pool.embeddings, found(second).pool.embeddings)
     assert np.array_equal(found(opened(path)).pool.embeddings, found(second).pool.embeddings)

@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.inference.models import embedded_encoder
 from boundarymorph.inference.onnx import OnnxTextModel
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder

@@ -23,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.models import available_cores
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH
 from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
 from tests.contract.encoder import EncoderContract

@@ -18,8 +18,9 @@ from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_VALUES, Filter
 from boundarymorph.retrieval.local import metadata as module
-from boundarymorph.retrieval.local.metadata import SCHEMA, MatchingReader, add
+from boundarymorph.retrieval.local.metadata import MatchingReader, add
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.tables import SCHEMA
 from tests.contract.document_store import matching
 from tests.contract.vector_index import unit
 from tests.stateful.profile import times
@@ -197,12 +198,11 @@ def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
 
 def by_table(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(
-            "CREATE TABLE documents (sequence INTEGER PRIMARY KEY AUTOINCREMENT, id, embedding, metadata);"
-            f"CREATE INDEX living ON documents (sequence, id) WHERE embedding IS NOT NULL; {SCHEMA}"
-        )
+        connection.executescript(SCHEMA)
         encoded = [(number, orjson.dumps(row)) for number, row in enumerate(rows, start=1)]
-        connection.executemany("INSERT INTO documents VALUES (?, '', '', ?)", encoded)
+        connection.executemany(
+            "INSERT INTO documents (sequence, id, embedding, metadata) VALUES (?1, ?1, '', ?2)", encoded
+        )
         add(connection, encoded)
         found = MatchingReader().sequences(connection, filter)
     assert found.tolist() == sorted(set(found.tolist()))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
 from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
 from boundarymorph.retrieval.ingestion import MAX_PROBLEMS, WRITTEN_AT_A_TIME, IngestReport, ingest, ingesting
 from boundarymorph.retrieval.local.catalog import LocalCatalog

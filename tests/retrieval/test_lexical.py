@@ -14,9 +14,9 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import blocks
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.words.columns import MOST_COUNTED, Columns, ColumnWriter, RowWords, merged, read
 from boundarymorph.retrieval.words.lexical import MOST_TERMS, WORDS_VERSION, PoolWords, query_terms, stem_numbers, words
@@ -301,7 +301,7 @@ def test_titles_count_and_the_later_of_one_call_wins(store: DocumentStore) -> No
 
 def test_words_that_are_indexed_later(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
-    index, other = LocalIndex("a", store), LocalIndex("a", DocumentStore(store.path))
+    index, other = LocalIndex("a", store.path), LocalIndex("a", store.path)
     write(store, {"a": "one", "b": "two"})
     assert not store.info.lexical
     assert dict(index.retrieve(Search("one", 2, np.ones(4))).pool.features) == {}
@@ -323,7 +323,7 @@ def test_a_block_without_the_present_words_is_made_anew(
 ) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=change != "words later")
     policy = TrainingPolicy(least=4, pause=0)
-    index = LocalIndex("a", DocumentStore(store.path), policy=policy)
+    index = LocalIndex("a", store.path, policy=policy)
     expected = {f"d{number}": f"tram {number}" for number in range(9)}
     write(store, expected)
     with monkeypatch.context() as patch:

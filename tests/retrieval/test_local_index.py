@@ -32,7 +32,7 @@ def open_index(tmp_path: Path) -> Iterator[Open]:
         path = tmp_path / f"{kind}.sqlite3"
         if not path.exists():
             DocumentStore.create(path, encoder=None, dimension=DIMENSION, kind=kind).close()
-        opened.append(LocalIndex("index", DocumentStore(path), **options))  # type: ignore[arg-type]
+        opened.append(LocalIndex("index", path, **options))  # type: ignore[arg-type]
         return opened[-1]
 
     yield open_index
@@ -46,11 +46,11 @@ def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
     index.compact()
     put(index, names(10), seed=1)
     index.delete(["d20"])
-    changes = index._store.changes(0)
+    changes = index.changes(0)
     expected = dict(zip(changes.ids, changes.sequences.tolist(), strict=True))
     query = unit(1, DIMENSION)[0]
     for opened in (index, open_index("ivf")):
-        with opened._one_state() as vectors:
+        with opened._up_to_date() as vectors:
             found = vectors.search(query, 10_000)
             assert dict(zip(found.ids, found.sequences.tolist(), strict=True)) == expected
             some = np.sort(changes.sequences[::7])
@@ -62,11 +62,11 @@ def test_it_answers_after_a_restart_however_much_was_deleted(tmp_path: Path) -> 
     """Also when the deletions are recorded no more, and the changes take many pages."""
     path = tmp_path / "index.sqlite3"
     DocumentStore.create(path, encoder=None, dimension=DIMENSION).close()
-    writer = LocalIndex("index", DocumentStore(path, tombstones_kept=2, page=3))
+    writer = LocalIndex("index", path, tombstones_kept=2, page=3)
     put(writer, names(40))
     for number in range(10):
         writer.delete([f"d{3 * number}"])
-    started = LocalIndex("index", DocumentStore(path, page=3))
+    started = LocalIndex("index", path, page=3)
     for index in (started, writer):
         assert len(nearest(index, unit(1, DIMENSION)[0], 100)) == 30
         index.close()
@@ -103,7 +103,7 @@ def test_what_matches_throughout_is_found(
 def test_words_that_another_process_indexes_are_used(tmp_path: Path) -> None:
     path = tmp_path / "plain.sqlite3"
     DocumentStore.create(path, encoder=None, dimension=DIMENSION, lexical=False).close()
-    running, other = LocalIndex("a", DocumentStore(path)), LocalIndex("a", DocumentStore(path))
+    running, other = LocalIndex("a", path), LocalIndex("a", path)
     vectors = unit(2, DIMENSION)
     running.upsert([Document("a", "tram"), Document("b", "violin")], vectors)
     assert dict(running.retrieve(Search("tram", 2, vectors[1])).pool.features) == {}
@@ -123,9 +123,9 @@ def test_deletions_that_are_forgotten_while_it_is_first_read(tmp_path: Path, mon
     """What was read on an early page is gone, and no longer recorded, before the last page is read."""
     path = tmp_path / "index.sqlite3"
     DocumentStore.create(path, encoder=None, dimension=DIMENSION).close()
-    writer = LocalIndex("index", DocumentStore(path, tombstones_kept=2))
+    writer = LocalIndex("index", path, tombstones_kept=2)
     put(writer, names(40))
-    reader = LocalIndex("index", DocumentStore(path, page=10))
+    reader = LocalIndex("index", path, page=10)
     read = DocumentStore.changes
 
     def changes(store: DocumentStore, after: int, *, texts: bool) -> Changes:
@@ -145,13 +145,13 @@ def test_deletions_that_are_forgotten_while_it_is_first_read(tmp_path: Path, mon
 def test_a_first_reading_does_not_keep_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index.sqlite3"
     DocumentStore.create(path, encoder=None, dimension=DIMENSION).close()
-    writer = LocalIndex("index", DocumentStore(path))
+    writer = LocalIndex("index", path)
     put(writer, names(40))
-    reader = LocalIndex("index", DocumentStore(path, page=10))
+    reader = LocalIndex("index", path, page=10)
     emptied, upsert = [], VectorIndex.upsert
 
     def slowly(index: VectorIndex, *arguments: object) -> None:
-        emptied.append(writer._store.empty_log())
+        emptied.append(writer.empty_log())
         upsert(index, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(VectorIndex, "upsert", slowly)

@@ -142,8 +142,8 @@ def test_the_setting_bounds_every_index(tmp_path: Path) -> None:
     rows = [Document(str(number), "", metadata={"n": number}) for number in range(1_000)]
     index.upsert(rows, np.tile(np.eye(1, 4), (1_000, 1)))
     for number in range(5):
-        assert len(index._store.matching_sequences(Filter({"n": {"gte": -number}}))) == 1_000
-    assert len(index._store._matched._known) == 2
+        assert len(index.matching_sequences(Filter({"n": {"gte": -number}}))) == 1_000
+    assert len(index._matched._known) == 2
     catalog.close()
 
 

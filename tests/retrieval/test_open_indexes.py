@@ -81,7 +81,7 @@ def test_whoever_uses_most_makes_room(catalog: LocalCatalog) -> None:
 
 def test_a_search_that_is_going_on_does_not_notice(catalog: LocalCatalog) -> None:
     index = get(catalog, "i0")
-    with index._store.one_state():
+    with index.one_state():
         for name in NAMES[1:]:
             nearest(get(catalog, name), QUERY, 1)
         assert index.documents(["i0"])["i0"].text == "text of i0"

@@ -6,10 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.retrieval import pieces
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import (
+    FEW,
+    STOP,
+    Document,
+    in_awaited_pieces,
+    in_pieces,
+    size_of,
+    size_of_all,
+)
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.pieces import in_awaited_pieces, in_pieces, size_of, size_of_all
 from boundarymorph.retrieval.words.lexical import beginnings
 
 pytestmark = pytest.mark.strangers
@@ -40,7 +46,7 @@ async def test_all_are_read_in_order_without_the_unknown_ones(characters: int, t
     assert [id for piece in found for id in piece] == known
     assert [[*piece] for piece in found] == [[*piece] async for piece in in_awaited_pieces(awaited, ids)]
     assert (len(found) > 1) == (characters == LARGE)
-    assert all(size_of_all(piece.values()) < pieces.STOP + pieces.FEW * (LARGE + 100) for piece in found)
+    assert all(size_of_all(piece.values()) < STOP + FEW * (LARGE + 100) for piece in found)
     without = index.documents(ids, texts=False)
     assert list(without) == known
     assert all(not each.text and each.metadata == {"n": int(each.id)} for each in without.values())

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import settled
-from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE
+from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE, _settled
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.document_store import DocumentStoreContract, Reopen, matching, write
 
@@ -300,11 +299,11 @@ def test_a_file_that_changes_while_it_is_read_alone(store: DocumentStore) -> Non
     write(store, ["a"])
     store.close()
     trouble = sqlite3.OperationalError("no place")
-    with settled.reading(store.path, trouble) as connection:
+    with _settled(store.path, trouble) as connection:
         assert connection.execute("SELECT count(*) FROM documents").fetchone() == (1,)
 
     def read_beside_a_writer(closing_it: bool) -> None:
-        with settled.reading(store.path, trouble), closing(DocumentStore(store.path)) as writer:
+        with _settled(store.path, trouble), closing(DocumentStore(store.path)) as writer:
             write(writer, ["b"])
             if not closing_it:
                 stack.enter_context(closing(DocumentStore(store.path))).count()  # keeps the log
@@ -314,10 +313,10 @@ def test_a_file_that_changes_while_it_is_read_alone(store: DocumentStore) -> Non
             read_beside_a_writer(closing_it)
     with closing(DocumentStore(store.path)) as writer:
         write(writer, ["c"])
-        with pytest.raises(StorageUnavailable, match="-wal"), settled.reading(store.path, trouble):
+        with pytest.raises(StorageUnavailable, match="-wal"), _settled(store.path, trouble):
             pass
     store.path.unlink()
-    with pytest.raises(sqlite3.OperationalError, match="no place"), settled.reading(store.path, trouble):
+    with pytest.raises(sqlite3.OperationalError, match="no place"), _settled(store.path, trouble):
         pass
 
 

@@ -15,8 +15,7 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.local import blocks, gpu
 from boundarymorph.retrieval.local.blocks import DEPTHS, TARGET, clusters_of, measured, trained
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
-from boundarymorph.retrieval.local.rows import RowBook
-from boundarymorph.retrieval.local.vectors import Block, Clusters, VectorIndex
+from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
 from boundarymorph.retrieval.vectors import unit_from_halves, unit_rows_of
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
@@ -50,7 +49,7 @@ def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clust
     numbers = np.arange(1, count + 1)
     loss = float(np.abs(unit_rows_of(halves).lengths - 1).max())
     block = Block(count, numbers, halves, index, loss, None if effort is None else Clusters(inverted, *effort))
-    return VectorIndex(dimension, block=block, book=RowBook.of(names(count), numbers, np.ones(count, np.bool_)))
+    return VectorIndex(dimension, block=block, rows=Rows(names(count), numbers, np.ones(count, np.bool_), count))
 
 
 class TestVectorIndex(VectorIndexContract):
@@ -173,7 +172,7 @@ def test_the_recall_that_is_measured_is_what_other_queries_see(removed: bool) ->
     assert clusters.depths == DEPTHS and min(clusters.recalls) >= TARGET
     assert clusters.tried[0] < clusters.count / 4
     block = replace(block, clusters=clusters)
-    index = VectorIndex(16, block=block, book=index._book)
+    index = VectorIndex(16, block=block, rows=index._rows)
     alive = np.arange(len(vectors))
     if removed:
         index.remove([f"d{row}" for row in range(0, len(vectors), 2)])

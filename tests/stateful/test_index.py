@@ -24,10 +24,10 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.fusion import fuse
 from boundarymorph.retrieval.local import backups
+from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.index import LocalIndex
 from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.training import TrainingPolicy
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.vectors import unit_rows_of
 from boundarymorph.retrieval.words.lexical import PoolWords
@@ -110,7 +110,7 @@ def same(one: Answer, other: Answer) -> bool:
     return all(np.allclose(one[2][name], other[2][name], rtol=1e-9, atol=1e-12) for name in one[2])
 
 
-class InterruptedStore(DocumentStore):
+class InterruptedIndex(LocalIndex):
     """Runs `interrupt` just before the SQL statement of number `after`, and refuses to be asked without an end."""
 
     interrupt: Callable[[], None] | None = None
@@ -155,10 +155,10 @@ class IndexMachine(RuleBasedStateMachine):
         self.indexes = [self.open(0), self.open(1)]
         self.write(self.indexes[0], [Document(id, WORDS[0]) for id in IDS], [0] * len(IDS))
 
-    def open(self, reader: int) -> LocalIndex:
-        store = InterruptedStore(self.path, tombstones_kept=2, page=3, log_bytes=2**16)
+    def open(self, reader: int) -> InterruptedIndex:
         make_mirror = (lambda dimension: mirror(dimension, 4)) if reader and self.device else None
-        return LocalIndex("index", store, make_mirror, policy=POLICIES[reader])
+        options: dict[str, Any] = {"tombstones_kept": 2, "page": 3, "log_bytes": 2**16}
+        return InterruptedIndex("index", self.path, make_mirror, policy=POLICIES[reader], **options)
 
     def teardown(self) -> None:
         for index in getattr(self, "indexes", []):
@@ -200,7 +200,7 @@ class IndexMachine(RuleBasedStateMachine):
         after: int,
     ) -> None:
         """The writer is another process; the reader's other threads search as soon as it has written."""
-        index, other, store = self.indexes[reader], self.indexes[1 - reader], self.store(reader)
+        index, other = self.indexes[reader], self.indexes[1 - reader]
         before, failures = dict(self.model), []
 
         def interrupt() -> None:
@@ -218,9 +218,9 @@ class IndexMachine(RuleBasedStateMachine):
             except BaseException as failure:  # which SQLite would not pass on
                 failures.append(failure)
 
-        store.after, store.interrupt = after, interrupt
+        index.after, index.interrupt = after, interrupt
         answer = self.ask(reader, question)
-        store.interrupt = None
+        index.interrupt = None
         assert not failures
         either = [expected(model, question, self.lexical) for model in (before, self.model)]
         assert same(answer, either[0]) or same(answer, either[1]), (answer, *either)
@@ -276,13 +276,8 @@ class IndexMachine(RuleBasedStateMachine):
     def what_was_trained_can_be_used(self) -> None:
         assert not any(index._trainer.files._refused for index in getattr(self, "indexes", []))
 
-    def store(self, reader: int) -> InterruptedStore:
-        store = self.indexes[reader]._store
-        assert isinstance(store, InterruptedStore)
-        return store
-
     def ask(self, reader: int, question: Question) -> Answer:
-        self.store(reader).asked = 0
+        self.indexes[reader].asked = 0
         query, hybrid = QUERIES[question.query], question.hybrid and self.lexical
         try:
             pool = (

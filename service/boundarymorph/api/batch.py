@@ -38,7 +38,7 @@ from boundarymorph.errors import BodyTooLarge, BoundaryMorphError, InvalidInput,
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.parsing import bound, parse
 from boundarymorph.remote.together import end
-from boundarymorph.retrieval.cutting import Piece, pieces
+from boundarymorph.retrieval.uploads import Piece, pieces
 from boundarymorph.telemetry.timing import Stopwatch
 
 AHEAD = 64  # lines in hand of a batch, so many as a client may send that reads nothing before it has sent all

@@ -21,9 +21,7 @@ from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
-from boundarymorph.retrieval.learned import CalibrationSource
-from boundarymorph.retrieval.memories import MemorySource
-from boundarymorph.retrieval.observed import ObservedRetriever
+from boundarymorph.retrieval.learned import CalibrationSource, MemorySource
 from boundarymorph.retrieval.retriever import Retriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scorer
@@ -220,7 +218,8 @@ async def scorer(parts: Annotated[Any, Depends(ready)]) -> BatchingScorer:
 
 
 async def retriever(parts: Annotated[Any, Depends(ready)]) -> Retriever:
-    return ObservedRetriever(parts.retriever)
+    found: Retriever = parts.retriever
+    return found
 
 
 async def forwarder(parts: Annotated[Any, Depends(built)]) -> Forwarder:

@@ -46,16 +46,14 @@ from boundarymorph.retrieval.catalog import (
     WORDS,
     Catalog,
     IndexDescription,
-    Paged,
     UnreadableIndex,
     all_described,
     described,
 )
+from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, ingesting
-from boundarymorph.retrieval.pieces import STOP, size_of_all
+from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, UploadSpeed, ingesting
 from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.retrieval.upload_speed import UploadSpeed
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
 from boundarymorph.telemetry import metrics
 
@@ -287,10 +285,7 @@ def _one(catalog: Catalog, name: str, id: str) -> bytes:
 
 
 def _page(catalog: Catalog, name: str, after: str, limit: int, size: int) -> bytes:
-    index = catalog.get(name)
-    if not isinstance(index, Paged):
-        raise InvalidInput(f"the documents of {name!r} can be listed only where they are kept, not here")
-    found = index.page(after, limit + 1, size)
+    found = catalog.get(name).page(after, limit + 1, size)
     documents = [StoredDocument.model_validate(each, from_attributes=True) for each in found[:limit]]
     more = len(found) > limit or size_of_all(found) >= size
     page = DocumentPage(documents=documents, next=documents[-1].id if more else None)

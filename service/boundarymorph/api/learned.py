@@ -16,8 +16,7 @@ from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
-from boundarymorph.retrieval.learned import Found, Learned, pools_of
-from boundarymorph.retrieval.memories import AllMemories, MemoryKey
+from boundarymorph.retrieval.learned import Found, Learned, MemoryKey
 
 JSON = "application/json"
 PAGE = 1_000  # judgements
@@ -60,7 +59,7 @@ async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     wanted, caller = await bodies.parsed(request, access, Named), permitted(request)
     if wanted.index is not None:
         caller.require(wanted.index)
-    learned = Learned(indexes.catalog, pools_of(access.settings))
+    learned = Learned(indexes.catalog, access.settings)
     found = await access.work.read.run(learned.find, wanted.name, wanted.index)
     seen = [made for made in found.calibrations if made.index is None or caller.sees(made.index)]
     known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
@@ -80,7 +79,7 @@ async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     made = Calibration.of_json(given.calibration)
     if made.index is not None:
         permitted(request).require(made.index)
-    await access.work.write.run(Learned(indexes.catalog, pools_of(access.settings)).keep, made)
+    await access.work.write.run(Learned(indexes.catalog, access.settings).keep, made)
     return Response(b"{}", media_type=JSON)
 
 
@@ -116,7 +115,7 @@ class Observed(Asked):
 async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Return the prior in force, and from how many requests it was learned."""
     key = (await bodies.parsed(request, access, Asked)).key(permitted(request))
-    found = await access.work.read.run(AllMemories(indexes.catalog, access.settings).recall, key)
+    found = await access.work.read.run(Learned(indexes.catalog, access.settings).recall, key)
     return Response(orjson.dumps(found.to_json()), media_type=JSON)
 
 
@@ -135,8 +134,8 @@ async def record(request: Request, access: AccessOf, indexes: IndexesOf) -> Resp
         observations = observations_of_json(given.observations)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"observations: {error}") from error
-    memories = AllMemories(indexes.catalog, access.settings)
-    await access.work.write.run(memories.record, key, observations)
+    learned = Learned(indexes.catalog, access.settings)
+    await access.work.write.run(learned.record, key, observations)
     return Response(b"{}", media_type=JSON)
 
 
@@ -161,7 +160,7 @@ async def record_audit(request: Request, access: AccessOf, indexes: IndexesOf) -
         found = Audited.of_json(given.audited)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"audited: {error}") from error
-    await access.work.write.run(AllMemories(indexes.catalog, access.settings).record_audit, key, found)
+    await access.work.write.run(Learned(indexes.catalog, access.settings).record_audit, key, found)
     return Response(b"{}", media_type=JSON)
 
 

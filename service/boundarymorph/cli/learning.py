@@ -28,13 +28,13 @@ def events_of(settings: Settings, index: str) -> Sequence[Event]:
 
 def keep(settings: Settings, made: Calibration) -> str:
     """Keep a calibration with its index, or for pools, and return where. Raises UnknownIndex."""
-    from boundarymorph.retrieval.learned import Learned, pools_of
+    from boundarymorph.retrieval.learned import Learned
 
     if settings.retriever.url:
         asyncio.run(_at_retriever(settings, lambda retriever: retriever.keep(made)))
         return "the retriever's"
     with _catalog(settings) as catalog:
-        Learned(catalog, pools_of(settings)).keep(made)
+        Learned(catalog, settings).keep(made)
     return "that of pools" if made.index is None else f"that of the index {made.index!r}"
 
 

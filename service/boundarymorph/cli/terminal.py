@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from boundarymorph.retrieval.upload_speed import UploadSpeed
+from boundarymorph.retrieval.ingestion import UploadSpeed
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.ingestion import IngestReport

@@ -50,7 +50,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     chosen = settings.encoder
     if chosen.url:
         return _remote_encoder(chosen)
-    from boundarymorph.retrieval.encoders.batching import BatchingEncoder
+    from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 
     if chosen.model is None:
         from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder

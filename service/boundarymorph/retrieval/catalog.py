@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import STOP, Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.pieces import STOP
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.storage import storage_errors
 
@@ -202,7 +201,7 @@ class Index(Protocol):
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         """Return the documents with these ids, by id and in their order, without unknown ones: the first of them, until
-        they take much memory (`retrieval.pieces`, which also has what reads all). texts: whether text and title are
+        they take much memory (`retrieval.document`, which also has what reads all). texts: whether text and title are
         wanted; else they may be empty."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -214,14 +213,9 @@ class Index(Protocol):
     def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
         """Return the characters and the metadata of some documents, at most so many, and fewer if they are large."""
 
-
-@runtime_checkable
-class Paged(Index, Protocol):
-    """An index whose documents have an order in which they can be read."""
-
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """Return the first documents, at most so many, whose ids come after this one, in the order of their ids. It
-        ends after the document with which they take `size` bytes."""
+        ends after the document with which they take `size` bytes. Raises InvalidInput if they have no order there."""
 
 
 class Catalog(Protocol):

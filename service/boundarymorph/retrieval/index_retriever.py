@@ -17,9 +17,8 @@ from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfigur
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.learned import Found, Learned
-from boundarymorph.retrieval.memories import AllMemories, MemoryKey, Recalled
-from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.learned import Found, Learned, MemoryKey, Recalled
+from boundarymorph.retrieval.retriever import Retrieved, Search, observed
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import SERVICE
 
@@ -41,19 +40,19 @@ class IndexRetriever:
         encoder: Encoder | None,
         *,
         learned: Learned | None = None,
-        memories: AllMemories | None = None,
         threads: int = 4,
         waiting: int = 512,
         share: float = 1.0,
     ) -> None:
-        """learned, memories: what there is of these, if anything. share: of the threads and places that one caller
-        gets, as in `Shares`."""
-        self._learned, self._memories = learned, memories
+        """learned: calibrations and memories, if there are any. share: of the threads and places that one caller gets,
+        as in `Shares`."""
+        self._learned = learned
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
         self._executor = BoundedExecutor("search", threads=threads, waiting=waiting, share=share)
 
+    @observed
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         search.condition  # noqa: B018  reject a malformed filter before anything else
         found: Index | None = None
@@ -61,15 +60,17 @@ class IndexRetriever:
             found = await self._executor.run(self._catalog.get, index)
             if found.info.kind != WORDS:
                 self._refuse_other_encoder(found)
-                search = replace(search, embedding=await self.embed_query(search.query))
+                search = replace(search, embedding=await self._required_encoder().encode_query(search.query))
                 self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
                 if isinstance(found, StoreIndex):
                     await self._probe(found)
         return await self._executor.run(self._searched, found, index, search)
 
+    @observed
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         return await self._executor.run(lambda: self._catalog.get(index).documents(ids, texts=texts))
 
+    @observed
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
@@ -79,21 +80,23 @@ class IndexRetriever:
 
     async def recall(self, key: MemoryKey) -> Recalled:
         """See `MemorySource`."""
-        return Recalled() if self._memories is None else await self._executor.run(self._memories.recall, key)
+        return Recalled() if self._learned is None else await self._executor.run(self._learned.recall, key)
 
     async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
         """See `MemorySource`. Runs in a thread of its own, so that no search waits for what is learned."""
-        if self._memories is not None:
-            await asyncio.to_thread(self._memories.record, key, observations)
+        if self._learned is not None:
+            await asyncio.to_thread(self._learned.record, key, observations)
 
     async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
         """See `MemorySource`."""
-        if self._memories is not None:
-            await asyncio.to_thread(self._memories.record_audit, key, audited)
+        if self._learned is not None:
+            await asyncio.to_thread(self._learned.record_audit, key, audited)
 
+    @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)
 
+    @observed
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         return await self._required_encoder().encode_documents(texts)
 

@@ -1,22 +1,29 @@
-"""The calibrations of indexes, which live with them, and of pools, which have a folder of their own."""
+"""What was learned: the calibrations and memories of indexes, which live with them, and of pools, which have a folder
+and a file of their own."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, Self
+
+import orjson
 
 from boundarymorph.calibration.belongings import Belongings, CalibrationFolder, checked_name
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
+from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_json
+from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.retrieval.storage import storage_errors
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.settings import Settings
 
 MOST_NAMES = 1_000  # that are told of where there is none of a name
 _log = logging.getLogger(__name__)
 TROUBLE = "calibrations cannot be read or written"
+POOLS = ".memories.sqlite3"  # in the data directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +60,71 @@ class CalibrationSource(Protocol):
         """
 
 
-class Learned:
-    """The calibrations of a catalog and of pools. Methods block, and raise StorageUnavailable or StorageFull."""
+@dataclass(frozen=True, slots=True)
+class MemoryKey:
+    """Which memory: of an index, or of pools by a name; for each scorer, source of vectors, and tenant one."""
 
-    def __init__(self, catalog: Catalog, pools: CalibrationFolder) -> None:
-        self._catalog, self._pools = catalog, pools
+    index: str | None
+    name: str
+    scorer: str
+    vectors: str
+    tenant: str
+
+    @property
+    def text(self) -> str:
+        return orjson.dumps([self.name, self.scorer, self.vectors, self.tenant]).decode()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The prior of a memory, and from how many requests it was learned; the default and 0 while none is in force.
+    audits: all that it has."""
+
+    prior: TrendPrior = DEFAULT_PRIOR
+    requests: int = 0
+    audits: tuple[Audited, ...] = ()
+
+    @classmethod
+    def of(cls, memory: Memory) -> Self:
+        if memory.prior is None or not memory.in_force:
+            return cls(audits=memory.audits)
+        return cls(memory.prior, memory.learned_at, memory.audits)
+
+    def to_json(self) -> dict[str, Any]:
+        audits = [one.to_json() for one in self.audits]
+        return {"prior": asdict(self.prior), "requests": self.requests, "audits": audits}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError for what is none."""
+        audits = tuple(Audited.of_json(one) for one in values.get("audits", ()))
+        return cls(prior_of_json(values["prior"]), int(values["requests"]), audits)
+
+
+class MemorySource(Protocol):
+    """Where memories are: in this process, or at a retriever."""
+
+    async def recall(self, key: MemoryKey) -> Recalled:
+        """Return what is in force. Raises UnknownIndex, and what the source raises."""
+
+    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
+        """Add requests to the memory. Raises as `recall` does."""
+
+    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
+        """Add an audit to the memory. Raises as `recall` does."""
+
+
+class Learned:
+    """The calibrations and memories of a catalog and of pools. Methods block, and raise StorageUnavailable or
+    StorageFull."""
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        self._catalog, self._pools, self._settings = catalog, pools_of(settings), settings.memory
+        directory = settings.data_directory
+        self._memories_of_pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
 
     def find(self, name: str | None, index: str | None) -> Found:
         """See `CalibrationSource.calibrations`."""
@@ -65,6 +132,29 @@ class Learned:
             own = None if index is None else self._catalog.belongings(index)
             found = self._found(name, index, own)
             return found if own is None else replace(found, distinct=own.distinct())
+
+    def keep(self, made: Calibration) -> None:
+        """Write a calibration in place of an earlier one of its name. Raises UnknownIndex."""
+        with storage_errors(TROUBLE):
+            if made.index is None:
+                self._pools.keep(made)
+            else:
+                held = self._catalog.belongings(made.index)
+                held.keep(replace(made, name=held.index) if made.name == made.index else made)
+
+    def recall(self, key: MemoryKey) -> Recalled:
+        """See `MemorySource`."""
+        return Recalled.of(self._memories(key).get(key.text, observations=False))
+
+    def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
+        """See `MemorySource`."""
+        if not self._settings.frozen:
+            self._memories(key).record(key.text, observations, self._settings.requests)
+
+    def record_audit(self, key: MemoryKey, audited: Audited) -> None:
+        """See `MemorySource`."""
+        if not self._settings.frozen:
+            self._memories(key).record_audit(key.text, audited)
 
     def _found(self, name: str | None, index: str | None, own: Belongings | None) -> Found:
         """own: what belongs to the index."""
@@ -81,15 +171,6 @@ class Learned:
             return Found([pooled])
         others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
         return Found(others, list(self._names()))
-
-    def keep(self, made: Calibration) -> None:
-        """Write a calibration in place of an earlier one of its name. Raises UnknownIndex."""
-        with storage_errors(TROUBLE):
-            if made.index is None:
-                self._pools.keep(made)
-            else:
-                held = self._catalog.belongings(made.index)
-                held.keep(replace(made, name=held.index) if made.name == made.index else made)
 
     def _of_index_named(self, name: str) -> Calibration | None:
         try:
@@ -108,6 +189,12 @@ class Learned:
         for held in self._catalog.all_belongings():
             for name in held.names()[:MOST_NAMES]:
                 yield name, held.index
+
+    def _memories(self, key: MemoryKey) -> Memories:
+        if key.index is not None:
+            return self._catalog.belongings(key.index).memories
+        checked_name(key.name)
+        return self._memories_of_pools
 
 
 def pools_of(settings: Settings) -> CalibrationFolder:

@@ -50,9 +50,8 @@ from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mappin
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.learned import Found
-from boundarymorph.retrieval.memories import MemoryKey, Recalled
-from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.learned import Found, MemoryKey, Recalled
+from boundarymorph.retrieval.retriever import Retrieved, Search, observed
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
@@ -105,6 +104,7 @@ class RemoteRetriever:
         """The encoder that the retrievers serve; None before one of them has encoded anything. It may change."""
         return self._balancer.model
 
+    @observed
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         body: dict[str, object] = {
             "index": index,
@@ -120,10 +120,12 @@ class RemoteRetriever:
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
         return await self._call("/retrieve", body, frame.decode_pool, most)
 
+    @observed
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
         return await self._call("/documents", asked, _documents, SMALL + len(ids) * self._document)
 
+    @observed
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         def read(answer: bytes) -> Mapping[str, int]:
             counts = array(mapping(parsed(answer)), "characters")
@@ -189,12 +191,14 @@ class RemoteRetriever:
             found += [event for _, event in page]
             after = page[-1][0]
 
+    @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         content = encoded({"query": query})
         embeddings = await self._balancer.call(lambda peer: self._embed(peer, "/embed/query", content, 1))
         vector: NDArray[np.float32] = embeddings.vectors[0]
         return vector
 
+    @observed
     async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         parts = [texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS)] or [texts]
         contents = [encoded({"texts": list(part)}) for part in parts]

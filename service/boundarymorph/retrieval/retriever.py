@@ -1,24 +1,30 @@
-"""The interface of a retriever, which finds the pool for a query and the documents for ids."""
+"""The interface of a retriever, which finds the pool for a query and the documents for ids, and the traces, metrics and
+Server-Timing of its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.selection.pool import Pool, unit_rows
+from boundarymorph.telemetry import metrics, timing, tracing
 
 if TYPE_CHECKING:  # a gateway uses a remote retriever and does not import encoders
     from boundarymorph.retrieval.encoders import Embeddings
 
 
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,3 +98,27 @@ class Retriever(Protocol):
 
     async def close(self) -> None:
         """Release threads, files and connections; later calls fail."""
+
+
+def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
+    """Make each call of a retriever's method a span and an observation; its outcome is ok, the slug of an error, or
+    other."""
+    name = method.__name__
+
+    @wraps(method)
+    async def call(*given: Given.args, **named: Given.kwargs) -> Answer:
+        start, outcome = time.perf_counter(), "other"
+        try:
+            with tracing.span(f"retriever.{name}"):
+                answer = await method(*given, **named)
+            outcome = "ok"
+            return answer
+        except BoundaryMorphError as error:
+            outcome = error.slug
+            raise
+        finally:
+            seconds = time.perf_counter() - start
+            metrics.retriever_seconds.labels(name, outcome).observe(seconds)
+            timing.add(name, seconds)
+
+    return call

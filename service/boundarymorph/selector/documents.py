@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.executors import Run
 from boundarymorph.retrieval.candidates import Candidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
-from boundarymorph.retrieval.pieces import in_awaited_pieces, size_of_all
 from boundarymorph.selection import Pool
 from boundarymorph.selection.belief import alike
 from boundarymorph.text import has_content

@@ -9,8 +9,7 @@ import numpy as np
 
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.inference.deadline import NEVER
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.pieces import in_awaited_pieces
+from boundarymorph.retrieval.document import Document, in_awaited_pieces
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector

@@ -32,7 +32,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.memories import Recalled
+from boundarymorph.retrieval.learned import Recalled
 from boundarymorph.retrieval.retriever import Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.bill import Bill

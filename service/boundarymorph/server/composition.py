@@ -16,7 +16,6 @@ from boundarymorph.caching.build import Caches, build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
-from boundarymorph.retrieval.observed import ObservedRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
@@ -154,8 +153,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
-    from boundarymorph.retrieval.learned import Learned, pools_of
-    from boundarymorph.retrieval.memories import AllMemories
+    from boundarymorph.retrieval.learned import Learned
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
@@ -166,8 +164,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     retriever = IndexRetriever(
         catalog,
         encoder,
-        learned=Learned(catalog, pools_of(settings)),
-        memories=AllMemories(catalog, settings),
+        learned=Learned(catalog, settings),
         threads=work.search_threads,
         waiting=work.search_waiting,
         share=settings.limits.key_share,
@@ -244,7 +241,7 @@ def _selector(
 ) -> Selector:
     threadpool_limits(1, user_api="blas")
     return Selector(
-        ObservedRetriever(retriever),
+        retriever,
         scorer,
         caches.scores,
         trips=trips_to(settings.scorer, scorer),

@@ -1,15 +1,34 @@
-"""Encoders, which map queries and documents to unit vectors of one space, and the models that they run."""
+"""Encoders, which map queries and documents to unit vectors of one space, the models that they run, and the one that
+runs a model in this process, in batches shared by all requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.batching.model import Model, TokenSequence
+from boundarymorph.errors import EncoderFailed, EncoderUnavailable
+from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher
+from boundarymorph.inference.batching.model import Model, ModelRole, TokenSequence
+from boundarymorph.remote.together import together
+from boundarymorph.telemetry import metrics
+
+ENCODER = ModelRole(
+    name="encoder",
+    item="text",
+    result="vector",
+    done="encoded",
+    dtype=np.float32,
+    unavailable=EncoderUnavailable,
+    failed=EncoderFailed,
+    metrics=metrics.encoder_batches,
+)
+QUERY_PATIENCE = 0.0  # seconds: somebody waits for a query, while documents are encoded in bulk
+SLICE_TOKENS = 8192  # of one call's documents queued together, or two batches' worth
+SLICES = 2  # of one call at a time, so that one is tokenized while another is encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +91,67 @@ def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
         np.float32
     )
     return rows
+
+
+class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
+    """An `Encoder` that batches the texts of all requests together; see `Batcher` for the order and the limits.
+
+    Queries go first. A call with many documents queues at most two slices of them, so that calls take turns, and a call
+    that is cancelled or fails wastes no more than these. A query may wait for `patience` seconds before it is rejected
+    on arrival.
+    """
+
+    def __init__(self, model: DualEncoder, **options: Any) -> None:
+        """options: see `Batcher`."""
+        self.role = replace(ENCODER, shape=(model.dimension,))
+        super().__init__(model, **options)
+        self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), self.queue_tokens)
+
+    @property
+    def dimension(self) -> int:
+        return self.model.dimension
+
+    async def check(self) -> None:
+        """Warm up with a batch of the largest size, then encode a probe. Raises as `encode_query` does."""
+        await self.encode_documents(["warm " * self.model.max_length] * self.full_batch())
+        await self.encode_query("probe")
+
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        results = await self.run(lambda: [self.model.tokenize_query(text)], [len(text)], patience=QUERY_PATIENCE)
+        vector: NDArray[np.float32] = results.values[0]
+        return vector
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        self.check_open()
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        slices = self._slices(texts)
+        truncated = 0
+
+        async def worker() -> None:
+            nonlocal truncated
+            for part in slices:
+                chosen = texts[part]
+                results = await self.run(
+                    lambda chosen=chosen: self.model.tokenize_documents(chosen),  # type: ignore[misc]
+                    map(len, chosen),
+                    admitted=True,
+                )
+                vectors[part] = results.values
+                truncated += results.truncated
+
+        if texts:
+            self.enter(map(len, texts[next(self._slices(texts))]))
+            await together([worker() for _ in range(SLICES)])
+        return Embeddings(vectors, truncated)
+
+    def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
+        """Yield consecutive texts with an estimated total of at most this many tokens, but at least one text."""
+        start, tokens = 0, 0
+        for position, text in enumerate(texts):
+            more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)
+            if position > start and tokens + more > self._slice_tokens:
+                yield slice(start, position)
+                start, tokens = position, 0
+            tokens += more
+        if start < len(texts):
+            yield slice(start, len(texts))

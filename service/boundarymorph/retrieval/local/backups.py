@@ -16,9 +16,8 @@ from uuid import uuid4
 
 from boundarymorph.calibration.belongings import FOLDER, Belongings, is_one_of_them
 from boundarymorph.errors import CorruptIndex, InvalidInput
-from boundarymorph.retrieval.local import manifests
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.storage import storage_errors, sync
+from boundarymorph.retrieval.storage import MANIFEST, read_manifest, seal, storage_errors, sync, verify
 
 FORMAT = 1
 _STORE = "index.sqlite3"
@@ -47,10 +46,10 @@ def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
         try:
             temporary.mkdir(parents=True)
-            count = store.back_up(temporary / _STORE)
+            count = store.copy_to(temporary / _STORE)
             Belongings(store.path.parent / FOLDER, name).copy_to(temporary / FOLDER)
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            manifests.seal(
+            seal(
                 temporary,
                 {"format": FORMAT, "name": name, "store": store.path.name, "count": count, "created": created},
             )
@@ -59,7 +58,7 @@ def write(name: str, store: DocumentStore, target: Path) -> BackupInfo:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-    return _info(manifests.read(target, FORMAT))
+    return _info(read_manifest(target, FORMAT))
 
 
 def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
@@ -69,9 +68,9 @@ def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
     OSError.
     """
     try:
-        manifest = manifests.read(source, FORMAT)
+        manifest = read_manifest(source, FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InvalidInput(f"{source} is not a snapshot of an index: it has no {manifests.MANIFEST}") from error
+        raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
     if "name" not in manifest or _STORE not in manifest["files"]:
         raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
     files = {name: file for name, file in manifest["files"].items() if name == _STORE or is_one_of_them(name)}
@@ -83,7 +82,7 @@ def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
     except FileNotFoundError as error:
         raise CorruptIndex(f"{error.filename} is missing") from error
     try:
-        manifests.verify(folder, files)
+        verify(folder, files)
     except CorruptIndex as error:
         raise CorruptIndex(str(error).replace(str(folder), str(source))) from None
     target = folder / store

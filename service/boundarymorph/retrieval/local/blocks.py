@@ -1,6 +1,7 @@
 """Blocks: what searches read of an index in files beside its store, made from it, and mapped by all processes.
 
-The store is the truth. A block holds the rows up to one of its changes, and can be thrown away: it is made anew.
+The store is the truth. A block holds the rows up to one of its changes, and can be thrown away: it is made anew. One
+process at a time does that, in the background.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import fcntl
 import logging
 import math
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,13 +23,11 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable
+from boundarymorph.errors import BoundaryMorphError, CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.catalog import StructureDescription
-from boundarymorph.retrieval.local import manifests
-from boundarymorph.retrieval.local.rows import RowBook
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import Block, Clusters, rounding_error
-from boundarymorph.retrieval.storage import sync
+from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex, rounding_error
+from boundarymorph.retrieval.storage import read_manifest, seal, sync, verify
 from boundarymorph.retrieval.vectors import are_among, floats_from_halves, unit_rows_of
 from boundarymorph.retrieval.words import columns
 from boundarymorph.retrieval.words.columns import ColumnWriter
@@ -40,6 +42,7 @@ _SAMPLE, _ROUNDS = 40, 6  # of k-means: training vectors per cluster, and iterat
 _VECTORS, _CLUSTERS, _ROWS = "vectors.faiss", "clusters.faiss", "rows.npy"
 _COUNT_AT = 8  # bytes before the number of vectors in FAISS's file
 _faiss: Any = faiss  # has few type hints
+_log = logging.getLogger(__name__)
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,7 @@ class BlockFiles:
                     return StructureDescription(**named, recall=recall)
         return None
 
-    def newest(self, after: int = 0) -> tuple[Block, RowBook] | None:
+    def newest(self, after: int = 0) -> tuple[Block, Rows] | None:
         """Return the newest intact block of a change later than `after`, and its documents; a damaged one is logged,
         once."""
         wanted = self._words_wanted()
@@ -104,7 +107,7 @@ class BlockFiles:
             facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
             facts["words"] = self._words_wanted()
             facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
-            manifests.seal(temporary, facts, checkpoint)
+            seal(temporary, facts, checkpoint)
             temporary.rename(self.folder / name)
         except RuntimeError as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -173,10 +176,10 @@ class BlockFiles:
             facts |= {"clusters": clusters.count, **effort}
         return facts
 
-    def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, RowBook]:
+    def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, Rows]:
         """Raises OSError, or CorruptIndex if it does not match its manifest or belongs to another store."""
         folder = self.folder / name
-        manifests.verify(folder, facts["files"])
+        verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
             raise CorruptIndex("it is newer than its store, which may be an older copy")
         try:
@@ -197,9 +200,9 @@ class BlockFiles:
             )
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptIndex(f"{folder} cannot be read: {error}") from error
-        return block, self._book(block)
+        return block, self._rows_of(block)
 
-    def _book(self, block: Block) -> RowBook:
+    def _rows_of(self, block: Block) -> Rows:
         """Return the documents of the rows, those alive that the store still has."""
         living, ids = self._store.living()
         if not are_among(living[living <= block.sequence], block.sequences).all():
@@ -207,10 +210,10 @@ class BlockFiles:
         alive = are_among(block.sequences, living)
         places = np.searchsorted(living, block.sequences).tolist()
         names = [ids[place] if there else "" for place, there in zip(places, alive.tolist(), strict=True)]
-        return RowBook.of(names, block.sequences, alive)
+        return Rows(names, block.sequences, alive, int(np.count_nonzero(alive)))
 
     def _manifest(self, name: str) -> dict[str, Any]:
-        manifest = manifests.read(self.folder / name, FORMAT)
+        manifest = read_manifest(self.folder / name, FORMAT)
         if manifest["store"] != self._store.path.name:
             raise CorruptIndex(f"{self.folder / name} belongs to {manifest['store']}")
         return manifest
@@ -290,3 +293,105 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
         tried.append(probes)
         recalls.append(recall if probes < index.nlist else 1.0)
     return Clusters(index, tuple(depths), tuple(tried), tuple(recalls))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPolicy:
+    """When the block of an index is made.
+
+    least: number of documents below which there is none, and number of changes below which it is not made again;
+    share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
+    that failed in a row, up to longest.
+    """
+
+    least: int = 20_000
+    share: float = 0.2
+    pause: float = 5.0
+    longest: float = 600.0
+
+    def due(self, vectors: VectorIndex) -> bool:
+        if vectors.sequence:
+            return vectors.changed >= max(self.least, int(self.share * len(vectors)))
+        return len(vectors) >= self.least
+
+
+class Trainer:
+    """Makes the block of one index in a thread; only one process at a time does that for an index.
+
+    `adopt` is called in that thread with each newer block, whether this process or another made it. A failed attempt is
+    logged and repeated after the pause; the index keeps working as it is.
+    """
+
+    def __init__(
+        self,
+        store: DocumentStore,
+        adopt: Callable[[Block, Rows], None],
+        policy: TrainingPolicy,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.files = BlockFiles(store)
+        self._store = store
+        self._adopt = adopt
+        self._policy = policy
+        self._clock = clock
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._not_before = clock()
+        self._failures = 0
+        self._closed = False
+
+    def consider(self, vectors: VectorIndex) -> None:
+        """Start training if it is due and none is running."""
+        if not self._policy.due(vectors):
+            return
+        with self._starting:
+            idle = self._thread is None or not self._thread.is_alive()
+            if self._closed or not idle or self._clock() < self._not_before:
+                return
+            self._thread = threading.Thread(target=self._attempt, args=(vectors.sequence,), name="training")
+            self._thread.start()
+
+    def train(self, after: int) -> bool:
+        """Adopt a block of a change later than `after`: another process's, or one made now, unless the store is empty.
+
+        Returns False if another process is making one. Raises OSError, StorageFull, StorageUnavailable, and
+        UnknownIndex once closed.
+        """
+        with self.files.lock() as ours:
+            newest = self.files.newest(after)
+            if newest is None and not ours:
+                return False
+            if newest is None and self.files.write(self._checkpoint):
+                newest = self.files.newest(after)
+        if newest is not None:
+            self._adopt(*newest)
+        return True
+
+    def wait(self) -> None:
+        """Wait for any training of this process to end."""
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Stop any training, which takes at most a few seconds, and start no more."""
+        with self._starting:
+            self._closed = True
+        self.wait()
+
+    def _attempt(self, after: int) -> None:
+        policy = self._policy
+        try:
+            self.train(after)
+            self._failures = 0
+        except (OSError, BoundaryMorphError) as error:
+            if not self._closed and self._store.path.exists():
+                _log.warning("could not make a structure of %s: %s", self._store.path, error)
+            self._failures += 1
+        finally:
+            self._not_before = self._clock() + min(policy.pause * 2.0 ** min(self._failures, 20), policy.longest)
+
+    def _checkpoint(self) -> None:
+        if self._closed:
+            raise UnknownIndex(f"the index in {self._store.path} was closed while its structure was made")

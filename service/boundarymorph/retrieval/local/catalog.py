@@ -43,7 +43,6 @@ from boundarymorph.retrieval.local.metadata import FILTER_BYTES
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import Mirror
-from boundarymorph.retrieval.local.words_index import WordsIndex
 from boundarymorph.retrieval.storage import bytes_of, exists, storage_errors, sync
 
 KINDS = ("flat", "ivf", WORDS)
@@ -240,10 +239,14 @@ class LocalCatalog:
         return self._directory / name
 
     def _opened(self, name: str, folder: Path) -> LocalIndex:
-        store = DocumentStore(self._file(folder), log_bytes=self._log_bytes, filter_bytes=self._filter_bytes)
-        if store.info.kind == WORDS:
-            return WordsIndex(name, store)
-        return LocalIndex(name, store, self._make_mirror, warnings=self._warnings)
+        return LocalIndex(
+            name,
+            self._file(folder),
+            self._make_mirror,
+            warnings=self._warnings,
+            log_bytes=self._log_bytes,
+            filter_bytes=self._filter_bytes,
+        )
 
     @contextmanager
     def _looked_at(self, name: str) -> Iterator[LocalIndex]:

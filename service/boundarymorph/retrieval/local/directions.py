@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.local.lookup import fact, last_sequence
-from boundarymorph.retrieval.local.rows import with_room
+from boundarymorph.retrieval.local.tables import fact, last_sequence
+from boundarymorph.retrieval.local.vectors import with_room
 from boundarymorph.retrieval.vectors import halves_from_floats, to_unit_length, unit_from_halves
 
 COUNT = 64

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
-from boundarymorph.retrieval.local.lookup import LIVING, last_sequence, select
 from boundarymorph.retrieval.local.sqlite_file import interruptible
+from boundarymorph.retrieval.local.tables import LIVING, last_sequence, select
 
 FILTER_BYTES = 64 * 2**20
 FEW = 2_000  # writes since an answer whose metadata are read one by one, rather than asking anew
@@ -33,15 +33,6 @@ _BETWEEN = "\x1f"  # the names of a path; no filter can contain it
 _NULL, _FALSE, _TRUE, _PRESENT = b"\0", b"\1", b"\2", b"\3"
 _TESTS = {"gt": "value > ?", "gte": "value >= ?", "lt": "value < ?", "lte": "value <= ?"}
 _OF_TYPE = {"number": "value < ''", "text": "value >= '' AND value < x''"}
-
-SCHEMA = """
-CREATE TABLE field_values (
-    field TEXT NOT NULL,
-    value NOT NULL,
-    sequence INTEGER NOT NULL,
-    PRIMARY KEY (field, value, sequence)
-) WITHOUT ROWID;
-"""
 
 
 def add(connection: sqlite3.Connection, documents: Iterable[tuple[int, bytes]]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
 from boundarymorph.inference.executors import Abandoned, check_awaited, is_abandoned
-from boundarymorph.retrieval.local import settled
 from boundarymorph.retrieval.storage import exists
 
 LOG_BYTES = 4 * 2**20
@@ -26,12 +25,19 @@ _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 _log = logging.getLogger(__name__)
+_NO_PLACE = (
+    "SQLITE_IOERR_SHM",
+    "SQLITE_FULL",
+    "SQLITE_CANTOPEN",
+    "SQLITE_READONLY",
+)  # errors of opening without that place
+_State = tuple[int, int, int]
 
 
 class SqliteFile:
     """Transactions on one file. Thread-safe; readers never wait for writers.
 
-    A write is on disk when its transaction ends. A full or read-only disk can be read; see `settled` for the exception.
+    A write is on disk when its transaction ends. A full or read-only disk can be read, but for one case (`_settled`).
     Every call raises UnknownIndex once the file is deleted, CorruptIndex if it cannot be read, StorageUnavailable if
     the disk fails or a lock is held too long, StorageFull if it is full.
     """
@@ -47,7 +53,7 @@ class SqliteFile:
         self._most_idle = _IDLE_CONNECTIONS
         self._closed = False
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Raise an error if the file cannot be read."""
         with self.transaction() as connection:
             connection.execute("PRAGMA schema_version").fetchone()
@@ -80,9 +86,9 @@ class SqliteFile:
             try:
                 connection = self._connection()
             except sqlite3.OperationalError as error:
-                if kind != "DEFERRED" or not error.sqlite_errorname.startswith(settled.NO_PLACE):
+                if kind != "DEFERRED" or not error.sqlite_errorname.startswith(_NO_PLACE):
                     raise
-                with settled.reading(self.path, error) as connection:
+                with _settled(self.path, error) as connection:
                     _warn(self.path, str(error))
                     _prepare(connection)
                     yield connection
@@ -99,7 +105,7 @@ class SqliteFile:
             else:
                 connection.close()
             if self._closed or not self._most_idle:
-                self.release()
+                self._close_idle()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -119,13 +125,17 @@ class SqliteFile:
     def release(self) -> None:
         """Close the connections, from now on each at the end of its call. Calls go on as before, one open at a time."""
         self._most_idle = 0
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
 
     def close(self) -> None:
         """Close the connections; those in use close when their call ends. Later calls raise UnknownIndex."""
         self._closed = True
-        self.release()
+        self._most_idle = 0
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
     def _reading(self) -> sqlite3.Connection | None:
         """The connection of this thread's state within `one_state`; None outside."""
@@ -218,3 +228,43 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+@contextmanager
+def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that reads the file as it is, without log and locks.
+
+    That is right only while all writes are in the file and nobody adds to it. A writer begins with a log and changes
+    the time of the file, so both are compared before and after. trouble: why SQLite could not read it otherwise. Raises
+    StorageUnavailable if there are writes in the log, and at the end if the file has changed; `trouble` if it is gone.
+    """
+    before = _state(path)
+    if before is None and not path.exists():
+        raise trouble
+    if before is None:
+        raise StorageUnavailable(
+            f"{path}: {trouble}; its latest writes are in {path.name}-wal, which SQLite can read only where it may "
+            "write: free some space, or make the disk writable"
+        ) from trouble
+    try:
+        location = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            yield connection
+    finally:
+        if not path.exists():
+            raise trouble
+        if _state(path) != before:
+            raise StorageUnavailable(f"{path} was written while it was read from a full or read-only disk; try again")
+
+
+def _state(path: Path) -> _State | None:
+    """Return what changes with a write to the file; None if there is a log, or no file."""
+    log = Path(f"{path}-wal")
+    try:
+        if log.exists() and log.stat().st_size:
+            return None
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
 from boundarymorph.retrieval.catalog import WORDS
-from boundarymorph.retrieval.document import Document, canonical
+from boundarymorph.retrieval.document import STOP, Document, canonical, fingerprint, first_piece, size_of
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import directions, lookup, metadata, schema
+from boundarymorph.retrieval.local import directions, metadata, tables
 from boundarymorph.retrieval.local.directions import Directions
-from boundarymorph.retrieval.local.lookup import COVERED, LIVING, fact, last_sequence, select
 from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import LOG_BYTES, SqliteFile, storage_trouble
-from boundarymorph.retrieval.pieces import STOP
+from boundarymorph.retrieval.local.tables import COVERED, LIVING, fact, last_sequence, select
 from boundarymorph.retrieval.vectors import TOLERANCE, unit_embeddings, unit_rows_of
 
+_CHARACTERS = "characters(text) + characters(coalesce(title, ''))"
 _PAGE_CHARACTERS = 2**22  # of texts, after which a page ends; their words take some eight times as many bytes
 
 
@@ -77,15 +77,14 @@ class DocumentStore(SqliteFile):
         self._page = page
         self._matched = MatchingReader(most_bytes=filter_bytes)
         self._directions: tuple[int, Directions] | None = None
-        schema.check(self)
         with self.transaction() as connection:
-            self.info = schema.configuration(connection)
+            self.info = tables.configuration(path, connection)
 
-    @classmethod
+    @staticmethod
     def create(
-        cls, path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
+        path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
     ) -> DocumentStore:
-        """Create the file, which must not exist, and open it. Raises InvalidInput for an invalid dimension.
+        """Create the file, which must not exist, and open it. Raises OSError, and InvalidInput for a dimension.
 
         lexical: whether its words are to be indexed.
         """
@@ -93,15 +92,19 @@ class DocumentStore(SqliteFile):
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
         if kind == WORDS and (dimension or not lexical):
             raise InvalidInput("an index without vectors needs its words, and has no dimension")
-        schema.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
-        return cls(path)
+        tables.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
+        return DocumentStore(path)
 
-    def upsert(self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents with their (n, d) embeddings, replacing those of the same id; the last one of an id wins.
+    def check(self, document: Document) -> None:
+        """Accept any document; see `Index.check`."""
 
-        digests: n fingerprints, for `digests` to return. Raises InvalidEmbeddings or InvalidInput.
-        """
+    def upsert(
+        self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
+    ) -> None:
+        """See `Index.upsert`. Replaces documents of the same id; the last one of an id wins."""
         vectors = unit_embeddings(documents, embeddings, self.info.dimension)
+        if digests is None:
+            digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         rows = [
             (
                 document.id,
@@ -144,26 +147,46 @@ class DocumentStore(SqliteFile):
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
         """See `Index.documents`."""
+        columns = "id, text, title, metadata" if texts else "id, '', NULL, metadata"
         with self.transaction() as connection:
-            return lookup.documents(connection, ids, texts=texts)
+            return first_piece(lambda few: {row[0]: _document(row) for row in select(connection, columns, few)}, ids)
 
     def page(self, after: str, most: int, size: int = STOP) -> list[Document]:
-        """See `Paged.page`."""
+        """See `Index.page`."""
+        found: list[Document] = []
         with self.transaction() as connection:
-            return lookup.page(connection, after, most, size)
+            for row in connection.execute(
+                f"SELECT id, text, title, metadata FROM documents WHERE {LIVING} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608
+                (after, most),
+            ):
+                found.append(_document(row))
+                size -= size_of(found[-1])
+                if size <= 0:
+                    break
+        return found
 
     def outlines(self, most: int) -> list[tuple[int, Mapping[str, Any]]]:
-        """See `Paged.outlines`."""
+        """See `Index.outlines`."""
+        found: list[tuple[int, Mapping[str, Any]]] = []
+        read = 0
         with self.transaction() as connection:
-            return lookup.outlines(connection, most)
+            for characters, metadata in connection.execute(
+                f"SELECT {_CHARACTERS}, metadata FROM documents WHERE {LIVING} ORDER BY id LIMIT ?",  # noqa: S608
+                (most,),
+            ):
+                found.append((characters, orjson.loads(metadata)))
+                read += characters + len(metadata)
+                if read >= STOP:
+                    break
+        return found
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return the length in characters of title and text together, by id, without unknown ids."""
+        """See `Index.characters`."""
         with self.transaction() as connection:
-            return dict(select(connection, "id, characters(text) + characters(coalesce(title, ''))", ids))
+            return dict(select(connection, f"id, {_CHARACTERS}", ids))
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the fingerprints of these documents, by id, without unknown ones."""
+        """See `Index.digests`."""
         with self.transaction() as connection:
             return dict(select(connection, "id, digest", ids))
 
@@ -190,7 +213,7 @@ class DocumentStore(SqliteFile):
         written = [row for row in rows if row[2] is not None]
         return Changes(
             ids=[row[1] for row in written],
-            vectors=self._vectors([row[2] for row in written]),
+            vectors=self._units([row[2] for row in written]),
             deleted=[row[1] for row in rows if row[2] is None],
             sequence=sequence,
             complete=complete,
@@ -237,7 +260,7 @@ class DocumentStore(SqliteFile):
             sequences, _ = self.living()
             chosen = np.random.default_rng(seed).permutation(sequences)[:count]
             rows = select(connection, "embedding", chosen.tolist(), by="sequence")
-            return self._vectors([embedding for (embedding,) in rows])
+            return self._units([embedding for (embedding,) in rows])
 
     def directions(self) -> Directions | None:
         """Return the main directions of the vectors, as learned last; None if they were not."""
@@ -289,7 +312,7 @@ class DocumentStore(SqliteFile):
             connection.execute("UPDATE meta SET value = ? WHERE key = 'purged'", (before,))
         return len(present)
 
-    def back_up(self, target: Path) -> int:
+    def copy_to(self, target: Path) -> int:
         """Copy one state of the store into a new file, while writers continue; return the number of documents.
 
         Raises CorruptIndex if the store is damaged.
@@ -328,7 +351,7 @@ class DocumentStore(SqliteFile):
             raise CorruptIndex(f"{self.path} holds embeddings that are not of its {self.info.dimension} dimensions")
         return np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(len(embeddings), self.info.dimension)
 
-    def _vectors(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
+    def _units(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
         vectors, lengths = unit_rows_of(self._halves(embeddings))
         if self.info.dimension and not (np.abs(lengths - 1) <= TOLERANCE).all():
             raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
@@ -337,3 +360,8 @@ class DocumentStore(SqliteFile):
 
 def _contents(rows: Sequence[Any]) -> list[str]:
     return [Document(id, text, title).content for _, id, _, title, text in rows]
+
+
+def _document(row: tuple[str, str, str | None, bytes]) -> Document:
+    id, text, title, metadata = row
+    return Document(id, text, title, orjson.loads(metadata))

@@ -7,23 +7,111 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
-from boundarymorph.inference.executors import check_awaited
-from boundarymorph.retrieval.local.rows import Neighbours, RowBook, Rows, with_room
-from boundarymorph.retrieval.vectors import check_search, unit_from_halves
+from boundarymorph.inference.executors import check_awaited, computing
+from boundarymorph.retrieval.vectors import are_among, check_search, exact_scores, unit_from_halves
 from boundarymorph.retrieval.words.columns import Columns, RowWords, merged
 from boundarymorph.retrieval.words.lexical import PoolWords
 
+_BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
+Scalar = TypeVar("Scalar", bound=np.generic)
 _MARGIN = 64  # nominated beyond the depth: rounding may reorder the last ones
 _FAILURES = (RuntimeError, MemoryError)  # of FAISS: out of memory, or a failing device
 _faiss: Any = faiss  # has few type hints
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """n documents, best first.
+
+    matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
+    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; rows: (n,) where they are in the index;
+    warnings: about how they were found.
+    """
+
+    ids: list[str]
+    matrix: NDArray[np.float32]
+    places: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    sequences: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """(n, d) unit rows, copied each time."""
+        return self.matrix[self.places]
+
+    def vectors_at(self, numbers: NDArray[np.intp]) -> NDArray[np.float32]:
+        """(k, d) unit rows of some of the documents."""
+        return self.matrix[self.places[numbers]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Documents by row, in order of insertion, at one moment. Immutable.
+
+    ids, sequences: of at least `count` rows; alive: (count,) False for rows that were removed, replaced or excluded;
+    living: number of living rows; numbering: changes when documents move to other rows.
+    """
+
+    ids: list[str]
+    sequences: NDArray[np.int64]
+    alive: NDArray[np.bool_]
+    living: int
+    numbering: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.alive)
+
+    def __len__(self) -> int:
+        return self.living
+
+    def among(self, within: NDArray[np.int64]) -> Rows:
+        """Return the same with only the documents of these ascending sequence numbers alive."""
+        alive = self.alive & are_among(self.sequences[: self.count], within)
+        return replace(self, alive=alive, living=int(alive.sum()))
+
+    def others(self, living: NDArray[np.int64]) -> list[str]:
+        """Return the ids of the documents whose sequence numbers are not among these ascending ones."""
+        rows = np.flatnonzero(self.alive & ~are_among(self.sequences[: self.count], living))
+        return [self.ids[row] for row in rows]
+
+    def ranked(
+        self,
+        query: NDArray[np.float32],
+        depth: int,
+        rows: NDArray[np.int64],
+        matrix: NDArray[np.float32],
+        places: NDArray[np.int64],
+        warnings: tuple[str, ...] = (),
+    ) -> Neighbours:
+        """Return the best `depth` of m ascending rows, by their exact scores. Their vectors are those of the matrix at
+        (m,) places."""
+        with computing():
+            blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
+            scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
+            best = np.argsort(-scores, kind="stable")[:depth]
+            chosen = rows[best]
+            ids = list(map(self.ids.__getitem__, chosen.tolist()))
+            return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen], chosen, warnings)
+
+
+def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
+    """Return the array if it has room for `more` rows after `count`, else a copy of at least twice the size."""
+    if count + more <= len(rows):
+        return rows
+    larger = np.empty((max(count + more, 2 * count), *rows.shape[1:]), dtype=rows.dtype)
+    larger[:count] = rows[:count]
+    return larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +305,15 @@ class VectorIndex:
         capacity: int = 0,
         *,
         block: Block | None = None,
-        book: RowBook | None = None,
+        rows: Rows | None = None,
         lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """capacity: documents to make room for. book: the rows of the block. lexical: whether there are words of all
+        """capacity: documents to make room for. rows: those of the block. lexical: whether there are words of all
         rows. make_mirror: makes one of no rows, given d, on a device that is to nominate."""
         self._dimension = dimension
-        self._book = book or RowBook()
+        self._rows = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0) if rows is None else rows
+        self._row_of = {self._rows.ids[row]: row for row in np.flatnonzero(self._rows.alive).tolist()}
         self._block = block
         self.lexical = lexical
         self._make_mirror = make_mirror
@@ -232,8 +321,8 @@ class VectorIndex:
         self._lengths = np.empty(0, np.uint32) if block is None or block.words is None else block.words[1]
         self._writing = threading.Lock()
         self.sequence = 0 if block is None else block.sequence
-        self.changed = self._book.now.count - len(self._book.now)
-        self._view = VectorView(self._book.now, block, np.empty((capacity, dimension), np.float32))
+        self.changed = self._rows.count - len(self._rows)
+        self._view = VectorView(self._rows, block, np.empty((capacity, dimension), np.float32))
         self._publish(self._view.matrix)
 
     def __len__(self) -> int:
@@ -259,17 +348,21 @@ class VectorIndex:
         with self._writing:
             if words is not None:
                 self._add_words(words)
-            count = self._book.now.count - self._view.base
+            count = self._rows.count - self._view.base
             matrix = with_room(self._view.matrix, count, len(ids))
             matrix[count : count + len(ids)] = vectors
-            self._book.add(ids, sequences)
+            self._add_rows(ids, sequences)
             self._publish(matrix)
             self.changed += len(ids)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove documents; unknown ids are ignored."""
         with self._writing:
-            self._book.drop(ids)
+            alive = self._rows.alive.copy()
+            for id in ids:
+                if (row := self._row_of.pop(id, None)) is not None:
+                    alive[row] = False
+            self._rows = replace(self._rows, alive=alive, living=len(self._row_of))
             self._publish(self._view.matrix)
             self.changed += len(ids)
 
@@ -279,17 +372,17 @@ class VectorIndex:
 
     def _publish(self, matrix: NDArray[np.float32]) -> None:
         """Make a new state visible to searches, without the dead rows of the matrix once these are the most."""
-        now, base = self._book.now, self._view.base
+        now, base = self._rows, self._view.base
         living = int(np.count_nonzero(now.alive[base:]))
         if now.count - base > 2 * living + 1024:
-            moved = self._book.close_gaps(base)
+            moved = self._close_gaps(base)
             matrix = matrix[moved - base]
             if self.lexical:
                 places = np.full(now.count, -1)
                 places[moved] = np.arange(base, base + len(moved))
                 self._parts = tuple(part.moved(places) for part in self._parts)
                 self._lengths = np.concatenate([self._lengths[:base], self._lengths[moved]])
-            now = self._book.now
+            now = self._rows
         words = None
         if self.lexical:
             first = () if self._block is None or self._block.words is None else self._block.words[:1]
@@ -297,9 +390,33 @@ class VectorIndex:
         view = VectorView(now, self._block, matrix, words)
         self._view = replace(view, mirror=self._mirrored(view))
 
+    def _add_rows(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
+        """Add documents in the next rows, replacing those of the same ids."""
+        now, count = self._rows, self._rows.count
+        numbers = with_room(now.sequences, count, len(ids))
+        numbers[count : count + len(ids)] = 0 if sequences is None else sequences
+        now.ids.extend(ids)
+        alive = np.concatenate([now.alive, np.ones(len(ids), np.bool_)])
+        for row, id in enumerate(ids, start=count):
+            if (replaced := self._row_of.get(id)) is not None:
+                alive[replaced] = False
+            self._row_of[id] = row
+        self._rows = replace(now, sequences=numbers, alive=alive, living=len(self._row_of))
+
+    def _close_gaps(self, base: int) -> NDArray[np.int64]:
+        """Move the living documents after the first `base` rows together, in order; return the former rows of these."""
+        now = self._rows
+        moved = np.flatnonzero(now.alive[base:]) + base
+        rows = np.concatenate([np.arange(base), moved])
+        ids = now.ids[:base] + [now.ids[row] for row in moved]
+        self._row_of |= {id: row for row, id in enumerate(ids[base:], start=base)}
+        self._rows = Rows(ids, now.sequences[rows], now.alive[rows], now.living, now.numbering + 1)
+        return moved
+
     def _add_words(self, words: PoolWords) -> None:
         """Add the words of the next rows, in parts of which each is more than twice as large as the next."""
-        count, parts = self._book.now.count, [*self._parts, Columns.of(words, self._book.now.count)]
+        count = self._rows.count
+        parts = [*self._parts, Columns.of(words, count)]
         while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
             parts[-2:] = [merged(parts[-2:])]
         self._lengths = with_room(self._lengths, count, len(words.lengths))

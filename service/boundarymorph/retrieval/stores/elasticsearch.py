@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Exists
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
+from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.retrieval.catalog import IndexConfiguration
-from boundarymorph.retrieval.document import Document, fingerprint
+from boundarymorph.retrieval.document import STOP, Document, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter
 from boundarymorph.retrieval.fusion import fused
-from boundarymorph.retrieval.pieces import first_piece, in_pieces
 from boundarymorph.retrieval.retriever import Retrieved, Search
 from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.stores.times import with_times
@@ -124,6 +123,10 @@ class StoreIndex:
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
         return first_piece(self.table.documents, ids, DOCUMENTS_AT_A_TIME, DOCUMENTS_AT_A_TIME)
+
+    def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
+        """See `Index.page`. A store returns no documents in an order."""
+        raise InvalidInput(f"the documents of {self.name!r} can be listed only where they are kept, not here")
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         return self.table.characters(ids)

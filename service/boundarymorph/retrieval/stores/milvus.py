@@ -13,8 +13,7 @@ from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusC
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, LimitExceeded, RetrieverFailed
 from boundarymorph.retrieval.document import Document, canonical
-from boundarymorph.retrieval.filters import Condition
-from boundarymorph.retrieval.stores.bounds import Bounds, bounds
+from boundarymorph.retrieval.filters import Bounds, Condition, bounds
 from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, NotLoaded
 from boundarymorph.retrieval.stores.milvus_filters import Field, Native, quoted
 from boundarymorph.retrieval.stores.table import Found, Payload, Store, Table, check_columns, check_writable, guessed

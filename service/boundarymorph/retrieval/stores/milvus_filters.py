@@ -1,6 +1,6 @@
 """Filters over the fields of existing collections, as expressions of Milvus.
 
-Expressions differ from our filters in types, lists and missing fields, and between releases; see `stores.bounds`.
+Expressions differ from our filters in types, lists and missing fields, and between releases; see `filters.bounds`.
 Strings are compared whole, so one with a NUL is found only if it is equal.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from boundarymorph.retrieval.filters import Compare, Exists, Scalar
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds, whole
+from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
 from boundarymorph.retrieval.stores.times import Moment
 
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}

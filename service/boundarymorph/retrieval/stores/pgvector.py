@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
-from boundarymorph.retrieval.filters import Compare, Exists
-from boundarymorph.retrieval.stores.bounds import NEVER, Bounds
+from boundarymorph.retrieval.filters import NEVER, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,

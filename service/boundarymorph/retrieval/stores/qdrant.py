@@ -20,8 +20,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Compare, Exists
-from boundarymorph.retrieval.stores.bounds import NEVER, UNKNOWN, Bounds
+from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_writable, guessed
 from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form

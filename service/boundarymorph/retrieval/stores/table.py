@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed
 from boundarymorph.retrieval.document import Document, canonical, fingerprint
-from boundarymorph.retrieval.filters import Condition
-from boundarymorph.retrieval.stores.bounds import Bounds, Language, bounds
+from boundarymorph.retrieval.filters import Bounds, Condition, Language, bounds
 from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached
 
