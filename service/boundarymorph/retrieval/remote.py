@@ -274,7 +274,7 @@ class RemoteRetriever:
         most = SMALL + count * self._vector
         embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most)
         if embeddings.encoder is not None:
-            self._balancer.serves(peer, embeddings.encoder, proven=True)
+            self._balancer.serves(peer, embeddings.encoder)
             self._balancer.check_model(peer)
         return embeddings
 
