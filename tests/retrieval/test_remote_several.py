@@ -206,10 +206,11 @@ async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
         assert not first.asked["/documents"]
 
 
-async def test_writing_is_not_tried_twice() -> None:
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_writing_is_not_tried_twice(method: str) -> None:
     async with several(reset, reset, clock=Clock()) as (retriever, stood):
         with pytest.raises(RetrieverUnavailable):
-            await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
+            await retriever.forward(method, "/indexes/i/documents", {}, None)
         assert sum(server.asked["/indexes/i/documents"] for server in stood) == 1
 
 
