@@ -43,9 +43,11 @@ class Role:
     results: str = "answers"
 
     def error(self, outcome: Unavailable | Refused, note: str = "") -> BoundaryMorphError:
-        """Return the error that callers get for this outcome."""
+        """Return the error that callers get for this outcome. note: added to the message."""
         kind = self.failed if isinstance(outcome, Refused) else self.unavailable
-        return ((isinstance(outcome, Flawed) and outcome.kind) or kind)(f"{outcome}{note}")
+        if isinstance(outcome, Flawed) and outcome.kind is not None:
+            kind = outcome.kind
+        return kind(f"{outcome}{note}")
 
 
 class Balancer(Generic[P]):

@@ -15,15 +15,15 @@ MISSES = 3  # callers in a row that stopped waiting
 
 
 class State(Enum):
-    """What a server does, as far as known, and what it gets."""
+    """What a server gets, by what is known of it. One that works gets a probe, too, once `MISSES` callers left it."""
 
-    WORKS = "calls up to its limits; also a probe, if several callers in a row stopped waiting for it"
-    BUSY = "it asked for a pause: after that, one call at a time"
-    OTHER = "it serves another model than most: after a while a probe, or one call at a time if no other server is free"
-    AWAY = "it failed: the same"
+    WORKS = "calls, up to its limits"
+    BUSY = "after the pause that it asked for: one call at a time"
+    OTHER = "after 1, 2, 4 ... 30 s: a probe; or one call at a time, if no other server is free. It has another model"
+    AWAY = "the same. It failed"
 
 
-SHOWN: dict[type, State] = {  # by an outcome of a request; any other shows nothing
+SHOWN: dict[type, State] = {  # the state that an outcome of a request shows; any other shows nothing
     type(None): State.WORKS,
     Relayed: State.WORKS,
     Busy: State.BUSY,

@@ -192,12 +192,6 @@ class TestOverload:
             assert time.monotonic() - started >= 0.2
             assert len(server.asked) == 2
 
-    async def test_without_a_stated_pause_there_is_a_short_one(self) -> None:
-        async with running(Tei()) as [server], scoring(server) as scorer:
-            server.script = [answer({"error": "Model is overloaded", "error_type": "Overloaded"}, 429)]
-            await check(scorer)
-            assert len(server.asked) == 2
-
     @pytest.mark.parametrize("header", ["31", "Thu, 31 Dec 2099 23:59:59 GMT"])
     async def test_a_pause_beyond_the_deadline_is_passed_on(self, header: str) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
@@ -306,15 +300,6 @@ class TestDeadline:
             server.description = hang
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS)
-
-    async def test_a_caller_in_a_hurry_discredits_no_server(self) -> None:
-        async with running(Ours()) as [server], scoring(server) as scorer:
-            await scorer.connect()
-            for _ in range(2):
-                server.script = [hang]
-                with pytest.raises(DeadlineExceeded):
-                    await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.1)
-            await check(scorer)
 
     async def test_a_server_that_hangs_is_ejected_though_nobody_waits_for_long(self) -> None:
         changes: list[bool] = []
