@@ -163,6 +163,8 @@ def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> st
             return dialect.home
         raise InvalidConfiguration(f"the URL of {noun} needs a host: {parts.scheme}://HOST:PORT")
     version, _, route = dialect.path.strip("/").rpartition("/")
+    if dialect.version_optional:
+        prefix = prefix.removesuffix(f"/{version}")
     for ending in filter(None, (version, route)):
         if prefix.endswith(f"/{ending}"):
             raise InvalidConfiguration(f"leave /{ending} off the URL of {noun}; {dialect.path} is added to it")
