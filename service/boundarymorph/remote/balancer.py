@@ -122,8 +122,7 @@ class Balancer(Generic[P]):
         """
         self.check_open()
         tried: set[Replica[P]] = set()
-        last: Unavailable | Refused | None = None
-        flawed: tuple[Replica[P], int, Flawed] | None = None
+        last: tuple[Replica[P], int, Unavailable | Refused] | None = None
         repeated = False
         for _ in range(ATTEMPTS + len(self.replicas)):
             replica = await self._turn(texts, tried, deadline)
@@ -139,9 +138,7 @@ class Balancer(Generic[P]):
                     tried.add(replica)
             except (Unavailable, Mismatch, Flawed) as failure:
                 tried.add(replica)
-                last = failure
-                if isinstance(failure, Flawed):
-                    flawed = replica, number, failure
+                last = replica, number, failure
                 if failure.carried_out and replica.peer.paid:
                     raise self._role.error(failure, "; not retried, because its requests cost money") from failure
                 if failure.carried_out and repeated:
@@ -150,10 +147,12 @@ class Balancer(Generic[P]):
             except Refused as refusal:
                 raise self._role.error(refusal) from refusal
             else:
-                if flawed is not None:
-                    self._learn(*flawed)
+                if last is not None and isinstance(last[2], Flawed):
+                    self._learn(*last)
                 return answer
-        raise self.none_left(last) if flawed is None else self._role.error(flawed[2])
+        if last is not None and (isinstance(last[2], Flawed) or not self._faults):
+            raise self._role.error(last[2])
+        raise self.none_left()
 
     async def call_once(self, ask: Callable[[P], Awaitable[Answer]]) -> Answer:
         """Call one working server, without a retry if the connection breaks. Raises as `call` does.
@@ -161,7 +160,7 @@ class Balancer(Generic[P]):
         The call may take any time, so it is no trial of a server that was away, and takes no other call's place.
         """
         self.check_open()
-        replica = self._at_once(1, ())
+        replica = await self._turn(1, (), None)
         if replica is None:
             raise self.none_left()
         number = replica.begin(0)
@@ -188,11 +187,13 @@ class Balancer(Generic[P]):
         if self.replicas[peer].model not in (None, self.model):
             raise self._other_model(self.replicas[peer])
 
-    def none_left(self, last: Unavailable | Refused | None = None) -> BoundaryMorphError:
-        """Return the error that says why no server is left to call. last: what happened, if it was not noted."""
-        faults = [replica.fault for replica in self.replicas.values() if replica.fault is not None]
-        if not faults and last is not None:
-            return self._role.error(last)
+    @property
+    def _faults(self) -> list[Exception]:
+        return [replica.fault for replica in self.replicas.values() if replica.fault is not None]
+
+    def none_left(self) -> BoundaryMorphError:
+        """Return the error that says why no server is left to call."""
+        faults = self._faults
         reasons = "; ".join(map(str, faults)) or f"no {self._role.name} can be called now"
         if busy := [replica for replica in self.replicas.values() if replica.state is State.BUSY]:
             seconds = min(replica.free_at for replica in busy) - self._clock()
@@ -207,10 +208,13 @@ class Balancer(Generic[P]):
     async def _turn(self, texts: int, tried: Collection[Replica[P]], deadline: Deadline | None) -> Replica[P] | None:
         """Wait until a server can be called: now, or after a request or a pause ends. Returns None if there is none.
 
-        Raises DeadlineExceeded, or Overloaded if a pause takes too long.
+        Without a deadline, a single server is called in any case. Raises DeadlineExceeded, or Overloaded if a pause
+        takes too long.
         """
+        if deadline is None and len(self.replicas) == 1:
+            return next((only for only in self.replicas.values() if only not in tried), None)
         if deadline is None:
-            return self._at_once(texts, tried)
+            return self._pick(texts, tried)
         while True:
             remaining = deadline.remaining()
             if (replica := self._pick(texts, tried)) is not None:
@@ -223,12 +227,6 @@ class Balancer(Generic[P]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(min([remaining, *(pause for pause in pauses if pause > 0)])):
                     await self._ended.wait()
-
-    def _at_once(self, texts: int, tried: Collection[Replica[P]]) -> Replica[P] | None:
-        """Return a server for a caller that does not wait: if there is a single one, that one in any case."""
-        if len(self.replicas) > 1:
-            return self._pick(texts, tried)
-        return next((replica for replica in self.replicas.values() if replica not in tried), None)
 
     def _pick(self, texts: int, tried: Collection[Replica[P]]) -> Replica[P] | None:
         """Return the server with the fewest texts under way among those that can be called now."""
@@ -288,15 +286,9 @@ class Balancer(Generic[P]):
         """Probe servers that may work again, and those that let callers wait, so that no caller has to."""
         now = self._clock()
         for replica in self.replicas.values():
-            due = replica.doubted and now >= replica.free_at and not replica.on_trial and replica.probe is None
-            if due and self.any_works and not self._closed:
-                replica.probe = asyncio.create_task(self._probe_one(replica))
-
-    async def _probe_one(self, replica: Replica[P]) -> None:
-        try:
-            await self._try_out(replica, self._probe)
-        finally:
-            replica.probe = None
+            idle = not replica.on_trial and (replica.probe is None or replica.probe.done())
+            if replica.doubted and now >= replica.free_at and idle and self.any_works and not self._closed:
+                replica.probe = asyncio.create_task(self._try_out(replica, self._probe))
 
     async def _try_out(self, replica: Replica[P], ask: Callable[[P], Awaitable[object]]) -> None:
         """Send a small request to a server, whose fault it is if that is refused, and record the outcome."""

@@ -14,17 +14,7 @@ import numpy as np
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
-from boundarymorph.remote.peer import (
-    Busy,
-    Flawed,
-    KeyRefused,
-    Mismatch,
-    OtherModel,
-    Peer,
-    Refused,
-    TimedOut,
-    Unavailable,
-)
+from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
@@ -136,7 +126,7 @@ class RemoteModel:
         self._balancer.serves(server, server.description.name)
         try:
             self._balancer.check_model(server)
-        except OtherModel as other:
+        except Mismatch as other:
             raise InvalidConfiguration(str(other)) from other
 
     @property

@@ -42,7 +42,7 @@ class Replica(Generic[P]):
     fault, since: the outcome that put it into its state, None if it works, and when; free_at: when it may be asked;
     failures, misses: in a row; begun: number of requests so far; running: the texts of those under way, by number;
     newest: the first request whose outcome counts; model: the one it last named; most_texts: under way at a time, None
-    for any number; probe: the one under way.
+    for any number; probe: the last one.
     """
 
     peer: P
