@@ -309,6 +309,27 @@ async def test_a_request_that_fails_after_a_newer_one_was_answered_ejects_no_ser
     assert bench.works == [False], "this one began later"
 
 
+async def test_a_pause_counts_even_if_a_newer_request_was_answered() -> None:
+    bench = Bench(1)
+    for _ in range(2):
+        await bench.begin()
+    await bench.end(1)
+    await bench.end(0, Busy("full", 5.0))
+    with pytest.raises(Overloaded):
+        await bench.call({}, seconds=2)
+    bench.running[0].cancel()
+
+
+async def test_callers_that_leave_after_a_newer_request_was_answered_do_not_count() -> None:
+    bench = Bench(1, requests=9)
+    for _ in range(MISSES + 1):
+        await bench.begin()
+    await bench.end(MISSES)
+    for place in range(MISSES):
+        await bench.end(place, DeadlineExceeded("late"))
+    assert bench.probes == 0
+
+
 async def test_no_more_is_under_way_than_a_server_takes() -> None:
     bench = Bench(1, requests=2)
     bench.balancer.serves(bench.peers[0], "m", texts=10)
@@ -358,6 +379,19 @@ async def test_what_all_say_of_a_call_is_not_held_against_them() -> None:
     with pytest.raises(TextTooLong, match="odd"):
         await bench.call(dict.fromkeys(range(2), Flawed("odd", kind=TextTooLong)))
     assert (bench.asked, bench.works) == (2, [True, True])
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [(Unavailable("gone"), 2), (Flawed("odd"), 2), (Unavailable("gone", carried_out=False), 4), (Busy("full", 1.0), 4)],
+)
+async def test_what_may_have_been_done_is_asked_for_once_more_and_anything_else_of_all(
+    failure: Exception, asked: int
+) -> None:
+    bench = Bench(4)
+    with pytest.raises((ScorerUnavailable, ScorerFailed, Overloaded)):
+        await bench.call(dict.fromkeys(range(4), failure))
+    assert bench.asked == asked
 
 
 async def test_what_may_be_done_once_is_asked_once() -> None:
