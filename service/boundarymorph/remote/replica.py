@@ -15,12 +15,12 @@ MISSES = 3  # callers in a row that stopped waiting
 
 
 class State(Enum):
-    """What a server gets, by what is known of it. One that works gets a probe, too, once `MISSES` callers left it."""
+    """What is known of a server, and what it gets for that."""
 
-    WORKS = "calls, up to its limits"
-    BUSY = "after the pause that it asked for: one call at a time"
-    OTHER = "after 1, 2, 4 ... 30 s: a probe; or one call at a time, if no other server is free. It has another model"
-    AWAY = "the same. It failed"
+    WORKS = "it answers: calls up to its limits, and a probe once `MISSES` callers in a row left before the answer"
+    BUSY = "it asked for a pause: after that, one call at a time"
+    OTHER = "it has another model than most: after 1, 2, 4 ... 30 s a probe, or one call if no other server is free"
+    AWAY = "it failed: the same, and no say in which model is used"
 
 
 SHOWN: dict[type, State] = {  # the state that an outcome of a request shows; any other shows nothing
