@@ -9,8 +9,9 @@ import pytest
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
 from boundarymorph.inference.deadline import Deadline
-from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, MISSES, PAUSE, Balancer, Role
-from boundarymorph.remote.peer import Busy, Flawed, Peer, Unavailable
+from boundarymorph.remote.balancer import Balancer, Role
+from boundarymorph.remote.peer import Busy, Flawed, OtherModel, Peer, Unavailable
+from boundarymorph.remote.replica import BACKOFF, LONGEST_PAUSE, MISSES, PAUSE
 from tests.clocks import Clock
 
 Outcomes = Mapping[int, Exception]
@@ -98,7 +99,7 @@ class Bench:
             await asyncio.sleep(0)
 
     async def probed(self) -> None:
-        members = self.balancer._members.values()
+        members = self.balancer.replicas.values()
         await asyncio.gather(*(member.probe for member in members if member.probe is not None))
 
     async def _probe(self, _: Peer) -> None:
@@ -108,28 +109,48 @@ class Bench:
             raise self.broken
 
 
-def test_the_model_in_use_is_that_of_most_servers_which_have_worked() -> None:
+async def test_the_model_in_use_is_that_of_most_servers_which_work() -> None:
     bench = Bench(3)
     first, second, third = bench.peers
-    for peer, model in ((first, "b"), (second, "b"), (third, "a")):
+    for peer, model in ((second, "b"), (third, "b"), (first, "a")):
         bench.balancer.serves(peer, model)
     assert (bench.balancer.model, bench.works) == ("b", [True, True, True])
-    bench.balancer.serves(third, "a", proven=True)
-    assert (bench.balancer.model, bench.works) == ("a", [False, False, True])
-    bench.balancer.serves(first, "b", proven=True)
+    with pytest.raises(OtherModel, match="http://0 serves a, but http://1 serves b"):
+        bench.balancer.check_model(first)
+    bench.balancer.serves(second, "a")
+    assert (bench.balancer.model, bench.works) == ("a", [True, True, False])
+    await bench.eject(0)
     assert bench.balancer.model == "a", "in a tie it stays the same"
-    bench.balancer.serves(second, "b", proven=True)
-    assert (bench.balancer.model, bench.works) == ("b", [True, True, False])
-    bench.balancer.serves(first, "a", proven=True)
-    assert (bench.balancer.model, bench.works) == ("a", [True, False, True])
+    await bench.eject(1)
+    assert (bench.balancer.model, bench.works) == ("b", [False, False, True])
+    bench.balancer.serves(first, "a")
+    bench.balancer.serves(second, "a")
+    assert bench.balancer.model == "b", "those that are away have no say"
+    with pytest.raises(ScorerUnavailable, match="gone; gone; gone"):
+        await bench.eject(2)
+    bench.balancer.serves(second, "a")
+    assert (bench.balancer.model, bench.works) == ("a", [False, False, False]), "unless all are"
 
 
-async def test_an_answer_shows_that_a_server_works() -> None:
+async def test_servers_of_another_model_are_probed_and_have_a_say() -> None:
     bench = Bench(3)
-    for peer, model in zip(bench.peers, "bba", strict=True):
+    for peer, model in zip(bench.peers, "abb", strict=True):
         bench.balancer.serves(peer, model)
-    assert await bench.call(dict.fromkeys(range(2), Busy("full", 1.0))) == bench.peers[2].base
-    assert bench.balancer.model == "a"
+    other = OtherModel("another")
+    while bench.works[0]:
+        await bench.call({0: other})
+    bench.clock.now += BACKOFF
+    bench.broken = other
+    await bench.call({0: AssertionError("others do the work")})
+    await bench.probed()
+    assert (bench.probes, bench.works) == (1, [False, True, True])
+    early = {await bench.begin() for _ in range(2)}
+    assert early == {1, 2}
+    bench.balancer.serves(bench.peers[1], "a")
+    assert (bench.balancer.model, bench.works) == ("a", [True, True, False])
+    for place in range(2):
+        await bench.end(place)
+    assert bench.works == [True, True, False], "an answer of the model before says nothing"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -241,7 +262,6 @@ async def test_one_whose_callers_wait_in_vain_is_probed_and_asked_last(gone: boo
     for _ in range(4):
         assert await bench.begin() == 1
     assert await bench.begin() == 0, "where nobody else can, it may be asked"
-    await bench.end(4)
     bench.gate.set()
     await bench.probed()
     assert (bench.probes, bench.works) == (1, [not gone, True])
@@ -274,6 +294,40 @@ async def test_one_outage_counts_once() -> None:
     await bench.call({})
     await bench.probed()
     assert (bench.probes, bench.works) == (1, [True, True])
+
+
+async def test_a_request_that_fails_after_a_newer_one_was_answered_ejects_no_server() -> None:
+    bench = Bench(1)
+    for _ in range(3):
+        await bench.begin()
+    await bench.end(1)
+    await bench.end(0, Unavailable("it took too long"))
+    assert bench.works == [True]
+    with pytest.raises(ScorerUnavailable, match="it took too long"):
+        await bench.running[0]
+    await bench.end(2, Unavailable("it took too long"))
+    assert bench.works == [False], "this one began later"
+
+
+async def test_a_pause_counts_even_if_a_newer_request_was_answered() -> None:
+    bench = Bench(1)
+    for _ in range(2):
+        await bench.begin()
+    await bench.end(1)
+    await bench.end(0, Busy("full", 5.0))
+    with pytest.raises(Overloaded):
+        await bench.call({}, seconds=2)
+    bench.running[0].cancel()
+
+
+async def test_callers_that_leave_after_a_newer_request_was_answered_do_not_count() -> None:
+    bench = Bench(1, requests=9)
+    for _ in range(MISSES + 1):
+        await bench.begin()
+    await bench.end(MISSES)
+    for place in range(MISSES):
+        await bench.end(place, DeadlineExceeded("late"))
+    assert bench.probes == 0
 
 
 async def test_no_more_is_under_way_than_a_server_takes() -> None:
@@ -325,6 +379,19 @@ async def test_what_all_say_of_a_call_is_not_held_against_them() -> None:
     with pytest.raises(TextTooLong, match="odd"):
         await bench.call(dict.fromkeys(range(2), Flawed("odd", kind=TextTooLong)))
     assert (bench.asked, bench.works) == (2, [True, True])
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [(Unavailable("gone"), 2), (Flawed("odd"), 2), (Unavailable("gone", carried_out=False), 4), (Busy("full", 1.0), 4)],
+)
+async def test_what_may_have_been_done_is_asked_for_once_more_and_anything_else_of_all(
+    failure: Exception, asked: int
+) -> None:
+    bench = Bench(4)
+    with pytest.raises((ScorerUnavailable, ScorerFailed, Overloaded)):
+        await bench.call(dict.fromkeys(range(4), failure))
+    assert bench.asked == asked
 
 
 async def test_what_may_be_done_once_is_asked_once() -> None:

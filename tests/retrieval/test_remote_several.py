@@ -8,12 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    InvalidConfiguration,
-    RetrieverUnavailable,
-)
-from boundarymorph.remote.balancer import BACKOFF
+from boundarymorph.errors import InvalidConfiguration, RetrieverUnavailable
+from boundarymorph.remote.replica import BACKOFF
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
@@ -100,8 +96,8 @@ async def answering(retriever: RemoteRetriever) -> None:
             await asyncio.sleep(0.005)
 
 
-def faults(retriever: RemoteRetriever) -> list[BoundaryMorphError | None]:
-    return [member.fault for member in retriever._balancer._members.values()]
+def faults(retriever: RemoteRetriever) -> list[Exception | None]:
+    return [member.fault for member in retriever._balancer.replicas.values()]
 
 
 async def test_calls_go_on_while_a_retriever_shuts_down(data: Path) -> None:
@@ -125,7 +121,7 @@ async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
         before = first.asked["/documents"]
         clock.now += BACKOFF
         await asked_until(retriever, first, "/embed/query")
-        await asyncio.gather(*(member.probe for member in retriever._balancer._members.values() if member.probe))
+        await asyncio.gather(*(member.probe for member in retriever._balancer.replicas.values() if member.probe))
         assert first.asked["/documents"] == before
         first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
         first.asked.clear()
@@ -210,10 +206,11 @@ async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
         assert not first.asked["/documents"]
 
 
-async def test_writing_is_not_tried_twice() -> None:
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_writing_is_not_tried_twice(method: str) -> None:
     async with several(reset, reset, clock=Clock()) as (retriever, stood):
         with pytest.raises(RetrieverUnavailable):
-            await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
+            await retriever.forward(method, "/indexes/i/documents", {}, None)
         assert sum(server.asked["/indexes/i/documents"] for server in stood) == 1
 
 

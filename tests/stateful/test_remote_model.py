@@ -170,8 +170,8 @@ class RemoteModelMachine(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.loop.run_until_complete(asyncio.sleep(3 * ATTEMPT + PATIENCE))
-        members = self.scorer._balancer._members.values()
-        assert all(one.requests == one.texts == one.trials == 0 for one in members)
+        members = self.scorer._balancer.replicas.values()
+        assert not any(one.running for one in members)
         self.loop.run_until_complete(self.scorer.close())
         self.loop.close()
 

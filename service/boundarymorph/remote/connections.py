@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from http import HTTPStatus
 from io import BytesIO
@@ -14,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
-from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
 from yarl import URL
 
 CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
@@ -95,34 +94,18 @@ class Response:
         self._answer.close()
 
 
-class _Protocol(ResponseHandler):
-    """A connection of aiohttp's that is closed if something arrives that was not asked for.
+class _Connector(aiohttp.TCPConnector):
+    """Makes connections, and reuses them unless something has arrived that was not asked for.
 
     It would be taken for the answer to the next request.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, is_idle: Callable[[ResponseHandler], bool]) -> None:
-        super().__init__(loop)
-        self._is_idle = is_idle
-
-    def data_received(self, data: bytes) -> None:
-        if data and self._is_idle(self):
-            self.close()
-        else:
-            super().data_received(data)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Makes such connections."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory = lambda: _Protocol(self._loop, self._is_idle)  # type: ignore[assignment]
-
-    def _is_idle(self, connection: ResponseHandler) -> bool:
-        return connection not in self._acquired and any(  # while a tunnel is made, it is in neither
-            connection is kept for those_of_one_key in self._conns.values() for kept, _ in those_of_one_key
-        )
+    async def connect(self, *request: Any, **options: Any) -> Connection:
+        while True:
+            connection = await super().connect(*request, **options)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
 
 
 class ConnectionPool:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
-from boundarymorph.inference.deadline import Deadline
-from boundarymorph.remote.balancer import Balancer, OnChange, OtherModel, Role, ignore_change, log
+from boundarymorph.inference.deadline import NEVER, Deadline
+from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint, identified
@@ -126,7 +126,7 @@ class RemoteModel:
         self._balancer.serves(server, server.description.name)
         try:
             self._balancer.check_model(server)
-        except OtherModel as other:
+        except Mismatch as other:
             raise InvalidConfiguration(str(other)) from other
 
     @property
@@ -187,8 +187,8 @@ class RemoteModel:
 
     async def _connect(self, deadline: Deadline) -> None:
         async def describe(server: _Server) -> None:
-            description = await self._describe(server, deadline)
-            self._confirm(server, description)  # counts as working until a request shows otherwise
+            await self._describe(server, deadline)
+            self._balancer.check_model(server)
 
         await self._balancer.ask_all(describe)
         self._connected = True
@@ -230,14 +230,8 @@ class RemoteModel:
 
     async def _probe(self, server: _Server) -> None:
         """Request the results of one short text."""
-        deadline = Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT + self._attempt_timeout, self._clock)
-        description = await self._describe(server, deadline)
-        await self._attempt(server, description, Context(PROBE), [PROBE], deadline)
-        self._confirm(server, description)
-
-    def _confirm(self, server: _Server, description: Description) -> None:
-        """Record that a server works, and raise OtherModel if most of them serve another model."""
-        self._balancer.serves(server, description.name, texts=description.concurrent_texts, proven=True)
+        description = await self._describe(server, NEVER)
+        await self._attempt(server, description, Context(PROBE), [PROBE], NEVER)
         self._balancer.check_model(server)
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:

@@ -57,9 +57,17 @@ class KeyRefused(Refused):
 class Mismatch(Refused):
     """The server is not the expected one: it has another model, or is another kind of server."""
 
+    carried_out = False
+
+
+class OtherModel(Mismatch):
+    """The server serves another model than most of them."""
+
 
 class Flawed(Refused):
     """The server's answer is unusable. kind: a more specific error for the caller than the usual one."""
+
+    carried_out = True
 
     def __init__(self, message: str, *, kind: type[BoundaryMorphError] | None = None) -> None:
         super().__init__(message)

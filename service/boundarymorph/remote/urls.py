@@ -117,12 +117,24 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
     return Endpoint(dialect, base, model, activation=activation)
 
 
+def parse_plain(url: str, noun: str) -> str:
+    """Read `http(s)://HOST:PORT/PREFIX`, and return it without a trailing slash. noun: as in `Spelling`.
+
+    Raises InvalidConfiguration; its message contains no password.
+    """
+    parts = _split(url, noun)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise InvalidConfiguration(f"the URL of {noun} must be http://HOST:PORT or https://HOST:PORT")
+    return _address(parts, parts.scheme, parts.path.rstrip("/"))
+
+
 def _split(url: str, noun: str) -> SplitResult:
     if any(character.isspace() or not character.isprintable() for character in url):
         raise InvalidConfiguration(f"the URL of {noun} contains white space or control characters")
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        if parts.port == 0:
+            raise ValueError("there is no port 0")
     except ValueError as error:
         raise InvalidConfiguration(f"the URL of {noun} has a malformed host or port") from error
     if "@" in parts.netloc:
@@ -151,12 +163,18 @@ def _base(parts: SplitResult, dialect: Dialect, transport: str, noun: str) -> st
             return dialect.home
         raise InvalidConfiguration(f"the URL of {noun} needs a host: {parts.scheme}://HOST:PORT")
     version, _, route = dialect.path.strip("/").rpartition("/")
+    if dialect.version_optional:
+        prefix = prefix.removesuffix(f"/{version}")
     for ending in filter(None, (version, route)):
         if prefix.endswith(f"/{ending}"):
             raise InvalidConfiguration(f"leave /{ending} off the URL of {noun}; {dialect.path} is added to it")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return _address(parts, transport, prefix or dialect.prefix)
+
+
+def _address(parts: SplitResult, transport: str, prefix: str) -> str:
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"
-    base = f"{transport}://{host}{port}{prefix or dialect.prefix}"
+    base = f"{transport}://{host}{port}{prefix}"
     try:
         httpx.URL(base)
     except httpx.InvalidURL as error:

@@ -104,6 +104,8 @@ class Dialect(ABC):
     """The base URL of a hosted service; None for servers that users run themselves."""
     prefix = ""
     """The path of a base URL given without one."""
+    version_optional = False
+    """Whether a base URL may end in the version with which `path` begins."""
     answer_bytes = 1024
     """Most bytes of the result of one text, besides the text itself."""
     in_one_pass = False

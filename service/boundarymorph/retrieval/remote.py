@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-import httpx
 import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
@@ -46,6 +44,7 @@ from boundarymorph.remote.peer import (
     pause_of,
     tells_of_server,
 )
+from boundarymorph.remote.urls import parse_plain
 from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
@@ -94,7 +93,8 @@ class RemoteRetriever:
 
         Raises InvalidConfiguration for a missing, repeated or malformed URL.
         """
-        peers = [Peer(_base(url), _ROLE.name, api_key=api_key, connections=connections, ours=True) for url in urls]
+        bases = [parse_plain(url, "a retriever") for url in urls]
+        peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
         self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)
@@ -278,7 +278,7 @@ class RemoteRetriever:
         most = SMALL + count * self._vector
         embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most)
         if embeddings.encoder is not None:
-            self._balancer.serves(peer, embeddings.encoder, proven=True)
+            self._balancer.serves(peer, embeddings.encoder)
             self._balancer.check_model(peer)
         return embeddings
 
@@ -313,21 +313,6 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
     if status in ABSENT:
         return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
     return Flawed(said)
-
-
-def _base(url: str) -> str:
-    """Return the URL without a trailing slash. Raises InvalidConfiguration; its message contains no password."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        base = str(httpx.URL(url)).rstrip("/")
-    except (ValueError, httpx.InvalidURL) as error:
-        raise InvalidConfiguration("the URL of the retriever has a malformed host or port") from error
-    if not usable or not url.isprintable() or " " in url or "@" in parts.netloc or parts.query or parts.fragment:
-        raise InvalidConfiguration(
-            "the URL of the retriever must be http://HOST:PORT, or https://, without credentials"
-        )
-    return base
 
 
 def _vector(query_embedding: ArrayLike) -> dict[str, object]:

@@ -17,7 +17,7 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.remote.balancer import BACKOFF
+from boundarymorph.remote.replica import BACKOFF
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import Endpoint, parse
 from tests.clocks import Clock

@@ -46,7 +46,7 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
 class OpenAI(Dialect):
     """OpenAI's API and compatible ones. The server rejects a text that is too long for the model."""
 
-    name, path = "openai", "/v1/embeddings"
+    name, path, version_optional = "openai", "/v1/embeddings", True
     home: str | None = "https://api.openai.com"
     most_texts, most_bytes = 512, 1_000_000
     answer_bytes = VECTOR_BYTES

@@ -6,12 +6,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 from typing import Unpack
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
+from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.remote import urls
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import Options, RemoteModel
@@ -38,14 +37,6 @@ def parse(url: str) -> Endpoint:
 
     Raises InvalidConfiguration; its message contains no password.
     """
-    if url.startswith(("openai", "vllm")):
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise InvalidConfiguration("the URL of an encoder has a malformed host or port") from error
-        prefix = parts.path.rstrip("/")
-        if parts.netloc and prefix.endswith("/v1"):
-            url = urlunsplit(parts._replace(path=prefix.removesuffix("/v1")))
     return urls.parse(url, _SPELLING)
 
 
