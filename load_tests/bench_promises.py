@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from boundarymorph.access.memories import SECONDS
 from boundarymorph.evaluation import datasets, tables
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.tables import ScoreTable
@@ -29,7 +30,6 @@ from load_tests import processes, report
 
 CALLS, IN, INDEX = 200, 0.9, "table"
 UNTIL = 3_600.0  # seconds, for the audits
-DONE = 'boundarymorph_audits_total{outcome="done"}'
 
 
 def filled(data: Path, table: ScoreTable) -> None:
@@ -77,9 +77,9 @@ class Asked:
         return answer
 
     def audited(self) -> int:
-        """Return how many audits are done."""
-        lines = self._client.get("/metrics").raise_for_status().text.splitlines()
-        return sum(int(float(line.removeprefix(DONE))) for line in lines if line.startswith(DONE))
+        """Return how many audits selections can learn from."""
+        learned = self._client.get(f"/indexes/{INDEX}/learned").raise_for_status().json()
+        return sum(kind["audits"] for memory in learned["memories"] for kind in memory["audited"])
 
     def promised(self, question: Question, size: int) -> dict[str, Any]:
         """Return what came of a promise: whether it is certified, the calls, and what the set loses in truth."""
@@ -110,11 +110,12 @@ def main() -> None:
     order = np.random.default_rng(given.seed).permutation(len(questions)).tolist()
     half, rest = order[: len(order) // 2], order[len(order) // 2 :]
     settings = {
+        "MEMORY__ENABLED": "true",
         "MEMORY__AUDITS": "1",
         "MEMORY__AUDIT_POOL": str(table.depth),
         "MEMORY__AUDIT_CALLS": str(len(half) * table.depth),
         "SCORER__SELF_TEST": "false",
-        "LIMITS__BUDGET": str(table.depth),
+        "LIMITS__BUDGET": str(max(CALLS, table.depth)),
     }
     with tempfile.TemporaryDirectory() as folder, processes.scorer(scores_of(questions)) as scorer:
         filled(Path(folder), table)
@@ -128,6 +129,7 @@ def main() -> None:
             deadline = time.monotonic() + UNTIL
             while asked.audited() < len(half) and time.monotonic() < deadline:
                 time.sleep(1.0)
+            time.sleep(SECONDS)
             for place in rest:
                 found = asked.promised(questions[place], table.depth)
                 rows.append({"table": table.name, "k": given.k, "query": questions[place].id, **found})

@@ -197,6 +197,21 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "out" / f"{name}.md").read_text().startswith(f"# {study.title}\n\n| ")
 
 
+@pytest.mark.usefixtures("tiny_weights")
+def test_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All selections that were asked for are audited; their losses are what the scores of the table say."""
+    table = synthetic(queries=40, n=60)
+    np.savez(tmp_path / "table.npz", **table.arrays)  # type: ignore[arg-type]
+    for file, prefix, count in (("corpus", "d", 60), ("queries", "q", 40)):
+        lines = [{"_id": f"{prefix}{number}", "text": f"{file} of number {number}"} for number in range(count)]
+        (tmp_path / f"{file}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    options = f"--table {tmp_path}/table.npz --collection {tmp_path} --k 5 --loss 0.2"
+    results = run("bench_promises", options, tmp_path, monkeypatch)
+    assert [row["audits"] for row in results["rows"]] == [20] * 20
+    assert all(15 <= row["calls"] <= 60 and -1e-9 <= row["loss"] <= 1 for row in results["rows"])
+    assert results["ratios"]["certified"] == 1 and results["ratios"]["broken"] < 0.5
+
+
 def test_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a review whose relevant records have words of their own, everything is found; the seed does not count."""
     about = ["walls guard the old town" if number % 5 == 0 else f"bees make honey {number % 7}" for number in range(60)]
