@@ -15,6 +15,7 @@ from yarl import URL
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.model import GRACE
 from boundarymorph.remote.peer import Peer
+from boundarymorph.remote.replica import MOST_BACKOFF
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse
 from tests.clocks import VirtualLoop
@@ -139,6 +140,7 @@ class RemoteModelMachine(RuleBasedStateMachine):
         """After some time, in which callers come and go, all is known."""
 
         async def some_time() -> None:
+            await asyncio.sleep(MOST_BACKOFF)  # as long as a server may be left alone
             for _ in range(16):
                 await asyncio.gather(self._call(PATIENCE), self._call(HURRY))
                 await asyncio.sleep(0.5)
@@ -178,6 +180,16 @@ class RemoteModelMachine(RuleBasedStateMachine):
 
 TestRemoteModel = RemoteModelMachine.TestCase
 TestRemoteModel.settings = draws(14, 20)
+
+
+def test_a_server_that_had_another_model_for_long_returns_after_the_longest_back_off() -> None:
+    machine = RemoteModelMachine()
+    machine.start(count=3, seed=0)
+    for model in ("hub/a", "hub/b", "hub/a"):
+        machine.servers[2].model, machine.servers[2].connected = model, False
+        for _ in range(6):
+            machine.settle()
+    machine.teardown()
 
 
 def test_a_server_that_restarted_with_another_model_is_followed_while_it_is_overloaded() -> None:
