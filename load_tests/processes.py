@@ -97,11 +97,8 @@ def instant_scorer() -> AbstractContextManager[str]:
 def scorer(score: Callable[[str, str], float]) -> Iterator[str]:
     """Run a scorer in this process, and yield its URL. score: that of a query and a text."""
 
-    class Scorer(_Scorer):
-        def score(self, query: str, text: str) -> float:
-            return score(query, text)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Scorer) as server:
+    handler = type("Scorer", (_Scorer,), {"score": staticmethod(score)})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -113,9 +110,7 @@ class _Scorer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet
     disable_nagle_algorithm = True
-
-    def score(self, query: str, text: str) -> float:
-        raise NotImplementedError
+    score: Callable[[str, str], float]
 
     def do_GET(self) -> None:
         self._answer({"model": "instant", "max_texts": 512})

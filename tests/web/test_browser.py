@@ -280,8 +280,8 @@ def test_an_answer_that_breaks_off(opened: Open) -> None:
 
 
 def test_calls_that_cost_money(opened: Open) -> None:
-    """Those of the comparison are made when somebody wants them, and sliders make none. The bill is put in here, and
-    that earlier selections helped."""
+    """Those of the comparison are made when somebody wants them, and sliders make none. The bill is put in here,
+    and what earlier selections and audits brought."""
     asked = 0
 
     def billed(route: Route) -> None:
@@ -290,6 +290,7 @@ def test_calls_that_cost_money(opened: Open) -> None:
         answer = route.fetch()
         bill = '"language_model":{"input_tokens":12345,"output_tokens":40,"cost":0.0125}'
         text = answer.text().replace('"language_model":null', bill).replace('"learned_from":0', '"learned_from":12')
+        text = text.replace('"promise":null', '"promise":{"status":"certified","audits":9}')
         route.fulfill(response=answer, body=text)
 
     with opened("/playground?budget=50") as page:
@@ -299,6 +300,7 @@ def test_calls_that_cost_money(opened: Open) -> None:
         page.click("#go")
         expect(page.locator("#status")).to_contain_text("read 12,345 tokens and wrote 40, for 0.0125")
         expect(page.locator("#status")).to_contain_text("It learned from 12 earlier selections.")
+        expect(page.locator("#status")).to_contain_text("Its promise is certified by 9 audited selections.")
         page.locator("[data-of=budget]").press("ArrowRight")
         page.wait_for_timeout(500)
         assert asked == 1

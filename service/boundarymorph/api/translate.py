@@ -184,13 +184,14 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         budget, shown = budget_of(request, settings), (request.k or settings.k) if request.return_documents else 0
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
         distant = bool(settings.retriever.url or settings.stores)
+        ahead = READ_AHEAD if distant else 0
         search = Search(
             query,
             depth,
             vector,
             request.filter,
             request.hybrid,
-            documents=shown if not budget else READ_AHEAD if distant else 0,
+            documents=ahead if budget else shown,
             directions=few and (request.method or settings.method) == methods.DEFAULT,
         )
         return partial(IndexedCandidates, index=request.index, search=search, distant=distant)

@@ -43,7 +43,6 @@ _VECTORS, _CLUSTERS, _ROWS = "vectors.faiss", "clusters.faiss", "rows.npy"
 _COUNT_AT = 8  # bytes before the number of vectors in FAISS's file
 _faiss: Any = faiss  # has few type hints
 _log = logging.getLogger(__name__)
-_log = logging.getLogger(__name__)
 
 
 class BlockFiles:
