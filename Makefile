@@ -217,7 +217,7 @@ soak: setup  ## NAME=index, scorer or batch (every answer checked under load), m
 
 TABLES ?= tables
 COLLECTIONS ?= data
-BUDGETS ?= 25,50
+BUDGETS ?= 10,25,50
 TEXTS = $(patsubst %/,%,$(sort $(dir $(wildcard $(COLLECTIONS)/*/corpus.jsonl*))))
 evaluation: export OPENBLAS_NUM_THREADS = 1
 evaluation: setup  ## every selector on the tables in TABLES=dir, with texts of COLLECTIONS=dir -> build/evaluation/report.md; STUDY="few rounds" or all: studies instead

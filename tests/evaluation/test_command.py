@@ -36,7 +36,7 @@ from tests.evaluation.test_builder import Lengths
 from tests.retrieval.fakes import SeededEncoder
 
 GRID = ["--budgets", "4,8", "--k", "5,10"]
-METRICS = {"ce_ncg", "ncg"}
+METRICS = {"ce_ncg", "ncg", "ndcg_10"}
 HEIGHTS = {"mips": 0.5, "ss": 0.505, "trend": 0.8}
 
 
@@ -124,6 +124,7 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
         "## At a glance",
         "## CE-nCG",
         "## nCG",
+        "## nDCG@10",
         "B=4, k=5 | B=4, k=10 | B=8, k=5",
         "**mean of tables**",
         "## Ablations, kernels and rounds",
@@ -136,7 +137,7 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
     ):
         assert expected in text, expected
     pictures = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
-    assert len(pictures) == len(set(pictures)) == 3 * 2 + 1, "quality by table and mean, a latency"
+    assert len(pictures) == len(set(pictures)) == 3 * 3 + 1, "quality by table and mean, a latency"
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"

@@ -17,6 +17,15 @@ def test_against_hand_numbers() -> None:
     assert found.ncg == pytest.approx(2 / 3)
     assert found.ncg_graded == pytest.approx((3 + 1) / (3 + 2 + 1))
     assert found.ncg_collection == pytest.approx(2 / 3)
+    assert found.ndcg_10 == pytest.approx((3 + 1 / 2) / (3 + 2 / math.log2(3) + 1 / 2))
+
+
+def test_the_order_of_the_first_ten() -> None:
+    question = replace(on_a_circle(range(12), [0.5] * 12), grades=np.array([0.0] * 10 + [1.0, 2.0]))
+    assert quality(question, np.arange(12), 12).ndcg_10 == 0.0
+    assert quality(question, np.arange(12)[::-1], 12).ndcg_10 == 1.0
+    assert quality(question, np.arange(12)[::-1], 1).ndcg_10 == pytest.approx(2 / (2 + 1 / math.log2(3)))
+    assert math.isnan(quality(replace(question, grades=np.zeros(12)), np.arange(12), 5).ndcg_10)
 
 
 def test_the_ideal_holds_no_more_than_there_is() -> None:
@@ -31,7 +40,7 @@ def test_k_over_the_pool_is_the_pool() -> None:
 
 def test_undefined_without_labels_or_gains() -> None:
     unjudged = quality(replace(QUESTION, grades=None), np.arange(5), 2)
-    assert math.isnan(unjudged.ncg) and math.isnan(unjudged.ncg_graded) and math.isnan(unjudged.ncg_collection)
+    assert all(map(math.isnan, (unjudged.ncg, unjudged.ncg_graded, unjudged.ncg_collection, unjudged.ndcg_10)))
     assert math.isnan(normalised_gain(np.array([0]), np.zeros(3)))
 
 

@@ -35,8 +35,8 @@ class Evaluation:
             help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5, NAME@auto growing."
         ),
     ] = DEFAULT_METHODS
-    budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "25,50"
-    k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "50,100,200"
+    budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "10,25,50"
+    k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "10,50"
     out: Annotated[Path, typer.Option(file_okay=False, help="Where the report goes.")] = Path("build/evaluation")
     write_table: Annotated[
         Path | None,

@@ -1,4 +1,5 @@
-"""nCG@k and CE-nCG@k (paper eq. ncg): the gain of a set of k documents over the best gain that k documents can have."""
+"""nCG@k and CE-nCG@k (paper eq. ncg): the gain of a set of k documents over the best gain that k documents can have.
+And nDCG@10, which judges the order of its first ten."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation.problem import Question, Ranking
 
+TOP = 10  # of nDCG
+
 
 @dataclass(frozen=True, slots=True)
 class Quality:
@@ -18,13 +21,15 @@ class Quality:
     the pool; the paper's nCG, "the count of relevant documents returned, divided by the number a perfect selector
     would fit into k slots". ncg_graded: the same with grades as gains. ncg_collection: as ncg, but against
     min(k, relevant documents of the collection), so that what retrieval missed counts; nan where a table's count of
-    relevant documents speaks of something else than the pool's documents do.
+    relevant documents speaks of something else than the pool's documents do. ndcg_10: nDCG@10 of the set in its order,
+    with grades as gains, against the best order of the pool (Jarvelin and Kekalainen 2002, as trec_eval has it).
     """
 
     ce_ncg: float
     ncg: float
     ncg_graded: float
     ncg_collection: float
+    ndcg_10: float
 
 
 def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
@@ -34,15 +39,23 @@ def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> flo
     return float(gains[chosen].sum() / best) if best > 0 else float("nan")
 
 
+def discounted_gain(ranked: NDArray[np.float64]) -> float:
+    """Sum of the first ten gains, the gain of place i (from 1) over log2(i + 1)."""
+    first = ranked[:TOP]
+    return float((first / np.log2(np.arange(len(first)) + 2.0)).sum())
+
+
 def quality(question: Question, ranking: Ranking, k: int) -> Quality:
     """The metrics of the first k documents of a ranking."""
     chosen = ranking[:k]
-    binary = graded = collection = float("nan")
+    binary = graded = collection = ordered = float("nan")
     if question.grades is not None:
         relevant = (question.grades > 0).astype(np.float64)
         binary = normalised_gain(chosen, relevant)
         graded = normalised_gain(chosen, question.grades)
+        best = discounted_gain(np.sort(question.grades)[::-1])
+        ordered = discounted_gain(question.grades[chosen]) / best if best > 0 else ordered
         if question.relevant is not None and question.relevant >= relevant.sum():
             possible = min(k, question.relevant)
             collection = float(relevant[chosen].sum() / possible) if possible else float("nan")
-    return Quality(normalised_gain(chosen, question.scores), binary, graded, collection)
+    return Quality(normalised_gain(chosen, question.scores), binary, graded, collection, ordered)

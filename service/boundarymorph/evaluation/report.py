@@ -28,7 +28,11 @@ from boundarymorph.evaluation.study import (
 from boundarymorph.selection.methods import DEFAULT, PAPER, PEOPLE
 
 CLOSE = 0.005
-HEADINGS = {"ce_ncg": "CE-nCG: how well the calls were spent", "ncg": "nCG: what people would say of the set"}
+HEADINGS = {
+    "ncg": "nCG: what people would say of the set",
+    "ndcg_10": "nDCG@10: what people would say of its first ten",
+    "ce_ncg": "CE-nCG: how well the calls were spent",
+}
 LEGEND = "**Best** and <u>second</u> of each column and table."
 EXPLAINED = {
     "ce_ncg": "Cross-encoder scores of the chosen k documents, summed, over the best sum that k documents of the pool "
@@ -37,6 +41,8 @@ EXPLAINED = {
     "hold. Where the cross-encoder and people disagree, following the one more closely loses the other: compare with "
     f"CE-nCG, and with the line *cross-encoder itself* under each table's heading below. {LEGEND} Graded gains, "
     "and gains against all relevant documents of the collection, are in per_query.csv.",
+    "ndcg_10": "The first ten of the set in its order, with grades as gains, against the best order of the pool. "
+    f"{LEGEND}",
 }
 VARIANTS = {
     "no-acquisition": PAPER,
@@ -50,7 +56,8 @@ VARIANTS = {
 
 
 def summary(studies: Sequence[Study]) -> dict[str, Any]:
-    """Return the figures for machines: means over tables, each counting as much; ncg is null without human labels.
+    """Return the figures for machines: means over tables, each counting as much; ncg and ndcg_10 are null without human
+    labels.
 
     A method that could not run on every table is not in it. In a study of calibrations the means are over the judged
     tables' queries that no calibration was learned from, and each row says whether it is calibrated; in one of memories
@@ -60,9 +67,11 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
         return {"default": PEOPLE, "paper": PAPER, "rows": learned.rows(told)}
     if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
         return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(found)}
-    scored, judged = (quality_by_table(studies, metric) for metric in ("ce_ncg", "ncg"))
+    scored = quality_by_table(studies, "ce_ncg")
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
-    rows["ncg"] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
+    for metric in ("ncg", "ndcg_10"):
+        judged = quality_by_table(studies, metric)
+        rows[metric] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
     listed = rows.reset_index().astype(object)
     return {"default": PEOPLE, "paper": PAPER, "rows": listed.where(listed.notna(), None).to_dict("records")}
 

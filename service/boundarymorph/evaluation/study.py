@@ -16,7 +16,7 @@ from boundarymorph.evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection.methods import DEFAULT, PEOPLE
 
-METRIC_TITLES = {"ncg": "nCG", "ce_ncg": "CE-nCG"}
+METRIC_TITLES = {"ncg": "nCG", "ndcg_10": "nDCG@10", "ce_ncg": "CE-nCG"}
 AVERAGE = "mean of tables"
 
 
