@@ -16,7 +16,7 @@ from tests.documented import TOLERANCE
 from tests.system.service import Service, service
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("index", "api", "agents"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("api", "agents"))]
 COMMAND = re.compile(r"(?m)^(?:\$ )?(curl (?:'[^']*'|\\\n|[^'\n])*)$")
 COMMANDS = [(page.name, found[1]) for page in PAGES for found in COMMAND.finditer(page.read_text())]
 
@@ -55,4 +55,4 @@ def test_what_is_answered(demonstrated: Service, page: str, command: str, shown:
 
 def test_there_are_some() -> None:
     assert {page for page, _ in COMMANDS} == {page.name for page in PAGES}
-    assert "index.md" in {page for page, *_ in SHOWN}
+    assert "README.md" in {page for page, *_ in SHOWN}
