@@ -21,10 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.milvus import MilvusStore
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
+from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
 from tests.contract.vector_index import unit
 from tests.ports import free_port
 from tests.retrieval import milvus

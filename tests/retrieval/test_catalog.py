@@ -20,10 +20,9 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import nearest, vector_of

@@ -26,15 +26,13 @@ from boundarymorph.errors import (
     RetrieverFailed,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import Catalog, Index
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.ingestion import ingest
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Catalog, Index, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.qdrant import QdrantStore
 from boundarymorph.retrieval.stores.table import made
-from boundarymorph.retrieval.uploads import parse_array
+from boundarymorph.retrieval.uploads import ingest, parse_array
 from boundarymorph.settings import Attached
 from tests.contract.store import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit

@@ -14,14 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable
-from boundarymorph.retrieval.catalog import Catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.interfaces import Catalog, Retriever, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.vectors import rounding_error
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.selection.pool import Pool
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import Retrieval

@@ -10,9 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Index, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.elasticsearch import ElasticsearchStore
 from boundarymorph.retrieval.stores.index import StoreIndex

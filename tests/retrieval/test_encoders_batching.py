@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable, Overloaded
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
-from boundarymorph.retrieval.encoders import BatchingEncoder
-from boundarymorph.retrieval.encoders.encoder import unit_vectors
+from boundarymorph.retrieval.document import unit_vectors
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async

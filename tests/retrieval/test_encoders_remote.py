@@ -18,7 +18,7 @@ from boundarymorph.errors import (
     InvalidInput,
 )
 from boundarymorph.remote.urls import Endpoint
-from boundarymorph.retrieval.encoders.recipe import known_recipe
+from boundarymorph.retrieval.encoders import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
 from tests.contract.encoder import TEXTS, EncoderContract
 from tests.retrieval.fakes import vector_of

@@ -23,8 +23,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.models import available_cores
+from boundarymorph.retrieval.encoders import WEB_SEARCH
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH
 from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.scoring.transformer import tiny

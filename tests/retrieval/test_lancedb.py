@@ -14,9 +14,8 @@ import pytest
 from lancedb.index import FTS, IvfFlat
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Index, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.lancedb import APPROXIMATE, LanceStore

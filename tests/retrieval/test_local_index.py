@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from boundarymorph.inference.executors import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import Changes, DocumentStore
 from boundarymorph.retrieval.local.vectors import VectorIndex
-from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
 from tests.retrieval.test_blocks import put

@@ -24,15 +24,13 @@ from boundarymorph.errors import (
     LimitExceeded,
     RetrieverFailed,
 )
-from boundarymorph.retrieval.catalog import UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search, UnreadableIndex
 from boundarymorph.retrieval.stores import milvus as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.milvus import MilvusStore, MilvusTable
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, Server
+from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore, MilvusTable, Server
 from boundarymorph.retrieval.stores.table import made
 from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.vector_index import names, unit

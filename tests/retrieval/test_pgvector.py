@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Index, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.pgvector import APPROXIMATE, PgvectorStore

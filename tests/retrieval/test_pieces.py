@@ -16,7 +16,7 @@ from boundarymorph.retrieval.document import (
     size_of_all,
 )
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.words.lexical import beginnings
+from boundarymorph.retrieval.words import beginnings
 
 pytestmark = pytest.mark.strangers
 LARGE = 3 * 2**20

@@ -11,9 +11,8 @@ from pydantic import SecretStr
 from qdrant_client import QdrantClient, models
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Index, Search
 from boundarymorph.retrieval.stores import qdrant as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex

@@ -37,10 +37,10 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.interfaces import Retriever, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.directions import COUNT, FEWEST
+from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Limits, Settings

@@ -13,8 +13,8 @@ from boundarymorph.remote.replica import BACKOFF
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form, of_number
+from boundarymorph.retrieval.stores.table import Kind, Moment, in_one_form, of_number
 
 pytestmark = pytest.mark.strangers
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))

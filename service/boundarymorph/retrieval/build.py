@@ -19,8 +19,8 @@ from boundarymorph.settings import EncoderSettings, Settings, StoreSettings
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import Catalog
-    from boundarymorph.retrieval.encoders.encoder import Encoder
+    from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.interfaces import Catalog
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.local.vectors import Mirror
     from boundarymorph.retrieval.remote import RemoteRetriever
@@ -53,7 +53,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 
     if chosen.model is None:
-        from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
+        from boundarymorph.retrieval.encoders.encoder import OnnxDualEncoder
 
         longest = chosen.max_length or settings.max_length
         return BatchingEncoder(OnnxDualEncoder.embedded(max_length=longest, threads=settings.threads))

@@ -23,7 +23,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import (
+from boundarymorph.retrieval.interfaces import (
     NAME,
     Catalog,
     Index,

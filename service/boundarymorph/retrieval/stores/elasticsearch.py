@@ -19,14 +19,17 @@ from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
+    Kind,
+    Moment,
     Payload,
     Store,
     Table,
     check_columns,
     check_writable,
     guessed,
+    in_one_form,
+    of_number,
 )
-from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form, of_number
 from boundarymorph.settings import Attached, StoreSettings
 
 ABOUT = "boundarymorph"

@@ -12,15 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
-from boundarymorph.retrieval.catalog import IndexConfiguration
-from boundarymorph.retrieval.document import STOP, Document, fingerprint, first_piece, in_pieces
+from boundarymorph.retrieval.document import (
+    STOP,
+    Document,
+    check_search,
+    exact_scores,
+    fingerprint,
+    first_piece,
+    fused,
+    in_pieces,
+    unit_embeddings,
+    unit_from_halves,
+)
 from boundarymorph.retrieval.filters import Condition, Filter
-from boundarymorph.retrieval.fusion import fused
-from boundarymorph.retrieval.retriever import Retrieved, Search
-from boundarymorph.retrieval.stores.table import Found, Table
-from boundarymorph.retrieval.stores.times import with_times
-from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings, unit_from_halves
-from boundarymorph.retrieval.words.lexical import PoolWords, beginnings, words
+from boundarymorph.retrieval.interfaces import IndexConfiguration, Retrieved, Search
+from boundarymorph.retrieval.stores.table import Found, Table, with_times
+from boundarymorph.retrieval.words import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 from boundarymorph.text import counted, has_content
 

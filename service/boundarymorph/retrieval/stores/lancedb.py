@@ -23,14 +23,17 @@ from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
+    Kind,
+    Moment,
     Store,
     Table,
+    Unit,
     check_columns,
     check_writable,
     guessed,
     metadata_columns,
+    of_number,
 )
-from boundarymorph.retrieval.stores.times import Kind, Moment, Unit, of_number
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.times import Moment
+from boundarymorph.retrieval.stores.table import Moment
 
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}

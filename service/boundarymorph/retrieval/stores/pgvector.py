@@ -22,6 +22,7 @@ from boundarymorph.retrieval.filters import NEVER, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
+    Kind,
     Store,
     Table,
     check_columns,
@@ -29,7 +30,6 @@ from boundarymorph.retrieval.stores.table import (
     guessed,
     metadata_columns,
 )
-from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}

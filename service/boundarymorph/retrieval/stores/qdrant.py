@@ -22,8 +22,18 @@ from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavail
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_writable, guessed
-from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form
+from boundarymorph.retrieval.stores.table import (
+    EXACT,
+    Found,
+    Kind,
+    Moment,
+    Payload,
+    Store,
+    Table,
+    check_writable,
+    guessed,
+    in_one_form,
+)
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
