@@ -171,7 +171,7 @@ def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> Non
             index.retrieve(Search("", 5, QUERIES[0]))
     server.down, server.pause = None, 0.5
     with pytest.raises(RetrieverUnavailable, match="ReadTimeout"):
-        store(server, timeout_seconds=0.1).tables()
+        list(store(server, timeout_seconds=0.1).columns())
     server.pause = 0.0
     asked(server.behind, "POST", f"/{small}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
     with pytest.raises(EmptyIndex):
@@ -185,7 +185,7 @@ def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> Non
 def test_nobody_is_there() -> None:
     settings = StoreSettings(url=SecretStr(f"opensearch://127.0.0.1:{free_port()}"), timeout_seconds=1)
     store = ElasticsearchStore.connect(settings)
-    for call in (store.tables, lambda: store.open(Attached(table="tales"))):
+    for call in (lambda: list(store.columns()), lambda: store.open(Attached(table="tales"))):
         with pytest.raises(RetrieverUnavailable, match="OpenSearch does not work now"):
             call()
     store.close()

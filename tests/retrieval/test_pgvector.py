@@ -312,4 +312,4 @@ def test_a_wrong_password_is_not_an_outage(port: int, connection: psycopg.Connec
         reader.get("a").count()
     store.close()
     with pytest.raises(RetrieverUnavailable, match=re.escape('database "nowhere" does not exist')):
-        PgvectorStore(f"postgresql://postgres@127.0.0.1:{port}/nowhere").tables()
+        list(PgvectorStore(f"postgresql://postgres@127.0.0.1:{port}/nowhere").columns())

@@ -178,7 +178,7 @@ def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
 def test_nobody_is_there() -> None:
     settings = StoreSettings(url=SecretStr(f"qdrant://127.0.0.1:{free_port()}"), timeout_seconds=1)
     store = QdrantStore.connect(settings)
-    for call in (store.tables, lambda: store.open(Attached(table="tales"))):
+    for call in (lambda: list(store.columns()), lambda: store.open(Attached(table="tales"))):
         with pytest.raises(RetrieverUnavailable, match="Qdrant"):
             call()
     store.close()

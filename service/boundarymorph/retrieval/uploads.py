@@ -359,16 +359,13 @@ async def ingest(
     encoder: Encoder | None,
     entries: AsyncIterable[ParsedDocument | BadLine],
     *,
-    batch_size: int | None = None,
-    strict: bool = False,
-    on_progress: Callable[[IngestReport], None] | None = None,
-    run: Run = in_default_thread,
+    on_progress: Callable[[IngestReport], None] = lambda report: None,
+    **options: Any,
 ) -> IngestReport:
     """Run `ingesting` to its end and return the report. on_progress: called after each batch."""
     report = IngestReport()
-    async for report in ingesting(index, encoder, entries, batch_size=batch_size, strict=strict, run=run):
-        if on_progress is not None:
-            on_progress(report)
+    async for report in ingesting(index, encoder, entries, **options):
+        on_progress(report)
     return report
 
 

@@ -118,8 +118,7 @@ class StoreIndex:
         while where is not False:
             found = table.search(self._anywhere, max(1, table.count()), where, vectors=False)
             before = deleted
-            for portion in portions([id for id in found.ids if id is not None]):
-                read = table.documents(portion)
+            for read in in_pieces(self.documents, [id for id in found.ids if id is not None]):
                 deleted += self.delete([id for id, each in read.items() if condition.matches(each.metadata)])
             if deleted == before:  # else a search that is not exact may have missed some
                 break
@@ -136,7 +135,7 @@ class StoreIndex:
         raise InvalidInput(f"the documents of {self.name!r} can be listed only where they are kept, not here")
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return self.table.characters(ids)
+        return {id: length for portion in portions(ids) for id, length in self.table.characters(portion).items()}
 
     @property
     def _anywhere(self) -> NDArray[np.float32]:
@@ -199,8 +198,13 @@ class StoreIndex:
             said.append(
                 f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
             )
-        fetched = self.table.vectors(passing)
+        fetched = self._vectors(passing)
         return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
+
+    def _vectors(self, ids: Sequence[str]) -> Found:
+        parts = [self.table.vectors(portion) for portion in portions(ids)]
+        matrices = [part.vectors for part in parts if part.vectors is not None]
+        return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
         """Return the pool of a hybrid search, fused with what the store finds by words."""
@@ -209,7 +213,7 @@ class StoreIndex:
             return near
         found = list(self.table.best(search.query, search.depth, where))
         there = set(near.ids)
-        others = self.table.vectors([id for id in found if id not in there])
+        others = self._vectors([id for id in found if id not in there])
         further, _ = _ranked(others, near.query, len(others.ids))
         rows: dict[str, NDArray[np.floating]] = dict(zip(further.ids, further.embeddings, strict=True))
         known = [id for id in found if id in there or id in rows]

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
@@ -30,7 +29,7 @@ from boundarymorph.retrieval.stores.table import (
     Unit,
     check_columns,
     check_writable,
-    guessed,
+    is_integer,
     metadata_columns,
     of_number,
 )
@@ -70,14 +69,11 @@ class LanceStore(Store):
             found: list[str] = self._connected().list_tables().tables
             return found
 
-    def tables(self) -> Mapping[str, Attached]:
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         with errors():
             for name in self.names():
                 schema = self._connected().open_table(name).schema
-                if (attached := guessed(name, {field.name: kind_of(field.type) for field in schema})) is not None:
-                    found[name] = attached
-        return found
+                yield name, {field.name: kind_of(field.type) for field in schema}
 
     def open(self, attached: Attached) -> LanceTable:
         with errors():
@@ -165,10 +161,8 @@ class LanceTable(Table):
         return {id: score for id, score in reversed(list(scores)) if id is not None}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        found: dict[str, Document] = {}
-        for rows in self._by_id(ids, self._columns(False, True)):
-            found |= self._documents(rows, self._ids(rows))
-        return found
+        rows = self._by_id(ids, self._columns(False, True))
+        return self._documents(rows, self._ids(rows))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         attached = self._attached
@@ -189,17 +183,17 @@ class LanceTable(Table):
                     self._table.optimize()
 
     def delete(self, ids: Sequence[str]) -> int:
-        there = [id for rows in self._by_id(ids, [self._attached.id]) for id in self._ids(rows)]
+        there = [id for id in self._ids(self._by_id(ids, [self._attached.id])) if id is not None]
         if there:
             with errors():
-                self._table.delete(self._among([id for id in there if id is not None]))
+                self._table.delete(self._among(there))
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         if (column := self._attached.digest) is None:
             return super().digests(ids)
-        parts = list(self._by_id(ids, [self._attached.id, column]))
-        known = [pair for rows in parts for pair in zip(self._ids(rows), rows[column].to_pylist(), strict=True)]
+        rows = self._by_id(ids, [self._attached.id, column])
+        known = zip(self._ids(rows), rows[column].to_pylist(), strict=True)
         return {id: digest for id, digest in known if id is not None and digest is not None}
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
@@ -207,10 +201,8 @@ class LanceTable(Table):
         return None if type is None or isinstance(type, str) else time_of(type)
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        parts = list(self._by_id(ids, self._columns(True, False)))
-        matrices = [self._matrix(rows) for rows in parts]
-        known = [id for rows in parts for id in self._ids(rows)]
-        return Found(known, np.concatenate(matrices) if matrices else np.empty((0, self.dimension), np.float32))
+        rows = self._by_id(ids, self._columns(True, False))
+        return Found(self._ids(rows), self._matrix(rows))
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
         return "(" + f" {by} ".join(parts) + ")"
@@ -252,17 +244,15 @@ class LanceTable(Table):
             searching = searching.where(where, prefilter=True)
         return searching.select([*columns, *([score] if score else [])]).to_arrow(timeout=self._timeout)
 
-    def _by_id(self, ids: Sequence[str], columns: list[str]) -> Iterator[arrow.Table]:
-        for portion in portions(ids):
-            if self._numbers:
-                portion = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)]
-            if portion:
-                with errors():  # without a limit, as rows may share an id
-                    yield self._read(self._table.search(), self._among(portion), columns)
+    def _by_id(self, ids: Sequence[str], columns: list[str]) -> arrow.Table:
+        with errors():  # without a limit, as rows may share an id
+            return self._read(self._table.search(), self._among(ids), columns)
 
     def _among(self, ids: Sequence[str]) -> str:
-        """Return a condition for rows with these ids, which may be those of some."""
-        return f"{quoted(self._attached.id)} IN ({', '.join(ids if self._numbers else map(literal, ids))})"
+        """Return a condition for rows with these ids."""
+        known = [id for id in ids if is_integer(id) and abs(int(id)) < 2**63] if self._numbers else map(literal, ids)
+        listed = ", ".join(known)
+        return f"{quoted(self._attached.id)} IN ({listed})" if listed else "false"
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
         texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]

@@ -38,8 +38,8 @@ from boundarymorph.retrieval.stores.table import (
     Table,
     check_columns,
     check_writable,
-    guessed,
     in_one_form,
+    is_integer,
 )
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -50,7 +50,6 @@ _URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
 IDS_AT_A_TIME = 10_000
-TEXTS_AT_A_TIME = 256
 ANSWER_BYTES = 64 * 2**20  # of vectors or texts; the server's default limit is 100 MB
 REQUEST_BYTES = 32 * 2**20  # of rows; the server's limit is 64 MB
 ROW_BYTES = 2**18  # of the largest row without its vector
@@ -248,14 +247,10 @@ class MilvusStore(Store):
         found: Sequence[str] = self._connection.call("list_collections")
         return found
 
-    def tables(self) -> Mapping[str, Attached]:
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         for name in self.names():
             fields = _fields(self._connection.call("describe_collection", name))
-            columns = {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
-            if (attached := guessed(name, columns)) is not None:
-                found[name] = attached
-        return found
+            yield name, {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
 
     def open(self, attached: Attached) -> MilvusTable:
         table = MilvusTable(self._connection, attached, self._consistency)
@@ -380,7 +375,7 @@ class MilvusTable(Table):
         return {str(hit.id): float(hit.distance) for hit in hits}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return {id: self._document(id, row) for id, row in self._rows(ids, self._read, TEXTS_AT_A_TIME)}
+        return {id: self._document(id, row) for id, row in self._rows(ids, self._read)}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         at_a_time = max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
@@ -495,7 +490,7 @@ class MilvusTable(Table):
         """Return an id as an expression; None if no document can have this id."""
         if not self._numbers:
             return quoted(id)
-        return id if id.removeprefix("-").isdecimal() and id.isascii() else None
+        return id if is_integer(id) else None
 
     def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(
@@ -537,18 +532,10 @@ class MilvusTable(Table):
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)
 
     def _row(self, document: Document, vector: NDArray[np.floating], digest: bytes) -> dict[str, Any]:
-        attached = self._attached
-        row: dict[str, Any] = {
-            attached.id: int(document.id) if self._numbers else document.id,
-            attached.vector: vector,
-            attached.text: document.text,
-        }
+        attached, id = self._attached, int(document.id) if self._numbers else document.id
+        row = {attached.id: id, attached.vector: vector, **self._payload.written(document, digest)}
         if attached.title:
             row[attached.title] = document.title or ""
-        if attached.metadata:
-            row[attached.metadata[0]] = dict(document.metadata)
-        if attached.digest:
-            row[attached.digest] = digest.hex()
         if attached.full_text == WORDS:
             row[CONTENT] = document.content.encode()[:MAX_BYTES].decode(errors="ignore")
         return row

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import NAMESPACE_OID, uuid5
 
 import grpc
 import httpx
@@ -21,18 +21,18 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
     Kind,
-    Moment,
     Payload,
     Store,
     Table,
+    are_times,
     check_writable,
-    guessed,
     in_one_form,
+    is_integer,
+    is_uuid,
 )
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -41,7 +41,6 @@ ABOUT = "boundarymorph"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -49,7 +48,7 @@ class QdrantStore(Store):
     """A `Store`: the collections of a server, or of a folder in this process."""
 
     name = "Qdrant"
-    id = "key"  # any text, where the id of a point is a number or a UUID
+    id, own_id = "key", "id"  # any text; and that of a point, which is a number or a UUID
     kinds = ("hnsw", "flat")
 
     def __init__(self, client: QdrantClient) -> None:
@@ -77,21 +76,17 @@ class QdrantStore(Store):
         with errors():
             return [described.name for described in self.client.get_collections().collections]
 
-    def tables(self) -> Mapping[str, Attached]:
-        """See `Store.tables`. The fields of a collection are those of one of its points."""
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """See `Store.columns`. The fields of a collection are those of one of its points."""
         with errors():
             for name in self.names():
                 points, _ = self.client.scroll(name, limit=1, with_vectors=True)
                 for point in points:
                     vectors = list(point.vector) if isinstance(point.vector, dict) else ["vector"]
-                    columns = {
+                    fields = {
                         name: "json" if isinstance(of, dict) else "" for name, of in (point.payload or {}).items()
                     }
-                    columns |= {"id": "", **dict.fromkeys(vectors, "vector")}
-                    if (attached := guessed(name, columns)) is not None:
-                        found[name] = attached.model_copy(update={"id": "id"})
-        return found
+                    yield name, fields | dict.fromkeys(vectors, "vector")
 
     def open(self, attached: Attached) -> QdrantTable:
         with errors():
@@ -254,16 +249,12 @@ class QdrantTable(Table):
         return UNKNOWN
 
     def _points(self, ids: Sequence[str], *, vectors: bool) -> list[Any]:
-        points: list[Any] = []
         wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
-        for portion in portions(ids):
-            with errors():
-                if self._key is None or self._own:
-                    known = [point for id in portion if (point := self._point(id)) is not None]
-                    points += self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
-                    continue
-                points += self._among(self._key, portion, wanted)
-        return points
+        with errors():
+            if self._key is not None and not self._own:
+                return list(self._among(self._key, list(ids), wanted)) if ids else []
+            known = [point for id in ids if (point := self._point(id)) is not None]
+            return self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
 
     def _point(self, id: str) -> int | str | None:
         """Return the id of the point of a document; None if no point can have it."""
@@ -271,7 +262,7 @@ class QdrantTable(Table):
 
     def _among(self, key: str, ids: list[str], vectors: bool | list[str]) -> Iterator[Any]:
         """Yield the points with these ids in a field of the payload, which several points may share."""
-        numbers = [int(id) for id in ids if _INTEGER.fullmatch(id)]
+        numbers = [int(id) for id in ids if is_integer(id) and abs(int(id)) < 2**63]
         either: list[Any] = [models.FieldCondition(key=key, match=models.MatchAny(any=ids))]
         either += [models.FieldCondition(key=key, match=models.MatchAny(any=numbers))] if numbers else []
         offset = None
@@ -353,8 +344,7 @@ def _key(path: Sequence[str]) -> str:
 
 def _compared_times(key: str, comparison: str, values: Sequence[str]) -> Bounds[Any]:
     """Compare with times in the one form; Qdrant knows their microseconds."""
-    moments = [Moment.read(value, "timestamp") for value in values]
-    if any(moment is None or len(moment.fraction) > 6 for moment in moments):
+    if not are_times(values, digits=6):
         return UNKNOWN
     times = [datetime.fromisoformat(value) for value in values]
     if comparison != "in":
@@ -364,9 +354,6 @@ def _compared_times(key: str, comparison: str, values: Sequence[str]) -> Bounds[
 
 
 def _point_id(id: str) -> int | str | None:
-    if id.isascii() and id.isdecimal() and str(int(id)) == id and int(id) < 2**64:
+    if is_integer(id) and 0 <= int(id) < 2**64:
         return int(id)
-    try:
-        return id if str(UUID(id)) == id else None
-    except ValueError:
-        return None
+    return id if is_uuid(id) else None

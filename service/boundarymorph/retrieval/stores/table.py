@@ -10,10 +10,11 @@ time        13:45:00, 13:45:00.5                                       of a day"
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol, cast
+from uuid import UUID
 
 import numpy as np
 import orjson
@@ -92,6 +93,12 @@ class Moment(NamedTuple):
         return in_second * (self.seconds + Fraction(int(self.fraction or 0), 10 ** len(self.fraction)))
 
 
+def are_times(values: Iterable[object], digits: int) -> bool:
+    """Whether all values are times with at most so many digits of a fraction of a second."""
+    moments = [Moment.read(str(value), "timestamp") for value in values]
+    return all(moment is not None and len(moment.fraction) <= digits for moment in moments)
+
+
 def of_number(value: int, unit: Unit, kind: Kind) -> str:
     """Return the one form of a number of units since 1970, or of a day."""
     date, _, clock = str(np.datetime64(value, unit)).partition("T")
@@ -162,8 +169,9 @@ class Found(NamedTuple):
 
 
 class Table(Protocol):
-    """A table or collection of documents with vectors. All methods block and are thread-safe. They raise
-    RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
+    """A table or collection of documents with vectors. All methods block and are thread-safe, and are given a few
+    hundred ids or documents at a time. They raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table
+    is gone.
 
     dimension: of its vectors. words: whether `best` finds documents by words. stale: whether a call failed, so that the
     table should be opened again. writable: whether documents may be written. about: what `Store.create` was told.
@@ -278,20 +286,25 @@ def check_writable(attached: Attached, store: str, *, whole: bool) -> None:
 class Store(Protocol):
     """A server or folder with tables. All methods block, are thread-safe, and raise as those of `Table`.
 
-    name: of the engine, for messages. id: the column of the ids of tables that `create` makes. kinds: of these tables,
-    the default first. dimensions: that their vectors may have.
+    name: of the engine, for messages. id: the column of the ids of tables that `create` makes; own_id: that of all
+    others, if there is one. kinds: of made tables, the default first. dimensions: that their vectors may have.
     """
 
     name: str
     id: str = "id"
+    own_id: str | None = None
     kinds: Sequence[str] = ("flat",)
     dimensions: range = range(1, 2**16)
 
     def names(self) -> Iterable[str]:
         """Return the names of all tables."""
 
-    def tables(self) -> Mapping[str, Attached]:
-        """Return the tables whose columns can be guessed, by name."""
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield the name of each table, and the kind of each of its columns: "vector", "json" or another."""
+
+    def reference(self, name: str) -> str:
+        """Return what a description of the table of this name calls it."""
+        return name
 
     def open(self, attached: Attached) -> Table:
         """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
@@ -314,11 +327,11 @@ def made(store: Store, table: str) -> Attached:
     return Attached(table=table, id=store.id, title="title", metadata=("metadata",), writable=True, digest="digest")
 
 
-def guessed(table: str, columns: Mapping[str, str]) -> Attached | None:
-    """Return the columns of a table, given the kind of each: "vector", "json" or another; None if that is not clear."""
+def guessed(table: str, columns: Mapping[str, str], own_id: str | None = None) -> Attached | None:
+    """Return what the columns of a table are, given their kinds; None if that is not clear. own_id: see `Store`."""
     vectors = [name for name, kind in columns.items() if kind == "vector"]
     ids = ("node_id", *_IDS) if "metadata_" in columns else _IDS  # LlamaIndex's "id" is a number of its own
-    id = next((name for name in ids if name in columns), None)
+    id = own_id or next((name for name in ids if name in columns), None)
     text = next((name for name in _TEXTS if name in columns), None)
     if len(vectors) != 1 or id is None or text is None:
         return None
@@ -327,6 +340,20 @@ def guessed(table: str, columns: Mapping[str, str]) -> Attached | None:
     return Attached(
         table=table, id=id, text=text, vector=vectors[0], title=title, metadata=(metadata,) if metadata else None
     )
+
+
+def is_integer(id: str) -> bool:
+    """Whether an id is an integer of at most 20 digits as it is written."""
+    digits = id.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= 20 and str(int(id)) == id
+
+
+def is_uuid(id: str) -> bool:
+    """Whether an id is a UUID as it is written."""
+    try:
+        return str(UUID(id)) == id
+    except ValueError:
+        return False
 
 
 class Payload:
