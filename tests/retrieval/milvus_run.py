@@ -28,7 +28,7 @@ from tests.contract.vector_index import unit
 from tests.ports import free_port
 from tests.retrieval import milvus
 
-FILES = ("test_milvus.py", "test_collections.py", "test_congruence.py")
+FILES = ("test_milvus.py", "test_collections.py")
 REPORT = Path("build/milvus.md")
 COUNT, DIMENSION, DEPTH = 20_000, 384, 10_000
 TEXT = "Of the violin there are many tales, and this one is told by a tram on its way to the harbour. " * 4

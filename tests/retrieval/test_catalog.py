@@ -13,10 +13,7 @@ from boundarymorph.errors import (
     BoundaryMorphError,
     CorruptIndex,
     EmptyIndex,
-    IndexConflict,
-    InvalidEmbeddings,
     InvalidIndexName,
-    InvalidInput,
     StorageUnavailable,
     UnknownIndex,
 )
@@ -94,19 +91,6 @@ def test_a_search_is_the_same_after_reopening(catalog: LocalCatalog, other: Loca
     assert list(before.ids) == list(after.ids)
     np.testing.assert_array_equal(before.embeddings, after.embeddings)
     np.testing.assert_array_equal(before.scores, after.scores)
-
-
-def test_creating_again(catalog: LocalCatalog, other: LocalCatalog) -> None:
-    index = catalog.create("a", encoder="e", dimension=32)
-    put(index, "x")
-    assert catalog.create("a", encoder="e", dimension=32) is index
-    assert other.create("a", encoder="e", dimension=32).count() == 1
-    for encoder, dimension in (("e", 31), ("f", 32), (None, 32)):
-        with pytest.raises(IndexConflict, match="'a'"):
-            other.create("a", encoder=encoder, dimension=dimension)
-    with pytest.raises(InvalidInput):
-        catalog.create("b", encoder="e", dimension=0)
-    assert [info.name for info in catalog.list()] == ["a"]
 
 
 def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
@@ -247,23 +231,6 @@ def test_names_that_are_refused(catalog: LocalCatalog, name: str) -> None:
         catalog.create(name, encoder=None, dimension=4)
 
 
-@pytest.mark.parametrize("name", ["a", "0", "a..b", "x.y_z-1", "a" * 64])
-def test_names_that_are_taken(catalog: LocalCatalog, name: str) -> None:
-    catalog.create(name, encoder=None, dimension=4)
-    assert [info.name for info in catalog.list()] == [name]
-
-
-def test_the_list(catalog: LocalCatalog) -> None:
-    put(catalog.create("b", encoder="e", dimension=32), "x", "y")
-    catalog.create("a", encoder=None, dimension=4)
-    assert [index.name for index in catalog.list()] == ["a", "b"]
-    first, second = catalog.describe("a"), catalog.describe("b")
-    assert (first.name, first.count, first.dimension, first.encoder) == ("a", 0, 4, None)
-    assert (second.name, second.count, second.dimension, second.encoder) == ("b", 2, 32, "e")
-    assert second.bytes > 4096
-    assert first.created.endswith("+00:00")
-
-
 def by_readability(catalog: LocalCatalog) -> tuple[list[str], dict[str, type[BoundaryMorphError]]]:
     """The names of the listed indexes that can be read, and the errors of the others."""
     listed = catalog.list()
@@ -357,16 +324,6 @@ def test_a_directory_that_is_gone_is_named(catalog: LocalCatalog, tmp_path: Path
     (tmp_path / "indexes").rmdir()
     with pytest.raises(StorageUnavailable, match="indexes"):
         catalog.list()
-
-
-def test_queries_that_fit_no_index(catalog: LocalCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    with pytest.raises(EmptyIndex):
-        nearest(index, vector_of("x"), 1)
-    put(index, "x")
-    for query in (np.ones(31), np.zeros(32), np.full(32, np.nan)):
-        with pytest.raises(InvalidEmbeddings):
-            nearest(index, query, 1)
 
 
 def test_forgotten_deletions_do_not_come_back(catalog: LocalCatalog) -> None:

@@ -25,12 +25,13 @@ from boundarymorph.errors import (
     RetrieverFailed,
 )
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.filters import Filter, bounds
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.interfaces import Search, UnreadableIndex
 from boundarymorph.retrieval.stores import milvus as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore, MilvusTable, Server
+from boundarymorph.retrieval.stores.milvus_filters import Field, Native, joined
 from boundarymorph.retrieval.stores.table import made
 from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.vector_index import names, unit
@@ -263,6 +264,37 @@ def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pyte
         catalog.create("none", encoder=None, dimension=2, lexical=False)
         assert [catalog.get(name).table.words for name in ("words", "none")] == [True, False]
         catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "filter", "possible", "certain"),
+    [
+        (Field("INT8"), {"n": {"gte": -129}}, True, True),
+        (Field("INT8"), {"n": {"lt": -128}}, False, False),
+        (Field("INT8"), {"n": {"gt": 126.5}}, "(n >= 127)", "(n >= 127)"),
+        (Field("INT8", nullable=True), {"n": {"lte": 127}}, "(n <= 127)", "(n <= 127)"),
+        (Field("INT8"), {"n": {"in": [1, 1.5, 300]}}, "(n in [1])", "(n in [1])"),
+        (Field("FLOAT"), {"n": {"gt": 0.1}}, "(n >= 0.1)", False),
+        (Field("FLOAT"), {"n": 0.1}, "(n == 0.1)", False),
+        (Field("DOUBLE"), {"n": {"lt": 2**53 + 2}}, True, False),
+        (
+            Field("ARRAY", "INT8"),
+            {"n": {"in": [1, 300]}},
+            "(array_contains_any(n, [1]))",
+            "(array_contains_any(n, [1]))",
+        ),
+        (Field("ARRAY", "VARCHAR"), {"n": {"gt": "a"}}, True, False),
+        (Field("ARRAY", "BOOL"), {"n": True}, True, False),
+        (Field("TIMESTAMPTZ"), {"n": {"gt": "2025-03-05T00:00:00.1234567+00:00"}}, True, False),
+        (Field("VARCHAR"), {"n": 1}, False, False),
+    ],
+)
+def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str | bool, certain: str | bool) -> None:
+    if field.nullable:
+        possible, certain = (f"({each} and (n is not null))" for each in (possible, certain))
+    native = Native({"n": field}, lambda path: path, dynamic=False, lite=False)
+    found = bounds(Filter(filter).condition, native)
+    assert [joined("and", [each]) for each in found] == [joined("and", [each]) for each in (possible, certain)]
 
 
 @pytest.mark.parametrize("numbers", [False, True])
