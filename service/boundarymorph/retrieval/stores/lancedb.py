@@ -24,6 +24,7 @@ from boundarymorph.retrieval.stores.table import (
     Found,
     Kind,
     Moment,
+    Payload,
     Store,
     Table,
     Unit,
@@ -117,9 +118,11 @@ class LanceTable(Table):
         self.dimension: int = vector.list_size
         self._whole, each = metadata_columns(attached, {name: kind_of(type) for name, type in self._types.items()})
         self._metadata = each if self._whole is None else [self._whole]
+        given = attached.model_copy(update={"metadata": tuple(self._metadata)})
+        self._payload = Payload(given, (), whole=self._whole is not None)
         self.writable = attached.writable
-        text = self._whole is not None and arrow.types.is_string(self._types[self._whole])
-        check_writable(attached, "LanceDB", whole=text)
+        self._in_text = self._whole is not None and arrow.types.is_string(self._types[self._whole])
+        check_writable(attached, "LanceDB", whole=self._in_text)
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
         self.words = indexed.get(attached.text) == "FTS"
@@ -215,7 +218,7 @@ class LanceTable(Table):
         type = self._type(condition.path)
         if type is None or isinstance(type, str):
             return NEVER if type is None else UNKNOWN
-        path = condition.path if self._whole is None else (self._whole, *condition.path)
+        path = self._payload.path(condition.path) or ()
         if any("`" in name for name in path):
             return UNKNOWN
         column = ".".join(map(quoted, path))
@@ -227,8 +230,8 @@ class LanceTable(Table):
 
     def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
         """Return the type of a field of the metadata; None if there is none of that name."""
-        within = path if self._whole is None else (self._whole, *path)
-        if (self._whole is None and path[0] not in self._metadata) or within[0] not in self._types:
+        within = self._payload.path(path)
+        if within is None:
             return None
         type = self._types[within[0]]
         for name in within[1:]:
@@ -271,16 +274,11 @@ class LanceTable(Table):
 
     def _documents(self, rows: arrow.Table, ids: Sequence[str | None]) -> dict[str, Document]:
         """Return the documents of rows by id; of several with one id, the first."""
-        title = self._attached.title
-        titles = _texts(rows[title]) if title else [None] * len(ids)
-        metadata = self._fields(rows.select(self._metadata)) if self._metadata else [{} for _ in ids]
-        if self._whole is not None:
-            wholes = [row.get(self._whole) for row in metadata]
-            metadata = [_decoded(whole) if isinstance(whole, str) else whole or {} for whole in wholes]
-        texts = _texts(rows[self._attached.text])
-        parts = zip(ids, texts, titles, metadata, strict=True)
-        last_first = reversed(list(parts))
-        return {id: Document(id, text or "", title, given) for id, text, title, given in last_first if id is not None}
+        read = self._fields(rows.select(self._columns(False, True)[1:]))
+        if self._in_text:
+            read = [{**row, str(self._whole): _decoded(row.get(str(self._whole)))} for row in read]
+        last_first = reversed(list(zip(ids, read, strict=True)))
+        return {id: self._payload.document(id, row) for id, row in last_first if id is not None}
 
     def _fields(self, rows: arrow.Table) -> list[dict[str, Any]]:
         """Return rows as JSON. Times are read as numbers, of which those of Python would be less exact."""
@@ -304,16 +302,10 @@ def errors() -> Iterator[None]:
         raise kind(f"LanceDB cannot do that: {said}") from error
 
 
-def _texts(column: arrow.ChunkedArray) -> list[str | None]:
-    return [None if value is None else str(value) for value in column.to_pylist()]
-
-
-def _decoded(text: str) -> dict[str, Any]:
-    try:
-        read = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return read if isinstance(read, dict) else {}
+def _decoded(text: str | None) -> Any:
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(text or "")
+    return None
 
 
 def kind_of(type: arrow.DataType) -> str:
