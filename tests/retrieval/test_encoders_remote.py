@@ -11,25 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import (
-    EncoderFailed,
-    EncoderUnavailable,
-    InvalidConfiguration,
-)
+from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.retrieval.encoders import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
 from tests.contract.encoder import TEXTS, EncoderContract
 from tests.retrieval.fakes import vector_of
-from tests.scoring.remote.servers import (
-    MODEL,
-    Reply,
-    Server,
-    Wire,
-    edited,
-    reset,
-    running,
-)
+from tests.scoring.remote.servers import MODEL, Reply, Server, Wire, edited, reset, running
 
 KEY = "sk-0123456789"
 

@@ -120,8 +120,7 @@ class TestTimes(Times):
         elif request.param == "in an object":
             name, times = "metadata", arrow.StructArray.from_arrays([times], ["at"])
         return only(
-            tmp_path,
-            {"id": [*MOMENTS, "none"], "text": ["tram"] * 5, "vector": pairs([[1.0, 0.5]] * 5), name: times},
+            tmp_path, {"id": [*MOMENTS, "none"], "text": ["tram"] * 5, "vector": pairs([[1.0, 0.5]] * 5), name: times}
         )
 
 

@@ -404,8 +404,7 @@ def papers(url: str) -> Iterator[tuple[StoreCatalog, str]]:
     client.create_collection(name, schema=schema, index_params=wanted)
     vectors = unit(len(ROWS), 4)
     client.insert(
-        name,
-        [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)],
+        name, [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)]
     )
     described = Attached(table=name)
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})

@@ -114,10 +114,7 @@ async def all_calls_raise(catalog: StoreCatalog, kind: type[BoundaryMorphError])
 
 
 async def test_nobody_is_there() -> None:
-    await all_calls_raise(
-        catalog_of(f"http://127.0.0.1:{free_port()}", timeout=0.3),
-        RetrieverUnavailable,
-    )
+    await all_calls_raise(catalog_of(f"http://127.0.0.1:{free_port()}", timeout=0.3), RetrieverUnavailable)
 
 
 async def test_somebody_who_never_answers() -> None:

@@ -6,15 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.retrieval.document import (
-    FEW,
-    STOP,
-    Document,
-    in_awaited_pieces,
-    in_pieces,
-    size_of,
-    size_of_all,
-)
+from boundarymorph.retrieval.document import FEW, STOP, Document, in_awaited_pieces, in_pieces, size_of, size_of_all
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.words import beginnings
 

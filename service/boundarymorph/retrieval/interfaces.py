@@ -3,40 +3,31 @@ they are stored, and catalogs of these; and the sources of what was learned abou
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
-from boundarymorph.selection.pool import Pool, unit_rows
-from boundarymorph.telemetry import metrics, timing, tracing
-
-if TYPE_CHECKING:  # a gateway uses a remote retriever and does not import encoders
-    from boundarymorph.retrieval.encoders import Embeddings
 import logging
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Self
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, wraps
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
 
+import numpy as np
 import orjson
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, Field
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.database import storage_errors
-from boundarymorph.errors import IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_json
-from boundarymorph.retrieval.document import STOP
+from boundarymorph.retrieval.document import STOP, Document
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.selection.pool import Pool, unit_rows
 from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.telemetry import metrics, timing, tracing
 
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 Given = ParamSpec("Given")
@@ -300,10 +291,7 @@ class Index(Protocol):
         """Raise InvalidInput or LimitExceeded if this index cannot store the document."""
 
     def upsert(
-        self,
-        documents: Sequence[Document],
-        embeddings: NDArray[np.floating],
-        digests: Sequence[bytes] | None = None,
+        self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
         """Write n documents with their (n, d) embeddings; on return they are durable and visible to later searches.
 

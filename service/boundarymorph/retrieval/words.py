@@ -1,7 +1,8 @@
 """Words and BM25 (Robertson and Zaragoza 2009): splitting texts into words, the words of a pool of texts, and those of
 an index as columns of its rows: which documents have a word, and how often.
 
-In columns a word is a number, as of `PoolWords.index_terms`: those of one stem are neighbours."""
+In columns a word is a number, as of `PoolWords.index_terms`: those of one stem are neighbours.
+"""
 
 from __future__ import annotations
 

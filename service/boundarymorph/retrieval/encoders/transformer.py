@@ -121,9 +121,7 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         """
         placement = Placement.of(options)
         repository = Repository(
-            name_or_path,
-            revision=options.get("revision"),
-            trust_remote_code=options.get("trust_remote_code", False),
+            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
         )
         tokenizer = repository.backend_tokenizer
         recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)

@@ -2,7 +2,8 @@
 and backups.
 
 The store is the truth. A block holds the rows up to one of its changes, is mapped by all processes, and can be thrown
-away: one process at a time makes it anew, in the background."""
+away: one process at a time makes it anew, in the background.
+"""
 
 from __future__ import annotations
 

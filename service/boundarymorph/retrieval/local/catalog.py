@@ -250,10 +250,7 @@ class LocalIndex(DocumentStore):
         if (newest := self._trainer.files.newest()) is not None:
             return self._over(*newest), newest[0].sequence
         vectors = VectorIndex(
-            self.info.dimension,
-            self.count() * 5 // 4,
-            lexical=self.has_words(),
-            make_mirror=self._make_mirror,
+            self.info.dimension, self.count() * 5 // 4, lexical=self.has_words(), make_mirror=self._make_mirror
         )
         return vectors, self._caught_up(vectors, 0)
 

@@ -337,11 +337,7 @@ def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfigurat
 
 
 def select(
-    connection: sqlite3.Connection,
-    columns: str,
-    keys: Iterable[str] | Iterable[int],
-    *,
-    by: str = "id",
+    connection: sqlite3.Connection, columns: str, keys: Iterable[str] | Iterable[int], *, by: str = "id"
 ) -> list[Any]:
     """Return columns of the documents with these keys, unordered, without tombstones. by: the column of the keys."""
     rows: list[Any] = []

@@ -25,6 +25,7 @@ from boundarymorph.retrieval.stores.table import (
     are_times,
     check_columns,
     check_writable,
+    converted,
     in_one_form,
     of_number,
 )
@@ -289,22 +290,14 @@ class ElasticsearchTable(Table):
             read_as: type[np.floating] = np.float16 if self.about else np.float32
             matrix = np.array(parts, read_as).reshape(-1, self.dimension)
         read = {
-            hit["_id"]: self._payload.document(hit["_id"], self._shown(hit["_source"]))
+            hit["_id"]: self._payload.document(hit["_id"], converted(hit["_source"], self._read))
             for hit in (reversed(rows) if documents else ())
         }
         return Found([hit["_id"] for hit in rows], matrix, read)
 
-    def _shown(self, source: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the fields of a document with its times in the one form."""
-        shown: dict[str, Any] = {}
-        for name, value in source.items():
-            path = (*above, name)
-            field = {} if isinstance(value, dict) else self._field(path) or {}
-            if isinstance(value, dict):
-                shown[name] = self._shown(value, path)
-            else:
-                shown[name] = _time(value, field) if field.get("type") in _DATES else value
-        return shown
+    def _read(self, path: tuple[str, ...], value: Any) -> Any:
+        field = self._field(path) or {}
+        return _time(value, field) if field.get("type") in _DATES else value
 
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
         """Return the mapping of a field; {} if no document has it, None if a query cannot tell.

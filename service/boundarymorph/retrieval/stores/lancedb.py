@@ -44,7 +44,6 @@ _MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
 OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _EXACT_NUMBER = 2**53  # integers up to this are exact as floats
 _IN_SECOND = {"D": Fraction(1, 86_400), **{unit: Fraction(1_000**n) for n, unit in enumerate(("s", "ms", "us", "ns"))}}
-_SQL = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 
 
 class LanceStore(Store):
@@ -369,9 +368,7 @@ def _compared_time(column: str, type: arrow.DataType, inner: arrow.DataType, con
     if not listed:
         return False
     if inner is not type:
-        if named != "in" or kind != "timestamp" or inner.tz:
-            return True
-        return f"array_has_any({column}, arrow_cast([{listed}], 'List(Timestamp({_SQL[inner.unit]}, None))'))"
+        return True
     column = f"CAST({column} AS BIGINT)"
     return f"{column} IN ({listed})" if named == "in" else f"{column} {OPERATORS[named]} {listed}"
 

@@ -30,6 +30,7 @@ from boundarymorph.retrieval.stores.table import (
     Table,
     are_times,
     check_writable,
+    converted,
     in_one_form,
     is_integer,
     is_uuid,
@@ -268,11 +269,7 @@ class QdrantTable(Table):
         offset = None
         while True:
             found, offset = self._client.scroll(
-                self._attached.table,
-                models.Filter(should=either),
-                limit=len(ids),
-                offset=offset,
-                with_vectors=vectors,
+                self._attached.table, models.Filter(should=either), limit=len(ids), offset=offset, with_vectors=vectors
             )
             yield from found
             if offset is None:
@@ -282,16 +279,9 @@ class QdrantTable(Table):
         """Return a payload with its text, which LlamaIndex keeps in JSON."""
         node = (payload or {}).get(NODE) if self._attached.text == NODE else None
         shown = {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
-        return self._in_one_form(shown) if self._times else shown
-
-    def _in_one_form(self, payload: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return a payload with the times of indexed fields in the one form."""
-        shown: dict[str, Any] = {}
-        for name, value in payload.items():
-            path = (*above, name)
-            inner = self._in_one_form(value, path) if isinstance(value, dict) else value
-            shown[name] = in_one_form(inner) if _key(path) in self._times else inner
-        return shown
+        if not self._times:
+            return shown
+        return converted(shown, lambda path, value: in_one_form(value) if _key(path) in self._times else value)
 
     def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
         rows = [(self._id(point), point) for point in points if not vectors or self._vector(point) is not None]

@@ -5,7 +5,8 @@ Times are in one form, RFC 3339 in UTC, so that the order of the texts is that o
 
 timestamp   2025-03-05T00:00:00+00:00, 2025-03-05T00:00:00.25+00:00    one without a zone is in UTC
 date        2025-03-05                                                 compares as the beginning of that day
-time        13:45:00, 13:45:00.5                                       of a day"""
+time        13:45:00, 13:45:00.5                                       of a day
+"""
 
 from __future__ import annotations
 
@@ -354,6 +355,17 @@ def is_uuid(id: str) -> bool:
         return str(UUID(id)) == id
     except ValueError:
         return False
+
+
+def converted(
+    payload: Mapping[str, Any], convert: Callable[[tuple[str, ...], Any], Any], above: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return an object of JSON with what `convert` makes of each value in it that is no object, given its path."""
+    inner = ((name, value, (*above, name)) for name, value in payload.items())
+    return {
+        name: converted(value, convert, path) if isinstance(value, dict) else convert(path, value)
+        for name, value, path in inner
+    }
 
 
 class Payload:
