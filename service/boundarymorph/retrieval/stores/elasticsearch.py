@@ -27,7 +27,6 @@ from boundarymorph.retrieval.stores.table import (
     check_writable,
     converted,
     in_one_form,
-    of_number,
 )
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -358,7 +357,7 @@ def _time(value: Any, field: Mapping[str, Any]) -> Any:
             return value
         case int() | float():
             formats = field.get("format", _DEFAULT_FORMAT)
-            return of_number(int(value), "ms" if "epoch_millis" in formats else "s", "timestamp")
+            return in_one_form(str(np.datetime64(int(value), "ms" if "epoch_millis" in formats else "s")))
         case _:
             return in_one_form(value)
 

@@ -27,12 +27,11 @@ from boundarymorph.retrieval.stores.table import (
     Payload,
     Store,
     Table,
-    Unit,
     check_columns,
     check_writable,
+    in_one_form,
     is_integer,
     metadata_columns,
-    of_number,
 )
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -280,10 +279,10 @@ class LanceTable(Table):
         return {id: self._payload.document(id, row) for id, row in last_first if id is not None}
 
     def _fields(self, rows: arrow.Table) -> list[dict[str, Any]]:
-        """Return rows as JSON. Times are read as numbers, of which those of Python would be less exact."""
-        numbers = arrow.schema([field.with_type(numbers_of(field.type)) for field in rows.schema])
+        """Return rows as JSON. Times are read as text, as those of Python would be less exact."""
+        texts = arrow.schema([field.with_type(with_texts(field.type)) for field in rows.schema])
         of_row = arrow.struct(list(rows.schema))
-        return [plain(row, of_row) for row in rows.cast(numbers).to_pylist()]
+        return [plain(row, of_row) for row in rows.cast(texts).to_pylist()]
 
 
 @contextmanager
@@ -385,23 +384,20 @@ def _is_list(type: arrow.DataType) -> bool:
     return bool(arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type))
 
 
-def _unit(type: arrow.DataType) -> Unit:
+def _unit(type: arrow.DataType) -> str:
     """Return the unit of a time."""
     if arrow.types.is_date(type):
         return "D" if arrow.types.is_date32(type) else "ms"
-    unit: Unit = type.unit
-    return unit
+    return str(type.unit)
 
 
-def numbers_of(type: arrow.DataType) -> arrow.DataType:
-    """Return a type with the numbers that its times are."""
+def with_texts(type: arrow.DataType) -> arrow.DataType:
+    """Return a type with texts in place of its times."""
     if arrow.types.is_struct(type):
-        return arrow.struct([field.with_type(numbers_of(field.type)) for field in type])
+        return arrow.struct([field.with_type(with_texts(field.type)) for field in type])
     if _is_list(type):
-        return arrow.list_(type.value_field.with_type(numbers_of(type.value_type)))
-    if time_of(type) is None:
-        return type
-    return arrow.int64() if type.bit_width == 64 else arrow.int32()
+        return arrow.list_(type.value_field.with_type(with_texts(type.value_type)))
+    return type if time_of(type) is None else arrow.string()
 
 
 def literal(value: Scalar) -> str:
@@ -421,7 +417,7 @@ def quoted(name: str) -> str:
 
 
 def plain(value: Any, type: arrow.DataType) -> Any:
-    """Return a value as JSON, without the nulls that stand for missing fields. type: with the times that the numbers
+    """Return a value as JSON, without the nulls that stand for missing fields. type: with the times that texts
     are."""
     match value:
         case dict():
@@ -429,8 +425,8 @@ def plain(value: Any, type: arrow.DataType) -> Any:
         case list():
             inner = getattr(type, "value_type", type)
             return [plain(each, inner) for each in value]
-        case int() if (kind := time_of(type)) is not None:
-            return of_number(value, _unit(type), kind)
+        case str() if (kind := time_of(type)) is not None:
+            return in_one_form(value, kind)
         case str() | int() | float() | None:
             return value
         case _:

@@ -38,7 +38,6 @@ from boundarymorph.retrieval.filters import (
 from boundarymorph.settings import Attached
 
 Kind = Literal["timestamp", "date", "time"]
-Unit = Literal["D", "s", "ms", "us", "ns"]
 KindOf = Callable[[tuple[str, ...]], Kind | None]
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400
@@ -98,14 +97,6 @@ def are_times(values: Iterable[object], digits: int) -> bool:
     """Whether all values are times with at most so many digits of a fraction of a second."""
     moments = [Moment.read(str(value), "timestamp") for value in values]
     return all(moment is not None and len(moment.fraction) <= digits for moment in moments)
-
-
-def of_number(value: int, unit: Unit, kind: Kind) -> str:
-    """Return the one form of a number of units since 1970, or of a day."""
-    date, _, clock = str(np.datetime64(value, unit)).partition("T")
-    if "." in clock:
-        clock = clock.rstrip("0").rstrip(".")
-    return {"date": date, "time": clock, "timestamp": f"{date}T{clock}+00:00"}[kind]
 
 
 def in_one_form(value: Any, kind: Kind = "timestamp") -> Any:
