@@ -80,6 +80,7 @@ def test_pools_beyond_one_answer(catalog: StoreCatalog, monkeypatch: pytest.Monk
 
 def test_more_than_one_request_holds(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "IDS_AT_A_TIME", 7)
+    monkeypatch.setattr(stores, "TEXTS_AT_A_TIME", 7)
     monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
     index = catalog.create("many", encoder=None, dimension=4)
     index.upsert([Document(id, f"text {id}") for id in names(50)], unit(50, 4))

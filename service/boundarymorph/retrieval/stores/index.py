@@ -33,8 +33,7 @@ from boundarymorph.text import counted, has_content
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
-IDS_AT_A_TIME = 1_000  # that a store is asked for
-DOCUMENTS_AT_A_TIME = 100  # with their texts
+WRITTEN_AT_A_TIME, READ_AT_A_TIME = 1_000, 100  # documents
 SAMPLE = 8  # documents looked at for one with a text
 
 
@@ -103,12 +102,12 @@ class StoreIndex:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         last = {document.id: row for row, document in enumerate(documents)}
         rows = list(last.values())
-        for start in range(0, len(rows), IDS_AT_A_TIME):
-            part = rows[start : start + IDS_AT_A_TIME]
+        for start in range(0, len(rows), WRITTEN_AT_A_TIME):
+            part = rows[start : start + WRITTEN_AT_A_TIME]
             table.upsert([documents[row] for row in part], vectors[part], [digests[row] for row in part])
 
     def delete(self, ids: Sequence[str]) -> int:
-        return sum(map(self._writable().delete, portions(ids)))
+        return sum(map(self._writable().delete, self._portions(ids)))
 
     def delete_matching(self, filter: Filter) -> int:
         """See `Index.delete_matching`. If it fails halfway, some documents may have been removed; repeat the call."""
@@ -125,17 +124,19 @@ class StoreIndex:
         return deleted
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        return {id: digest for portion in portions(ids) for id, digest in self._writable().digests(portion).items()}
+        return {
+            id: digest for portion in self._portions(ids) for id, digest in self._writable().digests(portion).items()
+        }
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
-        return first_piece(self.table.documents, ids, DOCUMENTS_AT_A_TIME, DOCUMENTS_AT_A_TIME)
+        return first_piece(self.table.documents, ids, READ_AT_A_TIME, READ_AT_A_TIME)
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """See `Index.page`. A store returns no documents in an order."""
         raise InvalidInput(f"the documents of {self.name!r} can be listed only where they are kept, not here")
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return {id: length for portion in portions(ids) for id, length in self.table.characters(portion).items()}
+        return {id: length for portion in self._portions(ids) for id, length in self.table.characters(portion).items()}
 
     @property
     def _anywhere(self) -> NDArray[np.float32]:
@@ -201,8 +202,14 @@ class StoreIndex:
         fetched = self._vectors(passing)
         return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
 
+    def _portions(self, ids: Sequence[str]) -> Iterator[list[str]]:
+        """Yield distinct ids, as many as the table is asked for at a time."""
+        left = iter(dict.fromkeys(ids))
+        while portion := list(islice(left, self.table.at_a_time)):
+            yield portion
+
     def _vectors(self, ids: Sequence[str]) -> Found:
-        parts = [self.table.vectors(portion) for portion in portions(ids)]
+        parts = [self.table.vectors(portion) for portion in self._portions(ids)]
         matrices = [part.vectors for part in parts if part.vectors is not None]
         return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
@@ -258,13 +265,6 @@ class StoreIndex:
         found = dict(zip(there, beginnings(contents(), len(ids)), strict=False))
         read |= blank
         return found
-
-
-def portions(ids: Sequence[str]) -> Iterator[list[str]]:
-    """Yield distinct ids, at most IDS_AT_A_TIME at a time."""
-    left = iter(dict.fromkeys(ids))
-    while portion := list(islice(left, IDS_AT_A_TIME)):
-        yield portion
 
 
 def _units(found: Found) -> NDArray[np.float32]:

@@ -50,6 +50,7 @@ _URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
 IDS_AT_A_TIME = 10_000
+TEXTS_AT_A_TIME = 256
 ANSWER_BYTES = 64 * 2**20  # of vectors or texts; the server's default limit is 100 MB
 REQUEST_BYTES = 32 * 2**20  # of rows; the server's limit is 64 MB
 ROW_BYTES = 2**18  # of the largest row without its vector
@@ -290,6 +291,8 @@ class MilvusTable(Table):
     `stale` after a failed call, as the schema may have changed.
     """
 
+    at_a_time = IDS_AT_A_TIME
+
     def __init__(self, connection: MilvusConnection, attached: Attached, consistency: str = "strong") -> None:
         self.stale = False
         self._connection, self._consistency = connection, consistency.capitalize()
@@ -375,7 +378,7 @@ class MilvusTable(Table):
         return {str(hit.id): float(hit.distance) for hit in hits}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return {id: self._document(id, row) for id, row in self._rows(ids, self._read)}
+        return {id: self._document(id, row) for id, row in self._rows(ids, self._read, TEXTS_AT_A_TIME)}
 
     def vectors(self, ids: Sequence[str]) -> Found:
         at_a_time = max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))

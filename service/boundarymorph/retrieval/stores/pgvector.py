@@ -239,6 +239,8 @@ class PgvectorTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; otherwise an
     iterative scan of the index, which the answer says."""
 
+    at_a_time = 10_000
+
     def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
         self._store, self._attached = store, attached
         self.words = attached.full_text is not None

@@ -161,12 +161,12 @@ class Found(NamedTuple):
 
 
 class Table(Protocol):
-    """A table or collection of documents with vectors. All methods block and are thread-safe, and are given a few
-    hundred ids or documents at a time. They raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table
-    is gone.
+    """A table or collection of documents with vectors. All methods block and are thread-safe. They raise
+    RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
 
     dimension: of its vectors. words: whether `best` finds documents by words. stale: whether a call failed, so that the
     table should be opened again. writable: whether documents may be written. about: what `Store.create` was told.
+    at_a_time: how many ids it is asked for at most.
     """
 
     dimension: int
@@ -174,6 +174,7 @@ class Table(Protocol):
     stale: bool = False
     writable: bool = False
     about: str = ""
+    at_a_time: int = 1_000
 
     def count(self) -> int:
         """Number of documents with a vector."""
