@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
 from load_tests import report
 from load_tests.models import SHAPES

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.cli.demo import docstrings
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
 from load_tests import processes, report
 from load_tests.processes import Server, checkout
 from load_tests.workload import QUERIES

@@ -21,9 +21,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Index, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.settings import Attached
 
@@ -138,8 +137,7 @@ def _qdrant(documents: list[Document], vectors: Any, words: bool) -> Iterator[In
 
 
 def _milvus(folder: Path, documents: list[Document], vectors: Any, words: bool) -> Iterator[Index]:
-    from boundarymorph.retrieval.stores.milvus import MilvusStore
-    from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
+    from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
     from tests.ports import free_port
     from tests.retrieval import milvus
 

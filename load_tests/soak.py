@@ -32,8 +32,8 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import parse

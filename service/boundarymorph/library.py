@@ -27,7 +27,7 @@ from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import InvalidInput, ModelUnavailable
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
-from boundarymorph.retrieval.learned import Recalled
+from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.selector import selector

@@ -92,7 +92,7 @@ def parse(body: bytes) -> Any:
     Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take far more memory than its size.
     """
     body = reading.without_mark(body, "the body")
-    _check_memory(body)
+    check_memory(body)
     try:
         return from_json(body)
     except ValueError as error:
@@ -102,7 +102,7 @@ def parse(body: bytes) -> Any:
         raise InvalidInput(f"the body is not JSON: {reading.complaint(body) or error}") from None
 
 
-def _check_memory(body: bytes) -> None:
+def check_memory(body: bytes) -> None:
     """Raise InvalidInput for a body of so many small values that they would take TIMES its size."""
     values = OBJECT * body.count(b"{") + ARRAY * body.count(b"[") + ENTRY * body.count(b",")
     if values > max(LEAST_BYTES, TIMES * len(body)):

@@ -10,7 +10,7 @@ from boundarymorph.access import memories
 from boundarymorph.access.memories import MemoriesInUse, digest
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
-from boundarymorph.retrieval.learned import MemoryKey, Recalled
+from boundarymorph.retrieval.interfaces import MemoryKey, Recalled
 from boundarymorph.selection.prior import Evidence
 from tests.metrics import counted
 

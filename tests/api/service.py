@@ -23,8 +23,7 @@ from starlette.types import ASGIApp
 from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.learned import Learned
+from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector

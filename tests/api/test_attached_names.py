@@ -10,8 +10,7 @@ import lancedb
 import pytest
 
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.learned import Learned
+from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.access import keys
 from boundarymorph.calibration.calibration import Calibration, Trust
-from boundarymorph.retrieval.learned import pools_of
+from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.settings import Settings
 from tests.api.service import answer, belongings, filled, problem, texts
 from tests.scoring.fakes import SeededScorer, score_of

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from boundarymorph.api import indexes
-from boundarymorph.retrieval import ingestion
+from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.server.app import create_app
@@ -253,7 +253,7 @@ class TestProgress:
     async def test_a_long_upload_tells_less_often(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ingestion, "ENCODED_AT_A_TIME", 4)
+        monkeypatch.setattr(uploads, "ENCODED_AT_A_TIME", 4)
         monkeypatch.setattr(indexes, "PROGRESS_SHARE", 0.1)
         lines = await self.lines(client, b"\n".join(map(orjson.dumps, texts(400))))
         assert lines[-1]["report"]["added"] == 360

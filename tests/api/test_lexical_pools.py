@@ -12,10 +12,10 @@ import pytest_asyncio
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.executors import Abandoned
+from boundarymorph.retrieval import lexical_vectors as lexical
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.words import vectors as lexical
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne

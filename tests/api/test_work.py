@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
@@ -14,9 +13,8 @@ import pytest
 
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.retrieval import ingestion, uploads
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
+from boundarymorph.retrieval.uploads import BATCH_BYTES
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings, WorkSettings
 from tests import metrics
@@ -241,44 +239,31 @@ class TestBoundedExecutor:
         assert executor.taken == 0
 
 
-class TestArrays:
-    async def test_are_parsed_off_the_event_loop_in_pieces(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        parsed: list[tuple[bool, int]] = []
+class TestUploads:
+    async def test_are_parsed_off_the_event_loop(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        on_loop: list[bool] = []
         loads = orjson.loads
 
         def noted(text: bytes) -> Any:
-            parsed.append((threading.current_thread() is threading.main_thread(), len(text)))
+            on_loop.append(threading.current_thread() is threading.main_thread())
             return loads(text)
 
         async with filled(Settings(data_directory=tmp_path)) as client:
             monkeypatch.setattr("boundarymorph.retrieval.uploads.orjson.loads", noted)
             documents = [{"id": str(i), "text": "t" * 500, "embedding": [1.0, 2, 3, i]} for i in range(3_000)]
-            for content, headers in (
-                (orjson.dumps(documents), {"content-type": "application/json"}),
-                (b"\n".join(map(orjson.dumps, documents)), NDJSON),
-            ):
-                parsed.clear()
+            array, lines = orjson.dumps(documents), b"\n".join(map(orjson.dumps, documents))
+            as_json = {"content-type": "application/json"}
+            for content, headers in ((array, as_json), (array, NDJSON), (lines, NDJSON)):
+                on_loop.clear()
                 sent = await client.post("/indexes/own/documents", content=content, headers=headers)
                 assert answer(sent)["added"] + answer(sent)["unchanged"] == 3_000
-                assert not any(on_loop for on_loop, _ in parsed)
-                assert max(size for _, size in parsed) < 1_000
+                assert on_loop and not any(on_loop)
 
-    async def test_the_loop_goes_on_meanwhile(self) -> None:
-        """Of 4 MiB, no step takes the loop for as long as the whole."""
-        body = orjson.dumps([{"id": str(i), "text": "t", "embedding": [0.123456789] * 1_000} for i in range(300)])
-        with ThreadPoolExecutor(1) as threads:
-            steps = 0
-
-            async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-                nonlocal steps
-                steps += 1
-                return await asyncio.get_running_loop().run_in_executor(threads, function, *args)
-
-            found = [entry async for entry in uploads.parse_array(body, 1_000, run=run)]
-        assert len(found) == 300
-        assert steps > len(body) / uploads.PIECE_BYTES
+    async def test_a_streamed_array_is_bounded(self, tmp_path: Path) -> None:
+        array = orjson.dumps([{"id": "a", "text": "t" * 1_000}] * 9_000)
+        async with filled(Settings(data_directory=tmp_path, limits=Limits(line_bytes=2_048))) as client:
+            sent = await client.post("/indexes/texts/documents", content=array, headers=NDJSON)
+            assert "NDJSON, one object a line" in problem(sent, 422, "limit-exceeded")
 
 
 class TestLists:
@@ -309,7 +294,7 @@ class TestBytesOfStreamedUploads:
 
     async def test_are_in_hand(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_hand=20 * 2**20, key_share=1)
-        held = ingestion.BATCH_BYTES + 2_048
+        held = BATCH_BYTES + 2_048
         settings = Settings(data_directory=tmp_path, limits=limits)
         app = create_app(settings, build=fake_service)
         hand = app.state.access.bytes_in_hand

@@ -21,7 +21,7 @@ from boundarymorph.cli import main as cli
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.judging import Grades, Pair
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.learned import pools_of
+from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
 from tests.api.service import answer, belongings, fake_service, filled, texts

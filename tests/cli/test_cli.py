@@ -25,10 +25,10 @@ from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.local import index as local_index
+from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.local import catalog as local_index
 from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until

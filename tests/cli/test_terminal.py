@@ -8,8 +8,7 @@ from rich.table import Table
 
 from boundarymorph.cli import terminal
 from boundarymorph.cli.common import new_console
-from boundarymorph.retrieval.ingestion import WINDOW_SECONDS, IngestReport, UploadSpeed
-from boundarymorph.retrieval.uploads import BadLine
+from boundarymorph.retrieval.uploads import WINDOW_SECONDS, BadLine, IngestReport, UploadSpeed
 from tests.clocks import Clock
 
 

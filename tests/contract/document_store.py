@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
-from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -27,20 +25,6 @@ def matching(store: DocumentStore, filter: Filter) -> list[str]:
 
 
 class DocumentStoreContract:
-    def test_documents_come_back_as_they_were(self, store: DocumentStore, reopen: Reopen) -> None:
-        documents = [
-            Document("plain", "text"),
-            Document(
-                "full", "", title="Title", metadata={"year": 1999, "tags": ["a", None, 0.5], "nested": {"b": True}}
-            ),
-            Document("ünïcode '\"%;-- 🙂", "nul\x00 newline\n ß 漢字\U0001f600", title=""),
-        ]
-        store.upsert(documents, unit(3, 8), [b"1", b"2", b"3"])
-        for opened in (store, reopen()):
-            assert list(opened.documents([d.id for d in documents] + ["unknown"]).values()) == documents
-            assert opened.digests(["plain", "unknown"]) == {"plain": b"1"}
-            assert opened.count() == 3
-
     def test_vectors_come_back_as_unit_rows(self, store: DocumentStore, reopen: Reopen) -> None:
         documents = [Document(str(i), "") for i in range(50)]
         store.upsert(documents, 17.5 * unit(50, 8), [b""] * 50)
@@ -74,22 +58,6 @@ class DocumentStoreContract:
         assert pieces == 3
         store.close()
 
-    def test_the_later_of_one_call_wins(self, store: DocumentStore) -> None:
-        store.upsert([Document("a", "old"), Document("a", "new")], unit(2, 8), [b"1", b"2"])
-        assert store.documents(["a"])["a"].text == "new"
-        assert store.count() == 1
-
-    def test_deleted_documents_are_gone_and_may_return(self, store: DocumentStore, reopen: Reopen) -> None:
-        write(store, ["a", "b"])
-        assert store.delete(["a", "a", "unknown"]) == 1
-        assert store.delete(["a"]) == 0
-        assert reopen().documents(["a", "b"]).keys() == {"b"}
-        assert store.digests(["a"]) == {}
-        assert store.count() == 1
-        write(store, ["a"])
-        assert store.count() == 2
-        assert store.changes(0).deleted == []
-
     def test_lengths_are_in_characters(self, store: DocumentStore) -> None:
         documents = [Document("a", "große", "Maße"), Document("b", "before\0after"), Document("c", "text", "a\0title")]
         store.upsert(documents, unit(3, 8), [b""] * 3)
@@ -102,20 +70,6 @@ class DocumentStoreContract:
         assert store.delete(ids[:1700]) == 1700
         assert store.count() == 800
 
-    def test_a_call_that_fails_writes_nothing(self, store: DocumentStore) -> None:
-        write(store, ["a"])
-        before = store.changes(0).sequence
-        bad = unit(2, 8)
-        bad[1] = 0
-        documents = [Document("a", "changed"), Document("b", "")]
-        for embeddings in (bad, np.full((2, 8), np.nan), unit(2, 9), unit(1, 8)):
-            with pytest.raises(InvalidEmbeddings):
-                store.upsert(documents, embeddings, [b"", b""])
-        with pytest.raises(InvalidInput, match="'b'"):
-            store.upsert([documents[0], Document("b", "", metadata={"x": object()})], unit(2, 8), [b"", b""])
-        assert store.changes(before).ids == []
-        assert store.documents(["a"])["a"].text == "text of a"
-
     def test_changes_are_numbered(self, store: DocumentStore) -> None:
         write(store, ["a", "b", "c"])
         write(store, ["a"])
@@ -125,19 +79,3 @@ class DocumentStoreContract:
         assert changes.sequences.dtype == np.int64
         assert changes.sequences[0] < changes.sequences[1] <= changes.sequence
         assert store.changes(int(changes.sequences[0])).ids == ["a"]
-
-    def test_filters_see_what_is_there_now(self, store: DocumentStore, reopen: Reopen) -> None:
-        reader, even = reopen(), Filter({"number": {"in": [0, 2, 4]}})
-        assert matching(reader, even) == []
-        documents = [Document(str(number), "", metadata={"number": number}) for number in range(5)]
-        store.upsert(documents, unit(5, 8), [b""] * 5)
-        assert matching(reader, even) == ["0", "2", "4"]
-        store.upsert([Document("2", ""), Document("1", "", metadata={"number": 0})], unit(2, 8), [b""] * 2)
-        store.delete(["4"])
-        assert matching(reader, even) == ["0", "1"] == matching(reopen(), even)
-
-    def test_empty_calls_change_and_return_nothing(self, store: DocumentStore) -> None:
-        store.upsert([], np.empty((0, 8)), [])
-        assert store.delete([]) == 0
-        assert store.documents([]) == {}
-        assert store.changes(0).ids == []

@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retriever, Search
+from boundarymorph.retrieval.interfaces import Retriever, Search
 
 DOCUMENTS = [
     Document("tram", "Trams run every ten minutes.", title="Transport", metadata={"line": 4}),

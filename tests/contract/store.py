@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import UNKNOWN, Filter
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words import PoolWords
 from tests.contract.vector_index import unit
 
 COUNT, DIMENSION = 120, 8

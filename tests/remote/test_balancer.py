@@ -400,3 +400,16 @@ async def test_what_may_be_done_once_is_asked_once() -> None:
     with pytest.raises(ScorerUnavailable, match="gone"):
         await bench.balancer.call_once(lambda peer: bench.ask(peer, outcomes))
     assert (bench.asked, sorted(bench.works)) == (1, [False, True])
+
+
+async def test_what_takes_long_is_no_trial() -> None:
+    bench = Bench(2)
+    with suppress(ScorerUnavailable):
+        await bench.call(dict.fromkeys(range(2), Unavailable("gone")))
+    bench.clock.now += BACKOFF
+    upload = asyncio.create_task(bench.balancer.call_once(lambda peer: asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    assert sorted([await bench.begin(), await bench.begin()]) == [0, 1]
+    for task in (upload, *bench.running):
+        task.cancel()
+    await asyncio.gather(upload, *bench.running, return_exceptions=True)

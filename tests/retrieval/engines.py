@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.catalog import Catalog
+from boundarymorph.retrieval.interfaces import Catalog
 from boundarymorph.settings import Settings
 from tests.ports import free_port
 from tests.retrieval import milvus, postgres

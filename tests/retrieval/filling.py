@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.ingestion import IngestReport, ingest
-from boundarymorph.retrieval.uploads import BadLine, ParsedDocument
+from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument, ingest
 from tests.contract.vector_index import unit
 from tests.retrieval.engines import indexes
 

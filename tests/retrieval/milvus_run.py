@@ -21,15 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.milvus import MilvusStore
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
+from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
 from tests.contract.vector_index import unit
 from tests.ports import free_port
 from tests.retrieval import milvus
 
-FILES = ("test_milvus.py", "test_collections.py", "test_congruence.py")
+FILES = ("test_milvus.py", "test_collections.py")
 REPORT = Path("build/milvus.md")
 COUNT, DIMENSION, DEPTH = 20_000, 384, 10_000
 TEXT = "Of the violin there are many tales, and this one is told by a tram on its way to the harbour. " * 4

@@ -15,11 +15,9 @@ import pytest
 from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local import backups
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.storage import seal
+from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.local.blocks import BACKUP_FORMAT, seal
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from tests.retrieval.fakes import nearest, vector_of
 from tests.system import script
 
@@ -159,7 +157,7 @@ def test_any_damage_is_named_and_nothing_appears(catalog: LocalCatalog, copy: Pa
 
 def test_a_snapshot_of_a_later_format_is_refused(catalog: LocalCatalog, copy: Path) -> None:
     (copy / "manifest.json").unlink()
-    seal(copy, {"format": backups.FORMAT + 1, "name": "a"})
+    seal(copy, {"format": BACKUP_FORMAT + 1, "name": "a"})
     with pytest.raises(CorruptIndex, match=r"manifest\.json has format 2; this program reads format 1"):
         catalog.restore("b", copy)
     assert not catalog.exists("b")

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.blocks import TrainingPolicy
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
@@ -408,7 +407,7 @@ def test_deleting_an_index_ends_its_training(tmp_path: Path, caplog: pytest.LogC
 
 def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
     code = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.index import LocalIndex\n"
+        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalIndex\n"
         "from boundarymorph.retrieval.local.store import DocumentStore\n"
         "from tests.retrieval.test_blocks import make, put, names\n"
         "index = LocalIndex('index', Path(sys.argv[1])); print('ready', flush=True)\n"

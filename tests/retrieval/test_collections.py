@@ -26,15 +26,13 @@ from boundarymorph.errors import (
     RetrieverFailed,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import Catalog, Index
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.ingestion import ingest
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Catalog, Index, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.qdrant import QdrantStore
 from boundarymorph.retrieval.stores.table import made
-from boundarymorph.retrieval.uploads import parse_array
+from boundarymorph.retrieval.uploads import ingest, parse_array
 from boundarymorph.settings import Attached
 from tests.contract.store import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit
@@ -133,6 +131,8 @@ def test_the_later_of_one_call_wins_and_an_upsert_replaces(index: Index) -> None
     found = index.retrieve(Search("", 1, [0, 0, 0, 1])).pool
     assert (list(found.ids), found.scores.tolist()) == (["a"], [1.0])
     assert index.documents(["a"]) == {"a": Document("a", "third", "t", {"n": 1})}
+    index.upsert([Document(id, "") for id in "cde"], np.tile(np.eye(4)[0], (3, 1)))  # of equals the first
+    assert list(index.retrieve(Search("", 3, [1, 0.1, 0, 0])).pool.ids) == list("cde")
 
 
 def test_a_call_that_is_refused_writes_nothing(index: Index) -> None:

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
+from boundarymorph.database import bytes_of
 from boundarymorph.errors import StorageFull, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.ingestion import ingest
 from boundarymorph.retrieval.local import catalog as module
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.storage import bytes_of
-from boundarymorph.retrieval.uploads import ParsedDocument
+from boundarymorph.retrieval.uploads import ParsedDocument, ingest
 
 pytestmark = pytest.mark.strangers
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local import directions
-from boundarymorph.retrieval.local.directions import COUNT, FEWEST, Directions
-from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.interfaces import Retrieved, Search
+from boundarymorph.retrieval.local import store
+from boundarymorph.retrieval.local.catalog import LocalIndex
+from boundarymorph.retrieval.local.store import COUNT, FEWEST, Directions, DocumentStore
 from boundarymorph.selection.pool import Pool
 
 DIMENSION = 160
@@ -118,7 +117,7 @@ def test_a_document_is_projected_once() -> None:
 
 
 def test_no_more_are_kept_than_twice_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directions, "ROOM", 20)
+    monkeypatch.setattr(store, "ROOM", 20)
     of, first, second = Asked(), np.arange(100), np.arange(100, 200)
     for sequences in (first, second, second[:19], first[:19]):  # as if 50 were living
         assert np.array_equal(of.units_of(sequences, living=50), of.whole[sequences])
@@ -130,7 +129,7 @@ def test_no_more_are_kept_than_twice_the_documents(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("number", "times"), [(64 * 2 + 20, 1), (64 * 2 + 21, 2)])
 def test_numbers_of_which_few_are_in_use_are_not_kept(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> None:
-    monkeypatch.setattr(directions, "ROOM", 20)
+    monkeypatch.setattr(store, "ROOM", 20)
     of, sequences = Asked(), np.array([number, 3])
     for _ in range(2):
         assert np.array_equal(of.units_of(sequences, living=2), of.whole[sequences])
@@ -138,7 +137,7 @@ def test_numbers_of_which_few_are_in_use_are_not_kept(monkeypatch: pytest.Monkey
 
 
 def test_many_threads_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directions, "ROOM", 0)
+    monkeypatch.setattr(store, "ROOM", 0)
     of = Asked()
 
     def some(seed: int) -> bool:
@@ -234,10 +233,10 @@ def test_few_documents_written_often_teach_nothing(tmp_path: Path) -> None:
 def test_a_store_that_cannot_keep_them_is_written_and_searched_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(connection: sqlite3.Connection, learned: Directions) -> None:
+    def full(learned: Directions, connection: sqlite3.Connection) -> None:
         raise StorageFull("the disk is full")
 
-    monkeypatch.setattr(directions, "write", full)
+    monkeypatch.setattr(Directions, "write", full)
     index = opened(tmp_path / "index.sqlite3")
     put(index, range(FEWEST))
     assert found(index).pool.embeddings.shape[1] == DIMENSION

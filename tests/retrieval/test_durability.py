@@ -8,7 +8,7 @@ import numpy as np
 
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words import PoolWords
 from tests.retrieval.fakes import Words, nearest, vector_of
 from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times

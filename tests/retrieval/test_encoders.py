@@ -7,8 +7,7 @@ import pytest
 
 from boundarymorph.inference.models import embedded_encoder
 from boundarymorph.inference.onnx import OnnxTextModel
-from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder
 

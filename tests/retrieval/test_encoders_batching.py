@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boundarymorph.errors import EncoderFailed, EncoderUnavailable, Overloaded
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
-from boundarymorph.retrieval.encoders import BatchingEncoder
-from boundarymorph.retrieval.encoders.encoder import unit_vectors
+from boundarymorph.errors import EncoderFailed, Overloaded
+from boundarymorph.inference.batching.model import TokenSequence
+from boundarymorph.retrieval.document import unit_vectors
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async
@@ -29,8 +29,7 @@ MANY = 1_000
 class SeededDualEncoder:
     """A `DualEncoder` whose tokens are characters, of at most 100 a text; the vectors are those of `vector_of`.
 
-    It keeps its batches, and can be made to wait (`open`), to have no memory for more than `memory` tokens, to fail on
-    a text with "poison" in it and to lose its device on one with "lightning".
+    It keeps its batches, and can be made to wait (`open`), and to fail on a text with "poison" in it.
     """
 
     name = "seeded"
@@ -38,10 +37,8 @@ class SeededDualEncoder:
     max_length = 100
     dimension = 32
 
-    def __init__(
-        self, *, workers: int = 1, batch_tokens: int = 200, pads: bool = False, memory: int = 10**6, open: bool = True
-    ) -> None:
-        self.workers, self.batch_tokens, self.pads, self.memory = workers, batch_tokens, pads, memory
+    def __init__(self, *, workers: int = 1, batch_tokens: int = 200, pads: bool = False, open: bool = True) -> None:
+        self.workers, self.batch_tokens, self.pads = workers, batch_tokens, pads
         self.parallel = False
         self.open = threading.Event()
         if open:
@@ -64,10 +61,6 @@ class SeededDualEncoder:
         read = [self._texts[text] for text in texts]
         self.batches.append(read)
         assert self.open.wait(10)
-        if sum(map(len, texts)) > self.memory:
-            raise OutOfMemory
-        if any("lightning" in text for text in read):
-            raise DeviceLost("struck")
         if any("poison" in text for text in read):
             raise ZeroDivisionError
         return np.array([vector_of(text) for text in read])
@@ -141,14 +134,6 @@ class TestTurns:
         assert embeddings.truncated == sum(len(text) > 100 for text in texts)
         await encoder.close()
 
-    async def test_batches_go_across_calls(self) -> None:
-        async with Bench(batch_tokens=50) as bench:
-            calls = [bench.documents("x" * 10, "y" * 10) for _ in range(4)]
-            await bench.queued(8)
-            bench.model.open.set()
-            await asyncio.gather(*calls)
-            assert [len(batch) for batch in bench.model.batches] == [1, 5, 3]
-
     async def test_a_call_never_has_more_than_two_slices_waiting(self) -> None:
         async with Bench() as bench:
             large = await bench.large(MANY)
@@ -216,25 +201,6 @@ class TestLeaving:
             await bench.encoder.encode_documents(["next"])
             assert bench.model.batches == [["first"], ["next"]]
 
-    async def test_closing_tells_those_who_wait(self) -> None:
-        model = SeededDualEncoder(open=False, batch_tokens=1)
-        encoder = BatchingEncoder(model)
-        running = asyncio.create_task(encoder.encode_query("running"))
-        await until_async(lambda: len(model.batches) == 1)
-        waiting = asyncio.create_task(encoder.encode_documents(["waiting"]))
-        await until_async(lambda: encoder.waiting()[0] == 1)
-        closing = asyncio.create_task(encoder.close())
-        with pytest.raises(EncoderUnavailable, match="shutting down"):
-            await waiting
-        model.open.set()
-        await closing
-        await running
-        assert model.closed
-        with pytest.raises(RuntimeError, match="encoder is closed"):
-            await encoder.encode_query("after")
-        with pytest.raises(RuntimeError, match="encoder is closed"):
-            await encoder.encode_documents([])
-
 
 class TestTrouble:
     async def test_a_failure_is_the_callers_and_stops_the_rest_of_the_call(self) -> None:
@@ -248,36 +214,6 @@ class TestTrouble:
                 await spoiled
             await other
             assert bench.model.tokenized < MANY
-
-    async def test_out_of_memory_halves(self) -> None:
-        encoder = BatchingEncoder(model := SeededDualEncoder(batch_tokens=80, memory=25))
-        texts = [f"{number:10}" for number in range(8)]
-        vectors = (await encoder.encode_documents(texts)).vectors
-        np.testing.assert_array_equal(vectors, np.array([vector_of(text) for text in texts]))
-        assert [len(batch) for batch in model.batches] == [8, 4, 2, 2, 4, 2, 2]
-        with pytest.raises(EncoderFailed, match="single text of 30 tokens"):
-            await encoder.encode_documents(["x" * 30])
-        await encoder.close()
-
-    async def test_a_lost_device_fails_everyone_and_says_so_once(self) -> None:
-        calls: list[None] = []
-        async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
-            requests = [bench.documents("lightning", "more"), bench.documents("bystander")]
-            await bench.queued(3)
-            bench.model.open.set()
-            for error in await asyncio.gather(*requests, return_exceptions=True):
-                assert isinstance(error, EncoderUnavailable)
-            with pytest.raises(EncoderUnavailable, match="struck"):
-                await bench.encoder.encode_query("later")
-            assert calls == [None]
-
-    async def test_vectors_of_another_length(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        encoder = BatchingEncoder(model := SeededDualEncoder())
-        run = model.run
-        monkeypatch.setattr(model, "run", lambda texts: run(texts)[:, :-1])
-        with pytest.raises(EncoderFailed, match="vectors for 1 texts"):
-            await encoder.encode_documents(["a", "b"])
-        await encoder.close()
 
     async def test_a_probe_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         encoder = BatchingEncoder(model := SeededDualEncoder())

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH, Recipe, described_recipe, known_recipe
+from boundarymorph.retrieval.encoders import WEB_SEARCH, Recipe, known_recipe
+from boundarymorph.retrieval.encoders.transformer import described_recipe
 
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.models import available_cores
+from boundarymorph.retrieval.encoders import WEB_SEARCH
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.encoders.recipe import WEB_SEARCH
 from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.scoring.transformer import tiny
@@ -236,9 +235,6 @@ class TestVectors:
         (plain,) = encoder.tokenize_documents(["end and on"])
         assert len(text) > len(plain) + 1
 
-    def test_no_texts(self, folder: Folder) -> None:
-        assert documents(load(folder("gte-tiny"))).shape == (0, 32)
-
     def test_a_text_without_a_token_is_one(self, tmp_path: Path) -> None:
         encoder = load(tiny.qwen3(tmp_path / "endless"))
         assert [len(text) for text in encoder.tokenize_documents(["", "x"])] == [1, 1]
@@ -296,23 +292,9 @@ class Contracted(EncoderContract):
         with pytest.raises(RuntimeError):
             await encoder.encode_query("late")
 
-    async def test_callers_at_once(self, encoder: BatchingEncoder) -> None:
-        whole = await encoder.encode_documents(TEXTS)
-        parts = await asyncio.gather(*(encoder.encode_documents([text]) for text in TEXTS))
-        for row, part in zip(whole.vectors, parts, strict=True):
-            np.testing.assert_allclose(part.vectors[0], row, rtol=0, atol=self.tolerance)
-
 
 class TestBge(Contracted):
     pass
-
-
-class TestE5(Contracted):
-    model = "multilingual-e5-tiny"
-
-
-class TestQwen3(Contracted):
-    model = "Qwen3-Embedding-tiny"
 
 
 class TestHalfQwen3(Contracted):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import UnknownIndex
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import answer, client_of, on_socket, ready

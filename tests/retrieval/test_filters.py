@@ -19,8 +19,8 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_DEPTH, MAX_VALUES, Filter
 from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.metadata import MatchingReader, add
+from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.tables import SCHEMA
 from tests.contract.document_store import matching
 from tests.contract.vector_index import unit
 from tests.stateful.profile import times

@@ -26,8 +26,8 @@ from boundarymorph.retrieval.frame import (
     encode_embeddings,
     encode_pool,
 )
+from boundarymorph.retrieval.interfaces import Retrieved, VectorSource
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.retriever import Retrieved, VectorSource
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
 

@@ -11,17 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
-from boundarymorph.retrieval import uploads
+from boundarymorph.errors import InvalidInput, LimitExceeded, StorageFull, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
-from boundarymorph.retrieval.ingestion import MAX_PROBLEMS, WRITTEN_AT_A_TIME, IngestReport, ingest, ingesting
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
-from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
+from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
+from boundarymorph.retrieval.uploads import (
+    MAX_PROBLEMS,
+    WRITTEN_AT_A_TIME,
+    BadLine,
+    IngestReport,
+    ParsedDocument,
+    ingest,
+    ingesting,
+    parse_array,
+    parse_ndjson,
+)
 from tests.retrieval.fakes import SeededEncoder, nearest, vector_of
-from tests.stateful.profile import times
+
+MANY = b"[" + b"{}," * 1_500_000 + b"{}]"  # objects that take far more memory than their text
 
 
 async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -332,38 +339,7 @@ class TestIngesting:
         await encoder.close()
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-
-
 class TestArrays:
-    """Taken apart by brackets, commas and strings, an array holds what orjson finds in the whole."""
-
-    @settings(max_examples=200, deadline=None)
-    @given(values=st.lists(JSON, max_size=5), indent=st.booleans())
-    async def test_elements_are_those_of_the_whole(self, values: list[object], indent: bool) -> None:
-        body = orjson.dumps(values, option=orjson.OPT_INDENT_2 if indent else 0)
-        assert [orjson.loads(piece.text) for found in uploads._in_array(body, 2**20) for piece in found] == values
-
-    @settings(max_examples=times(300, 10_000), deadline=None)
-    @given(body=st.lists(st.sampled_from([*'[]{},:"\\ 1a', "\n", '"a"', '{"a":1}', "\\u"]), max_size=12).map("".join))
-    async def test_what_is_refused_is_what_orjson_refuses(self, body: str) -> None:
-        given = f"[{body}".encode()
-        try:
-            expected = len(orjson.loads(given))
-        except orjson.JSONDecodeError:
-            with pytest.raises(InvalidInput):
-                [entry async for entry in parse_array(given, 2)]
-        else:
-            assert len([entry async for entry in parse_array(given, 2)]) == expected
-
     async def test_one_element_too_long_is_skipped(self) -> None:
         long = {"id": "long", "text": "t" * 100}
         body = orjson.dumps([{"id": "a", "text": "a"}, long, {"id": "b", "text": "b"}])
@@ -373,8 +349,20 @@ class TestArrays:
             assert len(found) == 3
             assert (found[1] == reason) == (reason is not None)
 
-    async def test_nothing_comes_of_an_array_that_breaks_off_late(self) -> None:
+    async def test_nothing_comes_of_an_array_that_is_malformed_late_or_would_take_all_memory(self) -> None:
         body = orjson.dumps([{"id": str(number), "text": "t" * 100} for number in range(5_000)])
-        for wrong in (body[:-1], body[:-2] + b"]", body + b"]", body[:-1] + b",]"):
+        deep = b"[" + b'{"metadata":' * 300 + b"1" + b"}" * 300 + b"]"
+        for wrong in (body[:-1], body[:-2] + b"]", body + b"]", body[:-1] + b",]", b"[NaN]", deep, MANY):
             with pytest.raises(InvalidInput):
                 await anext(parse_array(wrong, 2))
+
+    async def test_of_a_stream_they_have_a_bound(self) -> None:
+        body = orjson.dumps([{"id": str(number), "text": "t"} for number in range(1_000)])
+        for size in (7, 10_000):
+            chunks = [body[start : start + size] for start in range(0, len(body), size)]
+            found = await parse(*chunks, array_bytes=len(body))
+            assert [entry.line for entry in found] == list(range(1, 1_001))
+            ends = [entry.end for entry in found if isinstance(entry, ParsedDocument)]
+            assert ends == sorted(set(ends)) and 0.9 * len(body) < ends[-1] <= len(body)
+            with pytest.raises(LimitExceeded, match="NDJSON"):
+                await parse(*chunks, array_bytes=len(body) - 1)

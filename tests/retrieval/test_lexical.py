@@ -13,41 +13,31 @@ from hypothesis import strategies as st
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local import blocks
 from boundarymorph.retrieval.local.blocks import TrainingPolicy
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.words.columns import MOST_COUNTED, Columns, ColumnWriter, RowWords, merged, read
-from boundarymorph.retrieval.words.lexical import MOST_TERMS, WORDS_VERSION, PoolWords, query_terms, stem_numbers, words
+from boundarymorph.retrieval.words import (
+    MOST_COUNTED,
+    MOST_TERMS,
+    WORDS_VERSION,
+    Columns,
+    ColumnWriter,
+    PoolWords,
+    RowWords,
+    merged,
+    query_terms,
+    read_columns,
+    stem_numbers,
+    words,
+)
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25, plain_words
 from tests.retrieval.fakes import Words
 
-texts = st.lists(
-    st.sampled_from(
-        [
-            "a",
-            "b",
-            "Bb",
-            "the",
-            "THE",
-            "ü",
-            "Ω",
-            "жé",
-            "-",
-            "…",
-            "x2",
-            "\n",
-            "them",
-            "Theme",
-            "themes",
-            "жизнь",
-            "жизненный",
-        ]
-    ),
-    max_size=12,
-).map(" ".join)
+WORDS = ["a", "b", "Bb", "the", "THE", "ü", "Ω", "жé", "-", "…", "x2", "\n", "them", "Theme", "themes"]
+texts = st.lists(st.sampled_from([*WORDS, "жизнь", "жизненный"]), max_size=12).map(" ".join)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +161,7 @@ def test_columns_merge_and_move_as_if_made_of_the_living(batches: list[list[str]
         for batch in batches:
             writer.add(batch)
         writer.finish(lambda: None)
-        found, lengths = read(Path(folder))
+        found, lengths = read_columns(Path(folder))
         assert same(found, columns_of(every))
         assert lengths.tolist() == [len(words(text)) for text in every]
         assert {path.suffix for path in Path(folder).iterdir()} == {".bin"}
@@ -193,7 +183,7 @@ def test_a_block_without_any_words(tmp_path: Path) -> None:
     writer = ColumnWriter(tmp_path)
     writer.add(["", "-"])
     writer.finish(lambda: None)
-    found, lengths = read(tmp_path)
+    found, lengths = read_columns(tmp_path)
     assert (len(found.terms), len(found.rows), lengths.tolist()) == (0, 0, [0, 0])
 
 

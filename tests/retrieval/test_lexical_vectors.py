@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.words.lexical import PoolWords
-from boundarymorph.retrieval.words.vectors import DIMENSIONS, LexicalVectors, lexical_vectors
+from boundarymorph.retrieval.lexical_vectors import DIMENSIONS, LexicalVectors, lexical_vectors
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection import Pool
 from tests.patience import PATIENCE
 
@@ -147,8 +147,8 @@ def test_without_memory_they_end_with_an_error() -> None:
     """Of the working memory of BLAS, OpenBLAS tries to get what is missing for ever."""
     program = """
 import resource
-from boundarymorph.retrieval.words.lexical import PoolWords
-from boundarymorph.retrieval.words.vectors import lexical_vectors
+from boundarymorph.retrieval.words import PoolWords
+from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 
 texts = [" ".join(f"w{(text * 7919 + place * 104729) % 9973}" for place in range(20)) for text in range(4_000)]
 words = PoolWords.of(texts)

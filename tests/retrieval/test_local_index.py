@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from boundarymorph.inference.executors import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import Changes, DocumentStore
 from boundarymorph.retrieval.local.vectors import VectorIndex
-from boundarymorph.retrieval.retriever import Search
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
 from tests.retrieval.test_blocks import put
@@ -169,3 +169,17 @@ def test_a_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> Non
         pass
     context.run(index.refresh)
     assert len(index._vectors or ()) == 40
+
+
+def test_words_move_with_their_rows(open_index: Open) -> None:
+    """Once most rows are dead, the living are put together."""
+    index = open_index("flat")
+    for version in range(50):
+        numbers = range(60 if version == 0 else 30)
+        documents = [Document(f"d{n}", "tram " + "rail " * ((n + version) % 7)) for n in numbers]
+        index.upsert(documents, unit(len(documents), DIMENSION, seed=version))
+        index.refresh()
+    search = Search("tram", 60, unit(1, DIMENSION)[0])
+    kept, fresh = index.retrieve(search).pool, open_index("flat").retrieve(search).pool
+    assert kept.ids == fresh.ids
+    np.testing.assert_array_equal(kept.features["bm25"], fresh.features["bm25"])

@@ -24,15 +24,14 @@ from boundarymorph.errors import (
     LimitExceeded,
     RetrieverFailed,
 )
-from boundarymorph.retrieval.catalog import UnreadableIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.filters import Filter, bounds
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search, UnreadableIndex
 from boundarymorph.retrieval.stores import milvus as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.milvus import MilvusStore, MilvusTable
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, Server
+from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore, MilvusTable, Server
+from boundarymorph.retrieval.stores.milvus_filters import Field, Native, joined
 from boundarymorph.retrieval.stores.table import made
 from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.vector_index import names, unit
@@ -81,8 +80,8 @@ def test_pools_beyond_one_answer(catalog: StoreCatalog, monkeypatch: pytest.Monk
 
 def test_more_than_one_request_holds(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "IDS_AT_A_TIME", 7)
-    monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
     monkeypatch.setattr(stores, "TEXTS_AT_A_TIME", 7)
+    monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
     index = catalog.create("many", encoder=None, dimension=4)
     index.upsert([Document(id, f"text {id}") for id in names(50)], unit(50, 4))
     assert list(index.documents(names(50))) == names(50)
@@ -268,6 +267,37 @@ def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pyte
         catalog.close()
 
 
+@pytest.mark.parametrize(
+    ("field", "filter", "possible", "certain"),
+    [
+        (Field("INT8"), {"n": {"gte": -129}}, True, True),
+        (Field("INT8"), {"n": {"lt": -128}}, False, False),
+        (Field("INT8"), {"n": {"gt": 126.5}}, "(n >= 127)", "(n >= 127)"),
+        (Field("INT8", nullable=True), {"n": {"lte": 127}}, "(n <= 127)", "(n <= 127)"),
+        (Field("INT8"), {"n": {"in": [1, 1.5, 300]}}, "(n in [1])", "(n in [1])"),
+        (Field("FLOAT"), {"n": {"gt": 0.1}}, "(n >= 0.1)", False),
+        (Field("FLOAT"), {"n": 0.1}, "(n == 0.1)", False),
+        (Field("DOUBLE"), {"n": {"lt": 2**53 + 2}}, True, False),
+        (
+            Field("ARRAY", "INT8"),
+            {"n": {"in": [1, 300]}},
+            "(array_contains_any(n, [1]))",
+            "(array_contains_any(n, [1]))",
+        ),
+        (Field("ARRAY", "VARCHAR"), {"n": {"gt": "a"}}, True, False),
+        (Field("ARRAY", "BOOL"), {"n": True}, True, False),
+        (Field("TIMESTAMPTZ"), {"n": {"gt": "2025-03-05T00:00:00.1234567+00:00"}}, True, False),
+        (Field("VARCHAR"), {"n": 1}, False, False),
+    ],
+)
+def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str | bool, certain: str | bool) -> None:
+    if field.nullable:
+        possible, certain = (f"({each} and (n is not null))" for each in (possible, certain))
+    native = Native({"n": field}, lambda path: path, dynamic=False, lite=False)
+    found = bounds(Filter(filter).condition, native)
+    assert [joined("and", [each]) for each in found] == [joined("and", [each]) for each in (possible, certain)]
+
+
 @pytest.mark.parametrize("numbers", [False, True])
 async def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     client, own = MilvusClient(url), next(names_of_collections)
@@ -375,8 +405,7 @@ def papers(url: str) -> Iterator[tuple[StoreCatalog, str]]:
     client.create_collection(name, schema=schema, index_params=wanted)
     vectors = unit(len(ROWS), 4)
     client.insert(
-        name,
-        [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)],
+        name, [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)]
     )
     described = Attached(table=name)
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})

@@ -15,8 +15,7 @@ import pytest
 
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from tests.retrieval.fakes import nearest
 
 MOST_OPEN = 4

@@ -6,17 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.retrieval.document import (
-    FEW,
-    STOP,
-    Document,
-    in_awaited_pieces,
-    in_pieces,
-    size_of,
-    size_of_all,
-)
+from boundarymorph.retrieval.document import FEW, STOP, Document, in_awaited_pieces, in_pieces, size_of, size_of_all
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.words.lexical import beginnings
+from boundarymorph.retrieval.words import beginnings
 
 pytestmark = pytest.mark.strangers
 LARGE = 3 * 2**20

@@ -6,8 +6,8 @@ import numpy as np
 
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import BLOCK, CHARACTERS, IndexRetriever
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.retriever import Search
 
 
 async def test_long_documents_do_not_come_with_the_pool(tmp_path: Path) -> None:

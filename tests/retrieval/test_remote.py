@@ -25,7 +25,6 @@ from boundarymorph.errors import (
     CostCeiling,
     InvalidConfiguration,
     InvalidEmbeddings,
-    InvalidInput,
     LimitExceeded,
     MalformedFrame,
     NotReady,
@@ -37,10 +36,10 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.interfaces import Retriever, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.local.directions import COUNT, FEWEST
+from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Retriever, Search
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Limits, Settings
@@ -182,24 +181,11 @@ async def test_texts_in_several_requests(retriever: RemoteRetriever, local: Inde
         assert there.truncated == here.truncated
 
 
-async def test_side_by_side(made: Path, local: IndexRetriever) -> None:
-    async with serving(Settings(data_directory=made), connections=3) as retriever:
-        vectors = np.random.default_rng(2).standard_normal((20, 24))
-        pools = await asyncio.gather(*(retriever.retrieve("many", Search("", 50, vector)) for vector in vectors))
-        for vector, found in zip(vectors, pools, strict=True):
-            same((await local.retrieve("many", Search("", 50, vector))).pool, found.pool)
-
-
 @pytest.mark.parametrize("vector", [[np.nan] * 24, [0.0] * 24, [np.inf] + 23 * [0.0], ["a"] * 24, [], [1.0] * 25])
 async def test_vectors_without_a_direction(retriever: RemoteRetriever, local: IndexRetriever, vector: Any) -> None:
     for one in (local, retriever):
         with pytest.raises(InvalidEmbeddings):
             await one.retrieve("many", Search("", 5, vector))
-
-
-async def test_text_that_is_none(retriever: RemoteRetriever) -> None:
-    with pytest.raises(InvalidInput, match="surrogate"):
-        await retriever.embed_query("\ud800")
 
 
 async def test_limits_are_the_retriever_s(made: Path) -> None:
@@ -308,12 +294,6 @@ async def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def halfway(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
-    await writer.drain()
-    writer.transport.abort()
-
-
 async def hang(writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
@@ -378,17 +358,6 @@ async def scripted(*script: Behaviour, **options: Any) -> AsyncIterator[tuple[Re
 DOCUMENT: dict[str, object] = {"documents": [{"id": "a", "text": "t", "title": None, "metadata": {}}]}
 
 
-@pytest.mark.parametrize("broken", [reset, halfway])
-async def test_a_connection_that_breaks_is_tried_once_more(broken: Behaviour) -> None:
-    async with scripted(broken, answer(DOCUMENT)) as (retriever, server):
-        assert await retriever.documents("i", ["a"]) == {"a": Document("a", "t")}
-        assert server.asked.total() == 2
-    async with scripted(broken, broken, answer(DOCUMENT)) as (retriever, server):
-        with pytest.raises(RetrieverUnavailable, match=r"the request to .* failed"):
-            await retriever.documents("i", ["a"])
-        assert server.asked.total() == 2
-
-
 async def test_the_only_one_is_asked_however_often_it_failed() -> None:
     """Nobody else could answer, and no caller would wait until it is probed."""
     changes = list[bool]()
@@ -412,24 +381,6 @@ async def test_a_retriever_that_is_away_is_unavailable_at_once() -> None:
             with pytest.raises(RetrieverUnavailable, match=f"{port} cannot be reached"):
                 await call
     await retriever.close()
-
-
-async def test_an_answer_that_takes_too_long() -> None:
-    async with scripted(hang, timeout=0.05) as (retriever, server):
-        with pytest.raises(RetrieverUnavailable, match=r"within 0\.05 s"):
-            await retriever.embed_query("q")
-        async with asyncio.timeout(UP_TO):
-            await server.left.wait()
-
-
-async def test_a_caller_who_leaves_hangs_up() -> None:
-    async with scripted(hang) as (retriever, server):
-        call = asyncio.create_task(retriever.retrieve("i", Search("q", 1)))
-        async with asyncio.timeout(UP_TO):
-            while not server.asked:  # noqa: ASYNC110 - it happens behind a socket
-                await asyncio.sleep(0.005)
-            call.cancel()
-            await server.left.wait()
 
 
 @pytest.mark.parametrize(
@@ -468,8 +419,6 @@ RATE_LIMITED = {"type": "urn:boundarymorph:problem:rate-limited", "detail": "100
         (answer(b"<html>slow down</html>", 429, "text/html", "retry-after: 7"), 7),
         (answer(b"", 429), 1),
         (answer(b"", 429, more="retry-after: 0"), 1),
-        (answer(b"", 429, more="retry-after: soon"), 1),
-        (answer(b"", 429, more="retry-after: " + 400 * "9"), 1),
     ],
 )
 async def test_a_429_becomes_overloaded_with_its_pause(reply: Behaviour, seconds: float) -> None:

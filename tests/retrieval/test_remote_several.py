@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -14,11 +13,8 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.retrieval.retriever import Search
-from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
-from tests.api.service import fake_retrieval, on_socket
 from tests.clocks import Clock
 from tests.retrieval.test_remote import (
     DOCUMENT,
@@ -48,10 +44,6 @@ def encoded_by(name: str | None) -> Behaviour:
     return answer(frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4"), encoder=name)))
 
 
-async def body() -> AsyncIterator[bytes]:
-    yield b"{}"
-
-
 @asynccontextmanager
 async def several(
     *behaviours: Behaviour, clock: Clock, seconds: float = UP_TO
@@ -68,50 +60,8 @@ async def asked_until(retriever: RemoteRetriever, server: Server, path: str) -> 
             await asyncio.sleep(0.005)
 
 
-@asynccontextmanager
-async def two(data: Path) -> AsyncIterator[tuple[RemoteRetriever, AsyncExitStack, AsyncExitStack]]:
-    """Two real ones over one directory, each with what stops it."""
-    settings = Settings(data_directory=data)
-    async with AsyncExitStack() as first, AsyncExitStack() as second:
-        urls = [
-            await stack.enter_async_context(on_socket(create_retriever_app(settings, build=fake_retrieval)))
-            for stack in (first, second)
-        ]
-        async with asyncio.timeout(UP_TO):
-            for url in urls:
-                await answering(RemoteRetriever(url))
-        retriever = RemoteRetriever(*urls)
-        try:
-            yield retriever, first, second
-        finally:
-            await retriever.close()
-
-
-async def answering(retriever: RemoteRetriever) -> None:
-    while True:
-        try:
-            await retriever.check()
-            return await retriever.close()
-        except RetrieverUnavailable:
-            await asyncio.sleep(0.005)
-
-
 def faults(retriever: RemoteRetriever) -> list[Exception | None]:
     return [member.fault for member in retriever._balancer.replicas.values()]
-
-
-async def test_calls_go_on_while_a_retriever_shuts_down(data: Path) -> None:
-    async with two(data) as (retriever, first, second):
-        expected = (await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))).pool.ids
-        calls = [retriever.retrieve("many", Search("", 100, [1] + 23 * [0])) for _ in range(20)]
-        going = asyncio.gather(*calls)
-        await first.aclose()
-        assert all(found.pool.ids == expected for found in await going)
-        for _ in range(5):
-            assert (await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))).pool.ids == expected
-        await second.aclose()
-        with pytest.raises(RetrieverUnavailable, match="cannot be reached"):
-            await retriever.retrieve("many", Search("", 100, [1] + 23 * [0]))
 
 
 async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
@@ -163,47 +113,6 @@ async def test_the_time_of_a_try() -> None:
             with pytest.raises(RetrieverUnavailable, match=f"did not answer within {seconds} s"):
                 await gateway.retriever.documents("i", ["a"])
             await gateway.close()
-
-
-async def test_an_upload_is_not_the_probe_of_an_ejected_retriever() -> None:
-    clock = Clock()
-    async with several(reset, reset, clock=clock) as (retriever, stood):
-        with pytest.raises(RetrieverUnavailable):
-            await retriever.documents("i", ["a"])
-        clock.now += BACKOFF
-        for server in stood:
-            server.behaviour = hang
-        upload = asyncio.create_task(retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body()))
-        async with asyncio.timeout(UP_TO):
-            while not sum(server.asked["/indexes/i/documents"] for server in stood):  # noqa: ASYNC110 - behind a socket
-                await asyncio.sleep(0.005)
-        for server in stood:
-            server.behaviour = answer(DOCUMENT)
-        assert await asyncio.gather(*(retriever.documents("i", ["a"]) for _ in stood)) == [FOUND, FOUND]
-        upload.cancel()
-        await asyncio.gather(upload, return_exceptions=True)
-
-
-async def test_an_upload_that_breaks_off_tells_why_itself() -> None:
-    clock = Clock()
-    async with several(answer(b"away", 503), answer(b"away", 503), clock=clock) as (retriever, stood):
-        with pytest.raises(RetrieverUnavailable):
-            await retriever.documents("i", ["a"])
-        clock.now += BACKOFF
-        for server in stood:
-            server.behaviour = reset
-        with pytest.raises(RetrieverUnavailable, match=r"the request to .* failed") as raised:
-            await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
-        assert "away" not in str(raised.value)
-    well = answer(DOCUMENT, more="connection: close")
-    async with several(reset, well, clock=clock) as (retriever, (first, _)):
-        with pytest.raises(RetrieverUnavailable):  # noqa: PT012 - which is asked first goes by chance
-            for _ in range(20):
-                passed = await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
-                await passed.read()
-        for _ in range(10):  # it is left alone for now
-            assert await retriever.documents("i", ["a"]) == FOUND
-        assert not first.asked["/documents"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])

@@ -9,8 +9,8 @@ import pytest
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.retriever import Search
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.retrieval.fakes import SeededEncoder
 

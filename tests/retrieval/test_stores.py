@@ -13,16 +13,14 @@ from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.catalog import Index, UnreadableIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.interfaces import Index, Search, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.retriever import Search
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.milvus import MilvusStore
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
+from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
 from boundarymorph.retrieval.stores.table import guessed
 from boundarymorph.settings import SERVICE, Attached, Settings
 from tests.contract.store import (

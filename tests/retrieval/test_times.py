@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form, of_number
+from boundarymorph.retrieval.stores.table import Kind, Moment, in_one_form
 
 pytestmark = pytest.mark.strangers
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -42,4 +43,4 @@ def test_the_order_of_the_texts_is_that_of_the_times(one: datetime, other: datet
     assert (first < second, first == second) == (one < other, one == other)
     assert datetime.fromisoformat(first) == one
     microseconds = (one.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    assert of_number(microseconds, "us", "timestamp") == first
+    assert in_one_form(str(np.datetime64(microseconds, "us"))) == first

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import StorageUnavailable
-from boundarymorph.retrieval.catalog import UNREADABLE, IndexDescription, IndexTotals, UnreadableIndex
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.interfaces import UNREADABLE, IndexDescription, IndexTotals, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.lancedb import LanceStore

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.document import unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.local import blocks, gpu
 from boundarymorph.retrieval.local.blocks import DEPTHS, TARGET, clusters_of, measured, trained
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
-from boundarymorph.retrieval.vectors import unit_from_halves, unit_rows_of
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
 NEVER = type("NEVER", (), {"__call__": lambda self: None})()
@@ -102,7 +102,7 @@ def test_after_changes_it_equals_brute_force(
     expected |= zip(names(count), first, strict=True)
     numbers |= zip(names(count), range(1, count + 1), strict=True)
     gone = [id for id in names(count) if rng.random() < removed]
-    index.remove(gone)
+    index.remove([*gone, "unknown"])
     for id in gone:
         del expected[id]
     again = [f"d{number}" for number in rng.permutation(count + later)[:later]]

@@ -11,8 +11,8 @@ from boundarymorph.inference.executors import in_default_thread
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.index_retriever import IndexRetriever
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.retriever import Search
 from tests.retrieval.fakes import SeededEncoder
 
 WORDS = ["tram", "rail", "wheel", "bell", "street", "driver", "ticket", "depot"]

@@ -11,7 +11,7 @@ from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
+from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
 from boundarymorph.selector.task import SelectionTask

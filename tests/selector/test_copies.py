@@ -16,7 +16,7 @@ from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Retrieved, Search
+from boundarymorph.retrieval.interfaces import Retrieved, Search
 from boundarymorph.selection import Pool
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.selector import Selector

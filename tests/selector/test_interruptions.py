@@ -22,7 +22,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.deadline import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retrieved
+from boundarymorph.retrieval.interfaces import Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.selector import Selector

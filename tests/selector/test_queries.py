@@ -19,7 +19,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask, WeightedQuery
 from tests.clocks import Clock

@@ -14,7 +14,7 @@ import pytest
 
 from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
-from boundarymorph.retrieval.catalog import IndexTotals
+from boundarymorph.retrieval.interfaces import IndexTotals
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import Gateway, build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.server.readiness import Readiness

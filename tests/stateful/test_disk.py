@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 )
 
 from boundarymorph.errors import EmptyIndex, StorageFull, StorageUnavailable
-from boundarymorph.retrieval.catalog import IndexDescription
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.interfaces import IndexDescription
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.contract.vector_index import unit
 from tests.disks import IN_A_NAMESPACE, SmallDisk

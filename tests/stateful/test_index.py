@@ -20,17 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, fuse, unit_rows_of
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.fusion import fuse
-from boundarymorph.retrieval.local import backups
+from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.local import blocks as backups
 from boundarymorph.retrieval.local.blocks import TrainingPolicy
-from boundarymorph.retrieval.local.index import LocalIndex
+from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.retriever import Search
-from boundarymorph.retrieval.vectors import unit_rows_of
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit
 from tests.retrieval.bm25 import literal_bm25

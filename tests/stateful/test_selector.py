@@ -22,7 +22,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.deadline import LATE, NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search
+from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS

@@ -17,7 +17,7 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words import PoolWords
 from tests.contract.document_store import matching
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import Words

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from boundarymorph.calibration.calibration import Calibration, Trust
-from boundarymorph.retrieval.learned import pools_of
+from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until
 from tests.ports import free_port

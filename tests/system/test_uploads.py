@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from boundarymorph.retrieval.ingestion import WRITTEN_AT_A_TIME
+from boundarymorph.retrieval.uploads import WRITTEN_AT_A_TIME
 from tests.patience import PATIENCE
 from tests.system.service import REPOSITORY, Service, boundarymorph, environment_with, retriever
 

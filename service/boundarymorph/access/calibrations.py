@@ -8,7 +8,7 @@ from typing import Literal
 from boundarymorph.access.keys import Caller
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import UnknownCalibration
-from boundarymorph.retrieval.learned import CalibrationSource
+from boundarymorph.retrieval.interfaces import CalibrationSource
 
 Wanted = str | Literal[False] | None  # a name; none at all; or the default
 MOST_NAMES = 20  # in a message

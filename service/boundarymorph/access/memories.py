@@ -12,7 +12,7 @@ from cachetools import LRUCache, TTLCache
 
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
-from boundarymorph.retrieval.learned import MemoryKey, MemorySource, Recalled
+from boundarymorph.retrieval.interfaces import MemoryKey, MemorySource, Recalled
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.selection.promise import Audit
 from boundarymorph.telemetry import metrics

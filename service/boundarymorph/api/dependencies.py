@@ -21,15 +21,14 @@ from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
-from boundarymorph.retrieval.learned import CalibrationSource, MemorySource
-from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource, Retriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
-    from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.interfaces import Catalog
 
 
 ENCODED_SLASH = "%2F"

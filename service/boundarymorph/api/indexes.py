@@ -39,10 +39,13 @@ from boundarymorph.api.schemas import (
     UploadProgress,
     UploadReport,
 )
+from boundarymorph.database import storage_errors
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.executors import Run
 from boundarymorph.memory.words import described as memories_described
-from boundarymorph.retrieval.catalog import (
+from boundarymorph.retrieval.document import STOP, size_of_all
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.interfaces import (
     WORDS,
     Catalog,
     IndexDescription,
@@ -50,11 +53,16 @@ from boundarymorph.retrieval.catalog import (
     all_described,
     described,
 )
-from boundarymorph.retrieval.document import STOP, size_of_all
-from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.ingestion import BATCH_BYTES, IngestReport, UploadSpeed, ingesting
-from boundarymorph.retrieval.storage import storage_errors
-from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson
+from boundarymorph.retrieval.uploads import (
+    BATCH_BYTES,
+    BadLine,
+    IngestReport,
+    ParsedDocument,
+    UploadSpeed,
+    ingesting,
+    parse_array,
+    parse_ndjson,
+)
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
@@ -380,8 +388,9 @@ async def _entries(
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     longest = access.settings.limits.line_bytes
     if media_type in NDJSON:
-        chunks = bodies.streamed(request, access, longest + BATCH_BYTES)
-        return parse_ndjson(chunks, dimension, max_line_bytes=longest, run=run)
+        kept = longest + BATCH_BYTES
+        chunks = bodies.streamed(request, access, kept)
+        return parse_ndjson(chunks, dimension, max_line_bytes=longest, array_bytes=kept, run=run)
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")

@@ -19,7 +19,7 @@ from boundarymorph.api.schemas import Deleted, Judgments, Kept, KeptNow
 from boundarymorph.calibration.belongings import Event
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.parsing import bound
-from boundarymorph.retrieval.catalog import Catalog
+from boundarymorph.retrieval.interfaces import Catalog
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/judgments", tags=["judgements"])

@@ -16,7 +16,8 @@ from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
-from boundarymorph.retrieval.learned import Found, Learned, MemoryKey
+from boundarymorph.retrieval.index_retriever import Learned
+from boundarymorph.retrieval.interfaces import Found, MemoryKey
 
 JSON = "application/json"
 PAGE = 1_000  # judgements

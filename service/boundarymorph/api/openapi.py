@@ -14,7 +14,7 @@ from boundarymorph.api.kept import Kept
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem, UploadedDocument, UploadProgress
 from boundarymorph.api.select_answers import RoundEvent
-from boundarymorph.retrieval.catalog import NAME
+from boundarymorph.retrieval.interfaces import NAME
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
 BUSY = (429, 503)

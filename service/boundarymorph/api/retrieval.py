@@ -20,7 +20,7 @@ from boundarymorph.api.schemas import Array, Message
 from boundarymorph.parsing import bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search
 
 JSON = "application/json"
 Route = TypeVar("Route", bound=Callable[..., Any])

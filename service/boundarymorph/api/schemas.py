@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from boundarymorph.memory.words import LearnedMemory
-from boundarymorph.retrieval.catalog import IndexDescription
+from boundarymorph.retrieval.interfaces import IndexDescription
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.text import has_content
 

@@ -35,7 +35,7 @@ from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import distinct_by_default, event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.retrieval.learned import CalibrationSource
+from boundarymorph.retrieval.interfaces import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from boundarymorph.telemetry.timing import Stopwatch

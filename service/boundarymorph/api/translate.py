@@ -37,7 +37,7 @@ from boundarymorph.parsing import bound
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.retrieval.retriever import Retriever, Search
+from boundarymorph.retrieval.interfaces import Retriever, Search
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places

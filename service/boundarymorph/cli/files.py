@@ -17,9 +17,9 @@ from boundarymorph import reading
 from boundarymorph.cli import source as sources
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Stream
-from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_VALUES, Filter
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_ndjson, parse_record
 from boundarymorph.text import has_content
 

@@ -20,9 +20,9 @@ from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
     from boundarymorph.cli.files import Columns, Passages
-    from boundarymorph.retrieval.catalog import Catalog, IndexDescription
-    from boundarymorph.retrieval.ingestion import IngestReport
+    from boundarymorph.retrieval.interfaces import Catalog, IndexDescription
     from boundarymorph.retrieval.local.catalog import LocalCatalog
+    from boundarymorph.retrieval.uploads import IngestReport
 
 SKIPPED = 4  # the exit code of a build that left lines out
 LONGEST_PASSAGE = 100_000  # characters
@@ -88,7 +88,7 @@ def build_index(
     Exits with 4 if lines or files were skipped; the other documents are kept.
     """
     from boundarymorph.cli import files, terminal
-    from boundarymorph.retrieval.catalog import WORDS
+    from boundarymorph.retrieval.interfaces import WORDS
 
     settings = Settings.load(data_directory=data_directory)
     if encoder is not None:
@@ -119,7 +119,7 @@ def build_index(
 @app.command("list")
 def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """List the indexes by name. Exits with 1 if one cannot be read."""
-    from boundarymorph.retrieval.catalog import IndexDescription, UnreadableIndex, all_described
+    from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex, all_described
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         listed = all_described(catalog)
@@ -152,7 +152,7 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 @app.command("info")
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
-    from boundarymorph.retrieval.catalog import described
+    from boundarymorph.retrieval.interfaces import described
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         info = described(catalog, name)
@@ -209,7 +209,7 @@ def say_what_it_holds(
     data_directory: DataDirectory = None,
 ) -> None:
     """Describe the documents of an index, for people and language models who choose among indexes."""
-    from boundarymorph.retrieval.storage import storage_errors
+    from boundarymorph.database import storage_errors
 
     writing = storage_errors("the description cannot be written")
     with _indexes(Settings.load(data_directory=data_directory)) as catalog, writing:
@@ -301,8 +301,8 @@ async def _filled(
     """Fill an index from a source. dimension: of its documents' own vectors, None for vectors of the encoder."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
-    from boundarymorph.retrieval.ingestion import ingest
-    from boundarymorph.retrieval.local.index import LocalIndex
+    from boundarymorph.retrieval.local.catalog import LocalIndex
+    from boundarymorph.retrieval.uploads import ingest
 
     async with AsyncExitStack() as stack:
         catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None

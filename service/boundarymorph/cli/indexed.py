@@ -15,7 +15,7 @@ from boundarymorph.cli import source as sources
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.retriever import Search
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.settings import Settings
 
 PAGE = 1_000  # documents read at a time

@@ -12,7 +12,7 @@ from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import Catalog
+    from boundarymorph.retrieval.interfaces import Catalog
     from boundarymorph.retrieval.remote import RemoteRetriever
 
 Answer = TypeVar("Answer")
@@ -28,7 +28,7 @@ def events_of(settings: Settings, index: str) -> Sequence[Event]:
 
 def keep(settings: Settings, made: Calibration) -> str:
     """Keep a calibration with its index, or for pools, and return where. Raises UnknownIndex."""
-    from boundarymorph.retrieval.learned import Learned
+    from boundarymorph.retrieval.index_retriever import Learned
 
     if settings.retriever.url:
         asyncio.run(_at_retriever(settings, lambda retriever: retriever.keep(made)))

@@ -21,10 +21,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from boundarymorph.retrieval.ingestion import UploadSpeed
+from boundarymorph.retrieval.uploads import UploadSpeed
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.ingestion import IngestReport
+    from boundarymorph.retrieval.uploads import IngestReport
 
 LINE_SECONDS = 10.0
 

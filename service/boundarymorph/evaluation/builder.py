@@ -25,7 +25,7 @@ from boundarymorph.evaluation.run import Watch
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.scoring.bill import NOTHING, Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 

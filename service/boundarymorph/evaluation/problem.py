@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.evaluation.neighbours import Neighbourhood
-from boundarymorph.retrieval.fusion import fuse
-from boundarymorph.retrieval.words.lexical import PoolWords
-from boundarymorph.retrieval.words.vectors import LexicalVectors, lexical_vectors
+from boundarymorph.retrieval.document import fuse
+from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection import Pool
 
 Ranking = NDArray[np.intp]

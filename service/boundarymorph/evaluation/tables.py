@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.problem import Question, QuestionTexts
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)

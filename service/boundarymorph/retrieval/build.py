@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
@@ -19,8 +19,8 @@ from boundarymorph.settings import EncoderSettings, Settings, StoreSettings
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import Catalog
-    from boundarymorph.retrieval.encoders.encoder import Encoder
+    from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.interfaces import Catalog
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.local.vectors import Mirror
     from boundarymorph.retrieval.remote import RemoteRetriever
@@ -28,17 +28,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 BELONGINGS = ".belongings"  # in the data directory, of indexes that are stored elsewhere
-STORES = {  # URL scheme: module and class, and the extra with its client
-    "pgvector": ("boundarymorph.retrieval.stores.pgvector:PgvectorStore", "pgvector"),
-    "lancedb": ("boundarymorph.retrieval.stores.lancedb:LanceStore", "lancedb"),
-    "qdrant": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
-    "qdrants": ("boundarymorph.retrieval.stores.qdrant:QdrantStore", "qdrant"),
+STORES = {  # URL scheme: module in `stores`, named as the extra with its client, and class
+    "pgvector": ("pgvector", "PgvectorStore"),
+    "lancedb": ("lancedb", "LanceStore"),
+    **dict.fromkeys(("qdrant", "qdrants"), ("qdrant", "QdrantStore")),
+    **dict.fromkeys(("milvus", "milvuss"), ("milvus", "MilvusStore")),
     **dict.fromkeys(
-        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"),
-        ("boundarymorph.retrieval.stores.elasticsearch:ElasticsearchStore", ""),
+        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"), ("elasticsearch", "ElasticsearchStore")
     ),
-    "milvus": ("boundarymorph.retrieval.stores.milvus:MilvusStore", "milvus"),
-    "milvuss": ("boundarymorph.retrieval.stores.milvus:MilvusStore", "milvus"),
 }
 
 
@@ -53,7 +50,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 
     if chosen.model is None:
-        from boundarymorph.retrieval.encoders.onnx import OnnxDualEncoder
+        from boundarymorph.retrieval.encoders.encoder import OnnxDualEncoder
 
         longest = chosen.max_length or settings.max_length
         return BatchingEncoder(OnnxDualEncoder.embedded(max_length=longest, threads=settings.threads))
@@ -178,15 +175,10 @@ def _opened(name: str, chosen: StoreSettings) -> Store:
     scheme = chosen.url.get_secret_value().partition("://")[0]
     if scheme not in STORES:
         raise InvalidConfiguration(f"stores.{name}.url must begin with {', '.join(f'{known}://' for known in STORES)}")
-    place, extra = STORES[scheme]
-    store: Store = _imported(place, f"stores.{name}.url", extra).connect(chosen)
-    return store
-
-
-def _imported(place: str, setting: str, extra: str) -> Any:
-    """Return the class at MODULE:NAME. Raises InvalidConfiguration if a library is missing that the extra has."""
-    module, _, name = place.partition(":")
+    module, kind = STORES[scheme]
     try:
-        return getattr(import_module(module), name)
+        opened: Store = getattr(import_module(f"boundarymorph.retrieval.stores.{module}"), kind).connect(chosen)
     except ModuleNotFoundError as error:
-        raise InvalidConfiguration(f"{setting} needs {error.name}: pip install 'boundarymorph[{extra}]'") from None
+        missing = f"stores.{name}.url needs {error.name}: pip install 'boundarymorph[{module}]'"
+        raise InvalidConfiguration(missing) from None
+    return opened

@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.executors import Run
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.fusion import scores_by_rank
-from boundarymorph.retrieval.retriever import Retrieved, Retriever, Search, VectorSource
-from boundarymorph.retrieval.words.lexical import PoolWords
-from boundarymorph.retrieval.words.vectors import lexical_vectors
+from boundarymorph.retrieval.document import Document, scores_by_rank
+from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search, VectorSource
+from boundarymorph.retrieval.lexical_vectors import lexical_vectors
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool
 from boundarymorph.text import counted, has_content
 

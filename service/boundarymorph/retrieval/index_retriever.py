@@ -1,8 +1,10 @@
-"""Retrieval from the indexes of a catalog."""
+"""Retrieval from the indexes of a catalog, and what was learned about them: calibrations and memories, which live with
+an index or, for pools, in a folder and a file of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,21 +12,38 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput
+from boundarymorph.calibration.belongings import Belongings, CalibrationFolder, checked_name
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.database import storage_errors
+from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.memory.memory import Audited, Observation
-from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfiguration
+from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.learned import Found, Learned, MemoryKey, Recalled
-from boundarymorph.retrieval.retriever import Retrieved, Search, observed
+from boundarymorph.retrieval.interfaces import (
+    WORDS,
+    Catalog,
+    Found,
+    Index,
+    IndexConfiguration,
+    MemoryKey,
+    Recalled,
+    Retrieved,
+    Search,
+    observed,
+)
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.settings import SERVICE
+from boundarymorph.settings import SERVICE, Settings
 
 ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
 BLOCK = 64  # documents read at a time
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
+MOST_NAMES = 1_000  # that are told of where there is none of a name
+_log = logging.getLogger(__name__)
+TROUBLE = "calibrations cannot be read or written"
+POOLS = ".memories.sqlite3"  # in the data directory
 
 
 class IndexRetriever:
@@ -168,6 +187,8 @@ def _found(index: Index, search: Search) -> Retrieved:
 
 
 MOST_CHECKS = 5  # searches for a document with the type, each for a single result
+
+
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
 
 
@@ -196,3 +217,103 @@ def _comparisons(condition: Condition) -> Iterator[Compare]:
             yield from _comparisons(part)
         case Compare():
             yield condition
+
+
+class Learned:
+    """The calibrations and memories of a catalog and of pools. Methods block, and raise StorageUnavailable or
+    StorageFull."""
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        self._catalog, self._pools, self._settings = catalog, pools_of(settings), settings.memory
+        directory = settings.data_directory
+        self._memories_of_pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
+
+    def find(self, name: str | None, index: str | None) -> Found:
+        """See `CalibrationSource.calibrations`."""
+        with storage_errors(TROUBLE):
+            own = None if index is None else self._catalog.belongings(index)
+            found = self._found(name, index, own)
+            return found if own is None else replace(found, distinct=own.distinct())
+
+    def keep(self, made: Calibration) -> None:
+        """Write a calibration in place of an earlier one of its name. Raises UnknownIndex."""
+        with storage_errors(TROUBLE):
+            if made.index is None:
+                self._pools.keep(made)
+            else:
+                held = self._catalog.belongings(made.index)
+                held.keep(replace(made, name=held.index) if made.name == made.index else made)
+
+    def recall(self, key: MemoryKey) -> Recalled:
+        """See `MemorySource`."""
+        return Recalled.of(self._memories(key).get(key.text, observations=False))
+
+    def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
+        """See `MemorySource`."""
+        if not self._settings.frozen:
+            self._memories(key).record(key.text, observations, self._settings.requests)
+
+    def record_audit(self, key: MemoryKey, audited: Audited) -> None:
+        """See `MemorySource`."""
+        if not self._settings.frozen:
+            self._memories(key).record_audit(key.text, audited)
+
+    def _found(self, name: str | None, index: str | None, own: Belongings | None) -> Found:
+        """own: what belongs to the index."""
+        if name is None:
+            made = None if own is None else _readable(own, None)
+            return Found([made] if made else [])
+        if own is not None and (made := _of(own, name)) is not None:
+            return Found([replace(made, index=index)])  # by the name that the caller knows it by
+        if (found := self._of_index_named(name)) is not None:
+            return Found([found], list(self._names()))
+        checked_name(name)
+        pooled = self._pools.get(name)
+        if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
+            return Found([pooled])
+        others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
+        return Found(others, list(self._names()))
+
+    def _of_index_named(self, name: str) -> Calibration | None:
+        try:
+            return _readable(self._catalog.belongings(name), None)
+        except (InvalidIndexName, UnknownIndex, InvalidInput):
+            return None
+
+    def _names(self) -> Iterator[tuple[str, str | None]]:
+        for name in self._pools.names()[:MOST_NAMES]:
+            try:
+                made = self._pools.get(name)
+            except InvalidInput:
+                continue
+            if made is not None and made.index is None:
+                yield name, None
+        for held in self._catalog.all_belongings():
+            for name in held.names()[:MOST_NAMES]:
+                yield name, held.index
+
+    def _memories(self, key: MemoryKey) -> Memories:
+        if key.index is not None:
+            return self._catalog.belongings(key.index).memories
+        checked_name(key.name)
+        return self._memories_of_pools
+
+
+def pools_of(settings: Settings) -> CalibrationFolder:
+    """Return the folder of the calibrations of pools."""
+    return CalibrationFolder(settings.calibration.directory or settings.data_directory / ".calibrations")
+
+
+def _of(held: Belongings, name: str) -> Calibration | None:
+    if name != held.index:
+        checked_name(name)
+    return held.calibration(name)
+
+
+def _readable(held: Belongings, name: str | None) -> Calibration | None:
+    """Return a calibration for which nobody asked by index and name; one that cannot be read is logged."""
+    try:
+        return held.calibration(name)
+    except InvalidInput as error:
+        _log.warning("the index %r is searched without its calibration: %s", held.index, error)
+        return None

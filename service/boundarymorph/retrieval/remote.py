@@ -49,8 +49,7 @@ from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mappin
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.learned import Found, MemoryKey, Recalled
-from boundarymorph.retrieval.retriever import Retrieved, Search, observed
+from boundarymorph.retrieval.interfaces import Found, MemoryKey, Recalled, Retrieved, Search, observed
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool

@@ -1,12 +1,16 @@
-"""Uploads: cutting them into lines or elements of an array as they arrive, parsing these into documents, and reporting
-what is wrong with malformed ones."""
+"""Uploads: cutting them into lines as they arrive, parsing these into documents, reporting what is wrong with malformed
+ones, and writing the documents into an index in batches."""
 
 from __future__ import annotations
 
 import re
+import tempfile
+import time
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +18,18 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph import parsing, reading
-from boundarymorph.errors import InvalidInput
+from boundarymorph.database import storage_errors
+from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidInput, LimitExceeded, StorageFull
 from boundarymorph.inference.executors import Run, in_default_thread
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, fingerprint
+from boundarymorph.retrieval.encoders import Encoder
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.text import has_content
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
-PIECE_BYTES = 2**18  # of an array, parsed at a time
-UNFINISHED = "the documents are not JSON: the array does not end where the body does"
+ARRAY_BYTES = 64 * 2**20  # of a JSON array, which is parsed whole
+AT_A_TIME = 256  # elements
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # in the message about a missing one
@@ -31,9 +38,12 @@ _NOT_A_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
 BLANK = b" \t\r\n"  # of JSON
 HEAD_BYTES = 2**12  # within which an array must show itself
 _ARRAY = re.compile(rb"\[[ \t\r\n]*[{\]]")
-_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_OUTSIDE = re.compile(rb'["\[\]{},]')
-_QUOTE, _COMMA, _BACKSLASH = b'",\\'
+MAX_PROBLEMS = 100
+MAX_FIELD_NAMES = 100  # unknown fields counted by name
+ENCODED_AT_A_TIME = 32
+WRITTEN_AT_A_TIME = 256  # if nothing has to be encoded
+BATCH_BYTES = 8 * 2**20  # of the upload, after which a batch is complete
+WINDOW_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +74,16 @@ async def parse_ndjson(
     dimension: int,
     *,
     max_line_bytes: int = MAX_LINE_BYTES,
+    array_bytes: int = ARRAY_BYTES,
     run: Run = in_default_thread,
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse one JSON object per line, in UTF-8, or the elements of a JSON array; keeps no more than a chunk and a
-    document in memory. Ignores blank lines. Raises InvalidInput as `pieces` does.
+    """Parse one JSON object per line, in UTF-8, keeping no more than a chunk and a document in memory, or the elements
+    of a JSON array. Ignores blank lines. Raises InvalidInput and LimitExceeded as `pieces` does.
 
     Fields: id (string or integer; or `_id`, as in BEIR), text, title, metadata (object), embedding (`dimension`
     numbers); the names of others are reported. The lines of each chunk are parsed by `run`.
     """
-    async for found in pieces(chunks, max_line_bytes):
+    async for found in pieces(chunks, max_line_bytes, array_bytes, run):
         for entry in await run(_parse_pieces, found, dimension, max_line_bytes):
             yield entry
 
@@ -80,19 +91,12 @@ async def parse_ndjson(
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse a JSON array of objects with the fields of `parse_ndjson`, some elements at a time, by `run`.
+    """Parse a JSON array of objects with the fields of `parse_ndjson`, by `run`.
 
     Raises InvalidInput if it is not a JSON array, before the first entry.
     """
-    body = reading.without_mark(body, "the body").strip(BLANK)
-    if not body.startswith(b"["):
-        raise InvalidInput("the documents must be a JSON array of objects")
-    checks = (_check_pieces(found, max_line_bytes) for found in _in_array(body, max_line_bytes))
-    while await run(next, checks, None) is not None:
-        pass
-    parsed = (_parse_pieces(found, dimension, max_line_bytes) for found in _in_array(body, max_line_bytes))
-    while (entries := await run(next, parsed, None)) is not None:
-        for entry in entries:
+    for found in await run(_elements, body):
+        for entry in await run(_parse_pieces, found, dimension, max_line_bytes):
             yield entry
 
 
@@ -137,28 +141,19 @@ def _loaded(line: bytes) -> Any:
         return orjson.loads(repaired)
 
 
-def _in_array(body: bytes, limit: int) -> Iterator[list[Piece]]:
-    """Yield the elements of a JSON array, not validated yet, those of PIECE_BYTES at a time."""
-    cutter = Elements(limit)
+def _elements(body: bytes) -> list[list[Piece]]:
+    """Return the elements of a JSON array, AT_A_TIME together. Raises InvalidInput for anything else."""
+    body = reading.without_mark(body, "the array")
+    parsing.check_memory(body)
     try:
-        for start in range(0, len(body), PIECE_BYTES):
-            yield cutter.feed(body[start : start + PIECE_BYTES])
-        cutter.finish()
-    except InvalidInput:
-        raise InvalidInput(UNFINISHED) from None
-    if not body.endswith(b"]"):
-        raise InvalidInput(UNFINISHED)
-
-
-def _check_pieces(found: Sequence[Piece], limit: int) -> bool:
-    """Return True. Raises InvalidInput for malformed JSON in an element that is not too long."""
-    for _, element, _ in found:
-        try:
-            if len(element) <= limit:
-                _loaded(element)
-        except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"the documents are not JSON: {error}") from error
-    return True
+        values = _loaded(body)
+        if not isinstance(values, list):
+            raise InvalidInput("the documents must be a JSON array of objects")
+        texts = [orjson.dumps(value) for value in values]
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
+        raise InvalidInput(f"the array is not JSON: {reading.complaint(body) or error}") from error
+    found = [Piece(*each) for each in zip(count(1), texts, accumulate(map(len, texts)), strict=False)]
+    return [found[start : start + AT_A_TIME] for start in range(0, len(found), AT_A_TIME)]
 
 
 class _RecordError(Exception):
@@ -232,20 +227,22 @@ def _embedding(record: dict[str, Any], dimension: int) -> NDArray[np.float32] | 
 
 
 class Piece(NamedTuple):
-    """A line or an element. number: from 1; text: of one that is too long, only limit + 1 bytes; end: the offset in
-    bytes of its end."""
+    """A line or an element. number: from 1; text: of a line that is too long, only limit + 1 bytes; end: the offset in
+    bytes of its end, of an element without white space."""
 
     number: int
     text: bytes
     end: int
 
 
-async def pieces(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[Piece]]:
-    """Yield the lines that end in each chunk, without blank ones, or the elements if the upload is a JSON array; keeps
-    no more than a chunk and one of them in memory.
+async def pieces(
+    chunks: AsyncIterable[bytes], limit: int, array_bytes: int = ARRAY_BYTES, run: Run = in_default_thread
+) -> AsyncIterator[list[Piece]]:
+    """Yield the lines that end in each chunk, without blank ones, keeping no more than a chunk and one of them in
+    memory; or the elements if the upload is a JSON array, which `run` parses whole.
 
-    Raises InvalidInput for another encoding than UTF-8 and for CSV, before the first; at the end, for an array that has
-    none.
+    Raises InvalidInput for another encoding than UTF-8, for CSV, and for a malformed array, before the first; and
+    LimitExceeded for an array of more than `array_bytes`.
     """
     arriving = aiter(chunks)
     head = b""
@@ -253,13 +250,24 @@ async def pieces(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list
         head += chunk
         if len(head) >= HEAD_BYTES or _tells(head):
             break
-    cutter = _cutter(head[:HEAD_BYTES], limit)
-    if found := cutter.feed(head):
+    if _is_array(head[:HEAD_BYTES]):
+        body = bytearray(head)
+        async for chunk in arriving:
+            body += chunk
+            if len(body) > array_bytes:
+                raise LimitExceeded(
+                    f"a JSON array may have {array_bytes:,} bytes here; for more send NDJSON, one object a line"
+                )
+        for found in await run(_elements, bytes(body)):
+            yield found
+        return
+    lines = _Lines(limit)
+    if found := lines.feed(head):
         yield found
     async for chunk in arriving:
-        if found := cutter.feed(chunk):
+        if found := lines.feed(chunk):
             yield found
-    if found := cutter.finish():
+    if found := lines.finish():
         yield found
 
 
@@ -269,12 +277,13 @@ def _tells(head: bytes) -> bool:
     return b"\n" in text and (not text.startswith(b"[") or bool(text[1:].strip(BLANK)))
 
 
-def _cutter(head: bytes, limit: int) -> _Lines | Elements:
+def _is_array(head: bytes) -> bool:
+    """Whether an upload is an array. Raises InvalidInput if it begins like CSV or in another encoding than UTF-8."""
     text = reading.without_mark(head, "the upload").lstrip(BLANK)
     first = text.splitlines()[0] if text else b""
     if reading.complaint(first) is None and reading.is_table(first.decode()):
         raise InvalidInput(reading.AS_LINES)
-    return Elements(limit) if _ARRAY.match(text) else _Lines(limit)
+    return _ARRAY.match(text) is not None
 
 
 class _Lines:
@@ -310,69 +319,219 @@ class _Lines:
         return [piece] if len(text) > self._limit or text.strip() else []
 
 
-class Elements:
-    """Cuts an array at the commas between its elements, found only by brackets and strings."""
+@dataclass(slots=True)
+class IngestReport:
+    """The outcome of the documents of an upload so far.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._number, self._element, self._offset = 1, bytearray(), 0
-        self._depth, self._closed = 0, False
-        self._in_string, self._escaped = False, False
+    superseded: documents replaced by a later one with the same id in the same batch; truncated: documents truncated to
+    be encoded; problems: the first MAX_PROBLEMS skipped documents; unknown_fields: number of documents with each
+    unknown field; position: bytes of an NDJSON upload processed.
+    """
 
-    def feed(self, chunk: bytes) -> list[Piece]:
-        """Return the elements that end in the chunk. Raises InvalidInput for what comes after the array."""
-        found = list[Piece]()
-        position = start = 0
-        while position < len(chunk) and not self._closed:
-            if self._in_string:
-                position = self._rest_of_string(chunk, position)
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    superseded: int = 0
+    skipped: int = 0
+    truncated: int = 0
+    problems: list[BadLine] = field(default_factory=list)
+    unknown_fields: dict[str, int] = field(default_factory=dict)
+    position: int = field(default=0, compare=False)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents processed, whatever their outcome."""
+        return self.added + self.updated + self.unchanged + self.superseded + self.skipped
+
+    def skip(self, bad: BadLine) -> None:
+        self.skipped += 1
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(bad)
+
+    def count_unknown(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self.unknown_fields or len(self.unknown_fields) < MAX_FIELD_NAMES:
+                self.unknown_fields[name] = self.unknown_fields.get(name, 0) + 1
+
+
+async def ingest(
+    index: Index,
+    encoder: Encoder | None,
+    entries: AsyncIterable[ParsedDocument | BadLine],
+    *,
+    on_progress: Callable[[IngestReport], None] = lambda report: None,
+    **options: Any,
+) -> IngestReport:
+    """Run `ingesting` to its end and return the report. on_progress: called after each batch."""
+    report = IngestReport()
+    async for report in ingesting(index, encoder, entries, **options):
+        on_progress(report)
+    return report
+
+
+async def ingesting(
+    index: Index,
+    encoder: Encoder | None,
+    entries: AsyncIterable[ParsedDocument | BadLine],
+    *,
+    batch_size: int | None = None,
+    strict: bool = False,
+    run: Run = in_default_thread,
+) -> AsyncIterator[IngestReport]:
+    """Write the documents of an upload in batches; of several with the same id the last one is kept.
+
+    A document without an embedding is encoded if `encoder` is the index's own; otherwise, if the index has vectors, it
+    is skipped as a bad line, as is one that the index cannot store. Unchanged documents are neither encoded nor
+    written. Yields the same report, updated, after each batch has become durable, and at the end: an upload that failed
+    halfway can simply be repeated.
+
+    strict: check the whole upload, kept in a temporary file, before anything is written, and raise InvalidInput for the
+    first bad line instead of skipping it, or for the first unknown field. run: runs calls of the index in threads.
+    """
+    if encoder is not None and encoder.name != index.info.encoder:
+        encoder = None
+    usable = _checked(entries, index, encodes=encoder is not None)
+    size = batch_size or (WRITTEN_AT_A_TIME if encoder is None else ENCODED_AT_A_TIME)
+    report = IngestReport()
+    batch: list[ParsedDocument] = []
+    try:
+        async for entry in _all_valid(usable) if strict else usable:
+            if isinstance(entry, BadLine):
+                report.skip(entry)
                 continue
-            mark = _OUTSIDE.search(chunk, position)
-            if mark is None:
-                break
-            position = mark.end()
-            byte = chunk[mark.start()]
-            if byte == _QUOTE:
-                self._in_string = True
-            elif byte in b"[{":
-                self._depth += 1
-                start = position if self._depth == 1 else start
-            elif byte in b"]}":
-                self._depth -= 1
-                self._closed = self._depth == 0
-            if self._closed or (byte == _COMMA and self._depth == 1):
-                self._take(chunk[start : mark.start()])
-                found += self._ended(self._offset + position)
-                start = position
-        if not self._closed:
-            self._take(chunk[start:])
-        elif chunk[position:].strip(BLANK):
-            raise InvalidInput("the upload has more after the end of its array")
-        self._offset += len(chunk)
-        return found
+            report.count_unknown(entry.unknown)
+            batch.append(entry)
+            if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
+                await _write(index, encoder, batch, report, run)
+                batch.clear()
+                yield report
+        if batch:
+            await _write(index, encoder, batch, report, run)
+    except BoundaryMorphError as error:
+        if written := report.added + report.updated:
+            error.add(f"{written:,} documents of this upload were written before, and stay")
+        elif isinstance(error, StorageFull):
+            error.add("nothing of this upload was written")
+        raise
+    yield report
 
-    def finish(self) -> list[Piece]:
-        """Return nothing. Raises InvalidInput if the array has not ended."""
-        if not self._closed:
-            raise InvalidInput(f"the array ends within element {self._number:,}; what came before may be written")
-        return []
 
-    def _rest_of_string(self, chunk: bytes, position: int) -> int:
-        """Return where the string ends, or the chunk."""
-        rest = _IN_STRING.match(chunk, position + self._escaped)
-        assert rest is not None
-        position = rest.end()
-        self._escaped = position < len(chunk) and chunk[position] == _BACKSLASH  # the last byte
-        self._in_string = position == len(chunk) or self._escaped
-        return min(position + 1, len(chunk))
+async def _write(
+    index: Index, encoder: Encoder | None, batch: Sequence[ParsedDocument], report: IngestReport, run: Run
+) -> None:
+    report.position = batch[-1].end
+    last = {entry.document.id: entry for entry in batch}
+    known, digests = await run(_digests, index, last)
+    changed = {id: (entry, digests[id]) for id, entry in last.items() if known.get(id) != digests[id]}
+    report.superseded += len(batch) - len(last)
+    report.unchanged += len(last) - len(changed)
+    if not changed:
+        return
+    documents = [entry.document for entry, _ in changed.values()]
+    vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index)
+    await run(index.upsert, documents, vectors, [digest for _, digest in changed.values()])
+    updated = len(known.keys() & changed.keys())
+    report.added += len(changed) - updated
+    report.updated += updated
+    report.truncated += truncated
 
-    def _take(self, part: bytes) -> None:
-        self._element += part[: self._limit + 1 - len(self._element)]
 
-    def _ended(self, end: int) -> list[Piece]:
-        text = bytes(self._element).strip(BLANK)
-        self._element.clear()
-        if not text and self._closed and self._number == 1:
-            return []  # an empty array
-        self._number += 1
-        return [Piece(self._number - 1, text, end)]
+def _digests(index: Index, entries: Mapping[str, ParsedDocument]) -> tuple[Mapping[str, bytes], dict[str, bytes]]:
+    """Return fingerprints by id, of what is stored and of the new entries."""
+    new = {id: fingerprint(entry.document, entry.embedding) for id, entry in entries.items()}
+    return index.digests(list(entries)), new
+
+
+async def _embed(
+    entries: Sequence[ParsedDocument], encoder: Encoder | None, index: Index
+) -> tuple[NDArray[np.float32], int]:
+    """Return (n, d) vectors, given or encoded, and how many texts were truncated."""
+    vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
+    without = []
+    for row, entry in enumerate(entries):
+        if entry.embedding is None:
+            without.append(row)
+        else:
+            vectors[row] = entry.embedding
+    if encoder is None or not without:
+        return vectors, 0
+    encoded = await encoder.encode_documents([entries[row].document.content for row in without])
+    if encoder.name != index.info.encoder:  # its servers have changed their model in the meantime
+        raise IndexConflict(
+            f"the encoder is {encoder.name!r} now, and the index {index.name!r} was built with {index.info.encoder!r}"
+        )
+    vectors[without] = encoded.vectors
+    return vectors, encoded.truncated
+
+
+async def _checked(
+    entries: AsyncIterable[ParsedDocument | BadLine], index: Index, *, encodes: bool
+) -> AsyncIterator[ParsedDocument | BadLine]:
+    """Yield the entries; those that the index cannot store, or that lack a required embedding, as bad lines."""
+    reason = (
+        "no embedding, and the index holds its users' own vectors"
+        if index.info.encoder is None
+        else f"no embedding, and this service does not run the index's encoder {index.info.encoder!r}"
+    )
+    async for entry in entries:
+        if isinstance(entry, BadLine):
+            yield entry
+        elif entry.embedding is None and not encodes and index.info.dimension:
+            yield BadLine(entry.line, reason)
+        else:
+            try:
+                index.check(entry.document)
+            except (InvalidInput, LimitExceeded) as refusal:
+                yield BadLine(entry.line, str(refusal))
+            else:
+                yield entry
+
+
+async def _all_valid(entries: AsyncIterable[ParsedDocument | BadLine]) -> AsyncIterator[ParsedDocument]:
+    """Yield the same entries, but only after all have been checked."""
+    with storage_errors("the upload cannot be stored to be checked"), tempfile.TemporaryFile() as spool:
+        async for entry in entries:
+            if isinstance(entry, BadLine):
+                raise InvalidInput(f"line {entry.line}: {entry.reason}; nothing was written")
+            if entry.unknown:
+                raise InvalidInput(f"line {entry.line}: unknown field {entry.unknown[0]!r}; nothing was written")
+            document = entry.document
+            vector = None if entry.embedding is None else entry.embedding.tobytes().hex()
+            fields = (entry.line, vector, entry.end, document.id, document.text, document.title, document.metadata)
+            spool.write(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
+        spool.seek(0)
+        for line in spool:
+            number, vector, end, *parts = orjson.loads(line)
+            embedding = None if vector is None else np.frombuffer(bytes.fromhex(vector), dtype=np.float32)
+            yield ParsedDocument(number, Document(*parts), embedding, end)
+
+
+class UploadSpeed:
+    """The recent speed: unchanged documents are processed many times faster than those to be embedded."""
+
+    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """total: bytes of the upload, None if unknown."""
+        self._total = total
+        self._clock = clock
+        self._seen = deque([(clock(), 0, 0)])
+
+    def observe(self, documents: int, position: int) -> None:
+        """Record how many documents, and bytes of the upload, have been processed."""
+        now = self._clock()
+        self._seen.append((now, documents, position))
+        while self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def documents_per_second(self) -> float:
+        """Speed over the last WINDOW_SECONDS; 0 before anything was measured."""
+        (start, before, _), (end, after, _) = self._seen[0], self._seen[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Remaining seconds at the recent speed; None if unknown."""
+        (start, _, before), (end, _, after) = self._seen[0], self._seen[-1]
+        if self._total is None or after <= before:
+            return None
+        return max(0, self._total - after) * (end - start) / (after - before)

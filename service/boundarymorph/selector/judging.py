@@ -10,7 +10,7 @@ import numpy as np
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.inference.deadline import NEVER
 from boundarymorph.retrieval.document import Document, in_awaited_pieces
-from boundarymorph.retrieval.retriever import Retriever, VectorSource
+from boundarymorph.retrieval.interfaces import Retriever, VectorSource
 from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask

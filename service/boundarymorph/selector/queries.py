@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import Run
 from boundarymorph.remote.together import together
-from boundarymorph.retrieval.fusion import fuse
+from boundarymorph.retrieval.document import fuse
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.trips import Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason

@@ -18,8 +18,7 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloade
 from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
 from boundarymorph.memory.memory import FEWEST_SCORES
 from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
-from boundarymorph.retrieval.learned import Recalled
-from boundarymorph.retrieval.retriever import VectorSource
+from boundarymorph.retrieval.interfaces import Recalled, VectorSource
 from boundarymorph.selection import (
     Distinct,
     ExhaustiveSession,

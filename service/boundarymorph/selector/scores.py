@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibrated
-from boundarymorph.retrieval.retriever import VectorSource
+from boundarymorph.retrieval.interfaces import VectorSource
 from boundarymorph.selection import Observation, Pool
 from boundarymorph.selector.task import SelectionTask
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from boundarymorph.caching.interfaces import ScoreCache
 from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.retrieval.retriever import Retriever
+from boundarymorph.retrieval.interfaces import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.assurance import kind_of

@@ -32,8 +32,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.deadline import NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.learned import Recalled
-from boundarymorph.retrieval.retriever import Retriever, VectorSource
+from boundarymorph.retrieval.interfaces import Recalled, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.trips import Fare

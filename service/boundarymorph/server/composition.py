@@ -27,11 +27,10 @@ from boundarymorph.telemetry import metrics
 
 # At run time each is imported where it is built: a process with a remote retriever loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.catalog import Catalog
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index_retriever import IndexRetriever
+    from boundarymorph.retrieval.interfaces import Catalog, Retriever
     from boundarymorph.retrieval.remote import RemoteRetriever
-    from boundarymorph.retrieval.retriever import Retriever
 
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
@@ -152,8 +151,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
-    from boundarymorph.retrieval.index_retriever import IndexRetriever
-    from boundarymorph.retrieval.learned import Learned
+    from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)

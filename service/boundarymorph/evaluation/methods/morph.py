@@ -9,7 +9,7 @@ import numpy as np
 
 from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
-from boundarymorph.retrieval.fusion import scores_by_rank
+from boundarymorph.retrieval.document import scores_by_rank
 from boundarymorph.selection import (
     Belief,
     BoundaryGap,

@@ -1,5 +1,96 @@
-"""Dual encoders, which map texts and queries to unit vectors of one space."""
+"""Encoders, which map queries and documents to unit vectors of one space; and how families of models want their
+texts."""
 
-from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, Embeddings, Encoder
+from __future__ import annotations
 
-__all__ = ["BatchingEncoder", "Embeddings", "Encoder"]
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import InvalidConfiguration
+
+Pooling: TypeAlias = Literal["cls", "mean", "last"]
+WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
+_INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: number of texts that were truncated;
+    encoder: the full name of the encoder, if another process reports it."""
+
+    vectors: NDArray[np.float32]
+    truncated: int = 0
+    encoder: str | None = None
+
+
+class Encoder(Protocol):
+    """Maps queries and documents to one space. A text's embedding does not depend on the other texts of a call."""
+
+    @property
+    def name(self) -> str:
+        """Model and precision; an index answers text queries only with the encoder that it was built with."""
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of the vectors."""
+
+    async def check(self) -> None:
+        """Warm up and encode a probe; then name and dimension are known. Raises as `encode_query` does."""
+
+    async def encode_query(self, text: str) -> NDArray[np.float32]:
+        """Return the (d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
+
+    async def close(self) -> None:
+        """Release threads and connections; later calls fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """query, document: prefix of the text; pooling: which tokens' last states make the vector; dense: the folders of
+    the layers after the pooling; max_length: tokens, None if unknown; lower_case: whether texts are converted to lower
+    case."""
+
+    pooling: Pooling = "mean"
+    query: str = ""
+    document: str = ""
+    dense: tuple[str, ...] = ()
+    max_length: int | None = None
+    lower_case: bool = False
+
+    def instructed(self, instruction: str) -> Recipe:
+        """Return a copy with another task for queries. Raises InvalidConfiguration if its prompt has none."""
+        if not _INSTRUCTED.match(self.query):
+            raise InvalidConfiguration("the queries of this encoder take no instruction: give a query_prompt instead")
+        return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
+
+
+_E5 = Recipe("mean", "query: ", "passage: ")
+
+
+_INSTRUCTION = f"Instruct: {WEB_SEARCH}\nQuery:"
+
+
+# The first whose pattern is found in the model's lowercase name.
+_FAMILIES: tuple[tuple[str, Recipe], ...] = (
+    (r"qwen3-embedding", Recipe("last", _INSTRUCTION)),
+    (r"\be5-.*mistral|gte-qwen", Recipe("last", f"{_INSTRUCTION} ")),
+    (r"\be5-.*instruct", Recipe("mean", f"{_INSTRUCTION} ")),
+    (r"\be5-", _E5),
+    (r"bge-(small|base|large)-en", Recipe("cls", "Represent this sentence for searching relevant passages: ")),
+    (r"\bbge-", Recipe("cls")),
+    (r"gte-(modernbert|multilingual|.*v1\.5)", Recipe("cls")),
+)
+
+
+def known_recipe(name: str) -> Recipe:
+    """Return the recipe of a model's family by its name or folder; mean pooling without prompts if unknown."""
+    lowered = name.lower()
+    return next((recipe for pattern, recipe in _FAMILIES if re.search(pattern, lowered)), Recipe())

@@ -1,10 +1,10 @@
-"""Encoders, which map queries and documents to unit vectors of one space, the models that they run, and the one that
-runs a model in this process, in batches shared by all requests."""
+"""The encoder that runs a model in this process, in batches shared by all requests; and the model that comes with the
+service, in ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher
 from boundarymorph.inference.batching.model import Model, ModelRole, TokenSequence
+from boundarymorph.inference.models import embedded_encoder
+from boundarymorph.inference.onnx import OnnxTextModel
 from boundarymorph.remote.together import together
+from boundarymorph.retrieval.document import unit_vectors
+from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.telemetry import metrics
 
 ENCODER = ModelRole(
@@ -29,40 +33,7 @@ ENCODER = ModelRole(
 QUERY_PATIENCE = 0.0  # seconds: somebody waits for a query, while documents are encoded in bulk
 SLICE_TOKENS = 8192  # of one call's documents queued together, or two batches' worth
 SLICES = 2  # of one call at a time, so that one is tokenized while another is encoded
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: number of texts that were truncated;
-    encoder: the full name of the encoder, if another process reports it."""
-
-    vectors: NDArray[np.float32]
-    truncated: int = 0
-    encoder: str | None = None
-
-
-class Encoder(Protocol):
-    """Maps queries and documents to one space. A text's embedding does not depend on the other texts of a call."""
-
-    @property
-    def name(self) -> str:
-        """Model and precision; an index answers text queries only with the encoder that it was built with."""
-
-    @property
-    def dimension(self) -> int:
-        """d, the length of the vectors."""
-
-    async def check(self) -> None:
-        """Warm up and encode a probe; then name and dimension are known. Raises as `encode_query` does."""
-
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
-        """Return the (d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
-
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
-        """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
-
-    async def close(self) -> None:
-        """Release threads and connections; later calls fail."""
+_BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 
 class DualEncoder(Model[TokenSequence], Protocol):
@@ -80,17 +51,6 @@ class DualEncoder(Model[TokenSequence], Protocol):
 
     def run(self, texts: Sequence[TokenSequence], /) -> NDArray[np.float32]:
         """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
-
-
-def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Normalize (n, d) rows in float64; rows without length, or with values that are not finite, become NaN."""
-    exact = states.astype(np.float64)
-    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
-    usable = np.isfinite(lengths) & (lengths > 0)
-    rows: NDArray[np.float32] = np.divide(exact, lengths, out=np.full_like(exact, np.nan), where=usable).astype(
-        np.float32
-    )
-    return rows
 
 
 class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
@@ -155,3 +115,26 @@ class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
             tokens += more
         if start < len(texts):
             yield slice(start, len(texts))
+
+
+class OnnxDualEncoder(OnnxTextModel):
+    """The `DualEncoder` that comes with the service. An embedding is the last hidden state of the first token."""
+
+    dimension = 384
+
+    @classmethod
+    def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxDualEncoder:
+        """Load it. Raises ModelUnavailable."""
+        return cls(embedded_encoder(), max_length=max_length, threads=threads)
+
+    def tokenize_query(self, text: str) -> TokenSequence:
+        return self.tokenize_documents([_BGE_QUERY_PREFIX + text])[0]
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
+        return [
+            TokenSequence(np.array(encoding.ids), truncated, np.array(encoding.type_ids))
+            for encoding, truncated in self.encode_texts(texts)
+        ]
+
+    def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
+        return unit_vectors(np.array([self.infer(text.ids, text.type_ids)[0] for text in texts]))

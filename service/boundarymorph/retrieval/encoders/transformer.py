@@ -1,12 +1,12 @@
-"""Dual encoders on PyTorch, whose vectors are pooled from the last states of a transformer."""
+"""Dual encoders on PyTorch, whose vectors are pooled from the last states of a transformer, as its repository says."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,27 @@ from boundarymorph.inference.transformer.device import LoadOptions, Placement, o
 from boundarymorph.inference.transformer.forward import Forward
 from boundarymorph.inference.transformer.model import DeviceModel
 from boundarymorph.inference.transformer.repository import Repository
-from boundarymorph.retrieval.encoders.encoder import unit_vectors
-from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
+from boundarymorph.retrieval.document import unit_vectors
+from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
 
 _ORDINARY = "What is asked for? It is 1 answer."
+ReadJson: TypeAlias = Callable[[str], Any]
+_POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+_AFTER = {
+    "Transformer": ("",),
+    "Pooling": ("Transformer",),
+    "Dense": ("Pooling", "Dense"),
+    "Normalize": ("Pooling", "Dense", "Normalize"),
+}
 
 
 class TextReader:
@@ -104,9 +121,7 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         """
         placement = Placement.of(options)
         repository = Repository(
-            name_or_path,
-            revision=options.get("revision"),
-            trust_remote_code=options.get("trust_remote_code", False),
+            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
         )
         tokenizer = repository.backend_tokenizer
         recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)
@@ -168,3 +183,60 @@ def _digest(recipe: Recipe, dimension: int) -> str:
     """Return a hash of what determines vectors besides the weights, their precision and the length."""
     description = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
+    """Return the recipe in the repository's sentence-transformers files, completed by that of its family.
+
+    read: returns the content of one of its JSON files, None if it is missing; pooling: overrides that of the files.
+
+    Raises InvalidConfiguration for anything that is not supported.
+    """
+    recipe, config = known_recipe(name), None
+    for kind, folder in _modules(read):
+        if kind == "Pooling":
+            config = read(f"{folder}/config.json") or {}
+        elif kind == "Dense":
+            recipe = replace(recipe, dense=(*recipe.dense, folder))
+    if pooling is None and config is not None:
+        pooling = _mode(config)
+    if pooling is not None:
+        recipe = replace(recipe, pooling=pooling)
+    described = read("config_sentence_transformers.json") or {}
+    prompts = described.get("prompts") or {}
+    if any(prompts.values()):
+        default = prompts.get(described.get("default_prompt_name"), "")
+        document = next((prompts[key] for key in _DOCUMENT_PROMPTS if key in prompts), default)
+        recipe = replace(recipe, query=prompts.get("query", default), document=document)
+    texts = read("sentence_bert_config.json") or {}
+    return replace(recipe, max_length=texts.get("max_seq_length"), lower_case=bool(texts.get("do_lower_case")))
+
+
+def _modules(read: ReadJson) -> list[tuple[str, str]]:
+    """Return kind and folder of each module, in order: a transformer, its pooling, perhaps layers and normalization."""
+    modules = [
+        (str(module.get("type", "")).rpartition(".")[2], str(module.get("path") or ""))
+        for module in read("modules.json") or ()
+    ]
+    for (kind, folder), (before, _) in zip(modules, [("", ""), *modules], strict=False):
+        if kind == "Transformer" and folder:
+            raise InvalidConfiguration(
+                f"the transformer of this model is in its folder {folder}: give that as the model"
+            )
+        if before not in _AFTER.get(kind, ()):
+            raise InvalidConfiguration(
+                f"this model has a {kind} module after {before or 'nothing'}, which is not supported here: "
+                "run it on another server"
+            )
+    return modules
+
+
+def _mode(config: Mapping[str, Any]) -> Pooling:
+    modes = config.get("pooling_mode") or [mode for switch, mode in _SWITCHES.items() if config.get(switch)]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InvalidConfiguration(f"this model pools by {' and '.join(modes) or 'nothing'}: choose cls, mean or last")
+    pooling = _POOLINGS[modes[0]]
+    if not config.get("include_prompt", True) and pooling == "mean":
+        raise InvalidConfiguration("this model excludes its prompts from the mean, which is not supported here")
+    return pooling

@@ -1,38 +1,50 @@
-"""Blocks: what searches read of an index in files beside its store, made from it, and mapped by all processes.
+"""Folders of files made from a store, each with a manifest of their sizes and checksums: blocks, which searches read,
+and backups.
 
-The store is the truth. A block holds the rows up to one of its changes, and can be thrown away: it is made anew. One
-process at a time does that, in the background.
+The store is the truth. A block holds the rows up to one of its changes, is mapped by all processes, and can be thrown
+away: one process at a time makes it anew, in the background.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import math
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import faiss
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import BoundaryMorphError, CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.catalog import StructureDescription
+from boundarymorph.calibration.belongings import FOLDER, Belongings, is_one_of_them
+from boundarymorph.database import storage_errors, sync
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    CorruptIndex,
+    InvalidInput,
+    StorageFull,
+    StorageUnavailable,
+    UnknownIndex,
+)
+from boundarymorph.retrieval.document import are_among, floats_from_halves, unit_rows_of
+from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex, rounding_error
-from boundarymorph.retrieval.storage import read_manifest, seal, sync, verify
-from boundarymorph.retrieval.vectors import are_among, floats_from_halves, unit_rows_of
-from boundarymorph.retrieval.words import columns
-from boundarymorph.retrieval.words.columns import ColumnWriter
-from boundarymorph.retrieval.words.lexical import WORDS_VERSION
+from boundarymorph.retrieval.words import WORDS_VERSION, ColumnWriter, read_columns
 
+MANIFEST = "manifest.json"
 FORMAT = 1
 DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
 TARGET = 0.99  # mean recall to reach, over a sample of queries
@@ -43,6 +55,72 @@ _VECTORS, _CLUSTERS, _ROWS = "vectors.faiss", "clusters.faiss", "rows.npy"
 _COUNT_AT = 8  # bytes before the number of vectors in FAISS's file
 _faiss: Any = faiss  # has few type hints
 _log = logging.getLogger(__name__)
+BACKUP_FORMAT = 1
+_STORE = "index.sqlite3"
+
+
+@contextmanager
+def locked(path: Path, kind: int) -> Iterator[None]:
+    """Hold a lock of `fcntl.flock` on a file or directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None) -> None:
+    """Flush all files of a folder to disk and write its manifest: `facts`, which include "format", and checksums.
+
+    Raises OSError, and whatever `checkpoint` raises.
+    """
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        checkpoint()
+        sync(path)
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+    manifest = {**facts, "files": files}
+    path = folder / MANIFEST
+    signed = {**manifest, "sha256": hashlib.sha256(_canonical(manifest)).hexdigest()}
+    path.write_bytes(orjson.dumps(signed, option=orjson.OPT_INDENT_2))
+    sync(path)
+    sync(folder)
+
+
+def read_manifest(folder: Path, format: int) -> dict[str, Any]:
+    """Return the manifest. Raises CorruptIndex if it is damaged or of another format, and OSError."""
+    path = folder / MANIFEST
+    try:
+        manifest = orjson.loads(path.read_bytes())
+        checksum = manifest.pop("sha256")
+    except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
+        raise CorruptIndex(f"{path} is not a manifest: {error}") from error
+    if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
+        raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+    if manifest["format"] != format:
+        raise CorruptIndex(f"{path} has format {manifest['format']}; this program reads format {format}")
+    return manifest
+
+
+def verify(folder: Path, files: Mapping[str, Any]) -> None:
+    """Raise CorruptIndex, naming the file, if a file differs from its manifest, or OSError."""
+    for name, expected in files.items():
+        path = folder / name
+        if path.stat().st_size != expected["bytes"]:
+            raise CorruptIndex(f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}")
+        if _checksum(path) != expected["sha256"]:
+            raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _canonical(manifest: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)
 
 
 class BlockFiles:
@@ -124,13 +202,14 @@ class BlockFiles:
     def lock(self) -> Iterator[bool]:
         """Yield whether this process, and no other, may write within the block."""
         self.folder.mkdir(exist_ok=True)
-        with (self.folder / "lock").open("ab") as file:
+        (self.folder / "lock").touch()
+        with ExitStack() as held:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.enter_context(locked(self.folder / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
-                return
-            yield True
+            else:
+                yield True
 
     def _words_wanted(self) -> int:
         """Return the version of the words that a block is to have; 0 for none."""
@@ -193,7 +272,7 @@ class BlockFiles:
                 clusters = Clusters(index, *(tuple(facts[each]) for each in ("depths", "probes", "recalls")))
             if len(sequences) != count or (vectors is not None and vectors.ntotal != count):
                 raise ValueError(f"its files do not have {count} rows")
-            words = columns.read(folder) if facts["words"] else None
+            words = read_columns(folder) if facts["words"] else None
             block = Block(
                 facts["sequence"], np.asarray(sequences), np.asarray(halves), vectors, facts["loss"], clusters, words
             )
@@ -394,3 +473,78 @@ class Trainer:
     def _checkpoint(self) -> None:
         if self._closed:
             raise UnknownIndex(f"the index in {self._store.path} was closed while its structure was made")
+
+
+@dataclass(frozen=True, slots=True)
+class BackupInfo:
+    """A summary of a backup. name: of the original index; created: of the backup, UTC, ISO 8601; bytes: size of all
+    its files."""
+
+    name: str
+    count: int
+    created: str
+    bytes: int
+
+
+def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
+    """Copy one state of an index into a new folder `target`, which appears only when it is complete.
+
+    Writers and readers continue meanwhile. Raises InvalidInput if the target exists, CorruptIndex if the index is
+    damaged, StorageFull or StorageUnavailable.
+    """
+    if target.exists():
+        raise InvalidInput(f"{target} already exists; choose another folder, or remove it first")
+    temporary = target.with_name(f".{target.name}-{uuid4().hex}")
+    with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
+        try:
+            temporary.mkdir(parents=True)
+            count = store.copy_to(temporary / _STORE)
+            Belongings(store.path.parent / FOLDER, name).copy_to(temporary / FOLDER)
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            seal(
+                temporary,
+                {"format": BACKUP_FORMAT, "name": name, "store": store.path.name, "count": count, "created": created},
+            )
+            temporary.rename(target)
+            sync(target.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    return _info(read_manifest(target, BACKUP_FORMAT))
+
+
+def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
+    """Copy a backup into a new folder, as an index whose store has this file name, and verify it.
+
+    Raises CorruptIndex, naming the file, if it is damaged or of a later format, InvalidInput if it is not a backup, and
+    OSError.
+    """
+    try:
+        manifest = read_manifest(source, BACKUP_FORMAT)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
+    if "name" not in manifest or _STORE not in manifest["files"]:
+        raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
+    files = {name: file for name, file in manifest["files"].items() if name == _STORE or is_one_of_them(name)}
+    folder.mkdir()
+    try:
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
+    except FileNotFoundError as error:
+        raise CorruptIndex(f"{error.filename} is missing") from error
+    try:
+        verify(folder, files)
+    except CorruptIndex as error:
+        raise CorruptIndex(str(error).replace(str(folder), str(source))) from None
+    target = folder / store
+    (folder / _STORE).rename(target)
+    DocumentStore(target).close()
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+    return _info(manifest)
+
+
+def _info(manifest: Mapping[str, Any]) -> BackupInfo:
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    return BackupInfo(manifest["name"], manifest["count"], manifest["created"], size)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import check_awaited
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
-from boundarymorph.retrieval.local.sqlite_file import interruptible
-from boundarymorph.retrieval.local.tables import LIVING, last_sequence, select
+from boundarymorph.retrieval.local.sqlite_file import LIVING, interruptible, last_sequence, select
 
 FILTER_BYTES = 64 * 2**20
 FEW = 2_000  # writes since an answer whose metadata are read one by one, rather than asking anew

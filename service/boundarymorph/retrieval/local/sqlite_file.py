@@ -1,4 +1,4 @@
-"""A SQLite file in WAL mode shared by threads and processes: its connections, transactions and log."""
+"""A SQLite file in WAL mode shared by threads and processes: its connections, transactions and log; and its tables."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from boundarymorph.database import exists
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
 from boundarymorph.inference.executors import Abandoned, check_awaited, is_abandoned
-from boundarymorph.retrieval.storage import exists
+from boundarymorph.retrieval.interfaces import IndexConfiguration
 
 LOG_BYTES = 4 * 2**20
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
@@ -32,6 +36,32 @@ _NO_PLACE = (
     "SQLITE_READONLY",
 )  # errors of opening without that place
 _State = tuple[int, int, int]
+LIVING = "embedding IS NOT NULL"
+COVERED = "documents INDEXED BY living"  # to read sequence and id without the documents
+_PARAMETERS = 500
+SCHEMA_VERSION = 4
+_APPLICATION = 0x424D4F52
+# A row without an embedding is a tombstone. The text is last, so that catching up and filters do not read it.
+SCHEMA = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value);
+CREATE TABLE documents (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    digest BLOB,
+    embedding BLOB,
+    metadata BLOB,
+    title TEXT,
+    text TEXT
+);
+CREATE INDEX living ON documents (sequence, id) WHERE {LIVING};
+CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
+CREATE TABLE field_values (
+    field TEXT NOT NULL,
+    value NOT NULL,
+    sequence INTEGER NOT NULL,
+    PRIMARY KEY (field, value, sequence)
+) WITHOUT ROWID;
+"""
 
 
 class SqliteFile:
@@ -268,3 +298,63 @@ def _state(path: Path) -> _State | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def create_file(path: Path, *, encoder: str | None, dimension: int, kind: str, lexical: bool) -> None:
+    """Create the file, which must not exist. Raises OSError, and what `storage_trouble` raises."""
+    meta = {
+        "encoder": encoder,
+        "dimension": dimension,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "purged": 0,
+        "kind": kind,
+        "words": 1 if lexical else None,
+    }
+    path.touch(exist_ok=False)  # the system's error is clearer than SQLite's
+    with storage_trouble(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.executescript(SCHEMA)
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        connection.execute(f"PRAGMA application_id={_APPLICATION}")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfiguration:
+    """Return what a store was created with, and whether its words are indexed now. Raises CorruptIndex unless it is one
+    of the present schema version."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise CorruptIndex(f"{path} is not an index of BoundaryMORPH")
+    if version != SCHEMA_VERSION:
+        raise CorruptIndex(
+            f"{path} has schema version {version} and this program reads version {SCHEMA_VERSION}; build the index anew"
+        )
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    return IndexConfiguration(
+        meta["encoder"], meta["dimension"], meta["created"], meta["kind"], meta["words"] is not None
+    )
+
+
+def select(
+    connection: sqlite3.Connection, columns: str, keys: Iterable[str] | Iterable[int], *, by: str = "id"
+) -> list[Any]:
+    """Return columns of the documents with these keys, unordered, without tombstones. by: the column of the keys."""
+    rows: list[Any] = []
+    remaining = iter(dict.fromkeys(keys))
+    while part := list(islice(remaining, _PARAMETERS)):
+        places = ",".join("?" * len(part))
+        rows += connection.execute(f"SELECT {columns} FROM documents WHERE {LIVING} AND {by} IN ({places})", part)  # noqa: S608
+    return rows
+
+
+def last_sequence(connection: sqlite3.Connection) -> int:
+    """Return the greatest sequence number of any write or deletion; 0 for none."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def fact(connection: sqlite3.Connection, key: str) -> Any:
+    """Return what the store keeps about itself under a key of its table `meta`; None if that is nothing."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return row[0] if row else None

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.executors import check_awaited, computing
-from boundarymorph.retrieval.vectors import are_among, check_search, exact_scores, unit_from_halves
-from boundarymorph.retrieval.words.columns import Columns, RowWords, merged
-from boundarymorph.retrieval.words.lexical import PoolWords
+from boundarymorph.retrieval.document import are_among, check_search, exact_scores, unit_from_halves
+from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 
 _BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
 Scalar = TypeVar("Scalar", bound=np.generic)

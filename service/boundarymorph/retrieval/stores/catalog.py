@@ -23,7 +23,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.catalog import (
+from boundarymorph.retrieval.interfaces import (
     NAME,
     Catalog,
     Index,
@@ -37,7 +37,7 @@ from boundarymorph.retrieval.catalog import (
     unknown,
 )
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.table import Store, Table, made
+from boundarymorph.retrieval.stores.table import Store, Table, guessed, made
 from boundarymorph.settings import Attached
 
 _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store takes the name of a table as it is
@@ -81,15 +81,15 @@ class StoreCatalog(Catalog):
         self._store.names()
 
     def exists(self, name: str) -> bool:
-        made, guessed = self._tables()
-        return name in self._described or name in made or name in guessed
+        made, others = self._tables()
+        return name in self._described or name in made or name in others
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
         store, created = self._store, None
-        made, guessed = self._tables(fresh=True)
-        if name not in {*self._described, *made, *guessed}:
+        made, others = self._tables(fresh=True)
+        if name not in {*self._described, *made, *others}:
             check_name(name)
             if kind is not None and kind not in store.kinds:
                 raise InvalidInput(f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}")
@@ -122,8 +122,8 @@ class StoreCatalog(Catalog):
         return index.info.described(name, index.count())
 
     def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
-        made, guessed = self._tables(fresh=True)
-        return listed(sorted({*self._described, *made, *guessed}), self.describe, named=True)
+        made, others = self._tables(fresh=True)
+        return listed(sorted({*self._described, *made, *others}), self.describe, named=True)
 
     def belongings(self, name: str) -> Belongings:
         """See `Catalog.belongings`. An index of the same name that was created later has others."""
@@ -192,21 +192,22 @@ class StoreCatalog(Catalog):
         """Return the names of the indexes that were made here and, unless tables are described, those of others whose
         columns can be guessed; as they were a moment ago unless `fresh`."""
         with self._lock:
-            made, guessed, until = self._there
+            made, others, until = self._there
         if fresh or self._clock() >= until:
             rests = [name.removeprefix(self._prefix) for name in self._store.names() if name.startswith(self._prefix)]
             names = [re.sub("_[_dh]", lambda escaped: _PLAIN[escaped[0]], rest) for rest in rests]
             made = frozenset(
                 name for name, rest in zip(names, rests, strict=True) if self._table(name) == self._prefix + rest
             )
-            guessed = {
+            others = {
                 name: found.model_copy(update={"encoder": self._encoder})
-                for name, found in ({} if self._described else self._store.tables()).items()
+                for name, columns in (() if self._described else self._store.columns())
                 if not name.startswith(self._prefix)
+                and (found := guessed(self._store.reference(name), columns, self._store.own_id)) is not None
             }
             with self._lock:
-                self._there = (made, guessed, self._clock() + self._seconds)
-        return made, guessed
+                self._there = (made, others, self._clock() + self._seconds)
+        return made, others
 
 
 def _information(table: Table) -> IndexConfiguration:

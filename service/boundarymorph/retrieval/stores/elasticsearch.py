@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
+    Kind,
     Payload,
     Store,
     Table,
+    are_times,
     check_columns,
     check_writable,
-    guessed,
+    converted,
+    in_one_form,
 )
-from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form, of_number
 from boundarymorph.settings import Attached, StoreSettings
 
 ABOUT = "boundarymorph"
@@ -42,7 +43,7 @@ _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query
 class ElasticsearchStore(Store):
     """A `Store`: the indexes of a cluster. opensearch: whether it is OpenSearch, whose vector searches differ."""
 
-    id = "_id"
+    id = own_id = "_id"
     kinds = ("hnsw", "flat")
     dimensions = range(1, 4_097)
 
@@ -67,15 +68,11 @@ class ElasticsearchStore(Store):
     def names(self) -> Sequence[str]:
         return list(self.ask("GET", "/_mapping"))
 
-    def tables(self) -> Mapping[str, Attached]:
-        """See `Store.tables`. The id is that of the document, `_id`."""
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         for name, described in self.ask("GET", "/_mapping").items():
             fields = described["mappings"].get("properties", {})
-            attached = guessed(name, {"_id": "", **{field: _kind(given) for field, given in fields.items()}})
-            if attached is not None and not name.startswith("."):
-                found[name] = attached.model_copy(update={"id": "_id"})
-        return found
+            if not name.startswith("."):
+                yield name, {field: _kind(given) for field, given in fields.items()}
 
     def open(self, attached: Attached) -> ElasticsearchTable:
         described = self.ask("GET", f"/{quote(attached.table, safe='')}/_mapping")
@@ -259,9 +256,8 @@ class ElasticsearchTable(Table):
         return [self._there] if where is True else [self._there, where]
 
     def _by_id(self, ids: Sequence[str], vectors: bool, documents: bool) -> Iterator[Any]:
-        for portion in portions(ids):
-            asked = {"bool": {"filter": [{"ids": {"values": portion}}, *([self._there] if vectors else [])]}}
-            yield from self._hits({"query": asked}, WINDOW, vectors, documents)  # in an alias, ids need not be unique
+        asked = {"bool": {"filter": [{"ids": {"values": list(ids)}}, *([self._there] if vectors else [])]}}
+        return self._hits({"query": asked}, WINDOW, vectors, documents)  # in an alias, ids need not be unique
 
     def _hits(self, body: Mapping[str, Any], depth: int, vectors: bool, documents: bool) -> Iterator[Any]:
         """Yield the first hits of a search, which scrolls beyond the window. Every shard must answer."""
@@ -293,22 +289,14 @@ class ElasticsearchTable(Table):
             read_as: type[np.floating] = np.float16 if self.about else np.float32
             matrix = np.array(parts, read_as).reshape(-1, self.dimension)
         read = {
-            hit["_id"]: self._payload.document(hit["_id"], self._shown(hit["_source"]))
+            hit["_id"]: self._payload.document(hit["_id"], converted(hit["_source"], self._read))
             for hit in (reversed(rows) if documents else ())
         }
         return Found([hit["_id"] for hit in rows], matrix, read)
 
-    def _shown(self, source: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the fields of a document with its times in the one form."""
-        shown: dict[str, Any] = {}
-        for name, value in source.items():
-            path = (*above, name)
-            field = {} if isinstance(value, dict) else self._field(path) or {}
-            if isinstance(value, dict):
-                shown[name] = self._shown(value, path)
-            else:
-                shown[name] = _time(value, field) if field.get("type") in _DATES else value
-        return shown
+    def _read(self, path: tuple[str, ...], value: Any) -> Any:
+        field = self._field(path) or {}
+        return _time(value, field) if field.get("type") in _DATES else value
 
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
         """Return the mapping of a field; {} if no document has it, None if a query cannot tell.
@@ -369,15 +357,14 @@ def _time(value: Any, field: Mapping[str, Any]) -> Any:
             return value
         case int() | float():
             formats = field.get("format", _DEFAULT_FORMAT)
-            return of_number(int(value), "ms" if "epoch_millis" in formats else "s", "timestamp")
+            return in_one_form(str(np.datetime64(int(value), "ms" if "epoch_millis" in formats else "s")))
         case _:
             return in_one_form(value)
 
 
 def _within(name: str, comparison: str, values: list[str]) -> Bounds[Any]:
     """Return an expression for times in the one form, of which the server may know milliseconds only."""
-    moments = [Moment.read(value, "timestamp") for value in values]
-    if any(moment is None or len(moment.fraction) > _MOST_DIGITS for moment in moments):
+    if not are_times(values, _MOST_DIGITS):
         return UNKNOWN
     known = {"format": "strict_date_optional_time"}
     if comparison != "in":

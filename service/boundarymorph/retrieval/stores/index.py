@@ -12,22 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
-from boundarymorph.retrieval.catalog import IndexConfiguration
-from boundarymorph.retrieval.document import STOP, Document, fingerprint, first_piece, in_pieces
+from boundarymorph.retrieval.document import (
+    STOP,
+    Document,
+    check_search,
+    exact_scores,
+    fingerprint,
+    first_piece,
+    fused,
+    in_pieces,
+    unit_embeddings,
+    unit_from_halves,
+)
 from boundarymorph.retrieval.filters import Condition, Filter
-from boundarymorph.retrieval.fusion import fused
-from boundarymorph.retrieval.retriever import Retrieved, Search
-from boundarymorph.retrieval.stores.table import Found, Table
-from boundarymorph.retrieval.stores.times import with_times
-from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings, unit_from_halves
-from boundarymorph.retrieval.words.lexical import PoolWords, beginnings, words
+from boundarymorph.retrieval.interfaces import IndexConfiguration, Retrieved, Search
+from boundarymorph.retrieval.stores.table import Found, Table, with_times
+from boundarymorph.retrieval.words import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 from boundarymorph.text import counted, has_content
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
-IDS_AT_A_TIME = 1_000  # that a store is asked for
-DOCUMENTS_AT_A_TIME = 100  # with their texts
+WRITTEN_AT_A_TIME, READ_AT_A_TIME = 1_000, 100  # documents
 SAMPLE = 8  # documents looked at for one with a text
 
 
@@ -96,12 +102,12 @@ class StoreIndex:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         last = {document.id: row for row, document in enumerate(documents)}
         rows = list(last.values())
-        for start in range(0, len(rows), IDS_AT_A_TIME):
-            part = rows[start : start + IDS_AT_A_TIME]
+        for start in range(0, len(rows), WRITTEN_AT_A_TIME):
+            part = rows[start : start + WRITTEN_AT_A_TIME]
             table.upsert([documents[row] for row in part], vectors[part], [digests[row] for row in part])
 
     def delete(self, ids: Sequence[str]) -> int:
-        return sum(map(self._writable().delete, portions(ids)))
+        return sum(map(self._writable().delete, self._portions(ids)))
 
     def delete_matching(self, filter: Filter) -> int:
         """See `Index.delete_matching`. If it fails halfway, some documents may have been removed; repeat the call."""
@@ -111,25 +117,26 @@ class StoreIndex:
         while where is not False:
             found = table.search(self._anywhere, max(1, table.count()), where, vectors=False)
             before = deleted
-            for portion in portions([id for id in found.ids if id is not None]):
-                read = table.documents(portion)
+            for read in in_pieces(self.documents, [id for id in found.ids if id is not None]):
                 deleted += self.delete([id for id, each in read.items() if condition.matches(each.metadata)])
             if deleted == before:  # else a search that is not exact may have missed some
                 break
         return deleted
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        return {id: digest for portion in portions(ids) for id, digest in self._writable().digests(portion).items()}
+        return {
+            id: digest for portion in self._portions(ids) for id, digest in self._writable().digests(portion).items()
+        }
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
-        return first_piece(self.table.documents, ids, DOCUMENTS_AT_A_TIME, DOCUMENTS_AT_A_TIME)
+        return first_piece(self.table.documents, ids, READ_AT_A_TIME, READ_AT_A_TIME)
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """See `Index.page`. A store returns no documents in an order."""
         raise InvalidInput(f"the documents of {self.name!r} can be listed only where they are kept, not here")
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return self.table.characters(ids)
+        return {id: length for portion in self._portions(ids) for id, length in self.table.characters(portion).items()}
 
     @property
     def _anywhere(self) -> NDArray[np.float32]:
@@ -192,8 +199,19 @@ class StoreIndex:
             said.append(
                 f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
             )
-        fetched = self.table.vectors(passing)
+        fetched = self._vectors(passing)
         return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
+
+    def _portions(self, ids: Sequence[str]) -> Iterator[list[str]]:
+        """Yield distinct ids, as many as the table is asked for at a time."""
+        left = iter(dict.fromkeys(ids))
+        while portion := list(islice(left, self.table.at_a_time)):
+            yield portion
+
+    def _vectors(self, ids: Sequence[str]) -> Found:
+        parts = [self.table.vectors(portion) for portion in self._portions(ids)]
+        matrices = [part.vectors for part in parts if part.vectors is not None]
+        return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
         """Return the pool of a hybrid search, fused with what the store finds by words."""
@@ -202,7 +220,7 @@ class StoreIndex:
             return near
         found = list(self.table.best(search.query, search.depth, where))
         there = set(near.ids)
-        others = self.table.vectors([id for id in found if id not in there])
+        others = self._vectors([id for id in found if id not in there])
         further, _ = _ranked(others, near.query, len(others.ids))
         rows: dict[str, NDArray[np.floating]] = dict(zip(further.ids, further.embeddings, strict=True))
         known = [id for id in found if id in there or id in rows]
@@ -247,13 +265,6 @@ class StoreIndex:
         found = dict(zip(there, beginnings(contents(), len(ids)), strict=False))
         read |= blank
         return found
-
-
-def portions(ids: Sequence[str]) -> Iterator[list[str]]:
-    """Yield distinct ids, at most IDS_AT_A_TIME at a time."""
-    left = iter(dict.fromkeys(ids))
-    while portion := list(islice(left, IDS_AT_A_TIME)):
-        yield portion
 
 
 def _units(found: Found) -> NDArray[np.float32]:

@@ -19,18 +19,20 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.index import portions
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
+    Kind,
+    Moment,
+    Payload,
     Store,
     Table,
     check_columns,
     check_writable,
-    guessed,
+    in_one_form,
+    is_integer,
     metadata_columns,
 )
-from boundarymorph.retrieval.stores.times import Kind, Moment, Unit, of_number
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
@@ -41,7 +43,6 @@ _MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
 OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _EXACT_NUMBER = 2**53  # integers up to this are exact as floats
 _IN_SECOND = {"D": Fraction(1, 86_400), **{unit: Fraction(1_000**n) for n, unit in enumerate(("s", "ms", "us", "ns"))}}
-_SQL = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 
 
 class LanceStore(Store):
@@ -67,14 +68,11 @@ class LanceStore(Store):
             found: list[str] = self._connected().list_tables().tables
             return found
 
-    def tables(self) -> Mapping[str, Attached]:
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         with errors():
             for name in self.names():
                 schema = self._connected().open_table(name).schema
-                if (attached := guessed(name, {field.name: kind_of(field.type) for field in schema})) is not None:
-                    found[name] = attached
-        return found
+                yield name, {field.name: kind_of(field.type) for field in schema}
 
     def open(self, attached: Attached) -> LanceTable:
         with errors():
@@ -118,9 +116,11 @@ class LanceTable(Table):
         self.dimension: int = vector.list_size
         self._whole, each = metadata_columns(attached, {name: kind_of(type) for name, type in self._types.items()})
         self._metadata = each if self._whole is None else [self._whole]
+        given = attached.model_copy(update={"metadata": tuple(self._metadata)})
+        self._payload = Payload(given, (), whole=self._whole is not None)
         self.writable = attached.writable
-        text = self._whole is not None and arrow.types.is_string(self._types[self._whole])
-        check_writable(attached, "LanceDB", whole=text)
+        self._in_text = self._whole is not None and arrow.types.is_string(self._types[self._whole])
+        check_writable(attached, "LanceDB", whole=self._in_text)
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
         self.words = indexed.get(attached.text) == "FTS"
@@ -162,10 +162,8 @@ class LanceTable(Table):
         return {id: score for id, score in reversed(list(scores)) if id is not None}
 
     def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        found: dict[str, Document] = {}
-        for rows in self._by_id(ids, self._columns(False, True)):
-            found |= self._documents(rows, self._ids(rows))
-        return found
+        rows = self._by_id(ids, self._columns(False, True))
+        return self._documents(rows, self._ids(rows))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         attached = self._attached
@@ -186,17 +184,17 @@ class LanceTable(Table):
                     self._table.optimize()
 
     def delete(self, ids: Sequence[str]) -> int:
-        there = [id for rows in self._by_id(ids, [self._attached.id]) for id in self._ids(rows)]
+        there = [id for id in self._ids(self._by_id(ids, [self._attached.id])) if id is not None]
         if there:
             with errors():
-                self._table.delete(self._among([id for id in there if id is not None]))
+                self._table.delete(self._among(there))
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
         if (column := self._attached.digest) is None:
             return super().digests(ids)
-        parts = list(self._by_id(ids, [self._attached.id, column]))
-        known = [pair for rows in parts for pair in zip(self._ids(rows), rows[column].to_pylist(), strict=True)]
+        rows = self._by_id(ids, [self._attached.id, column])
+        known = zip(self._ids(rows), rows[column].to_pylist(), strict=True)
         return {id: digest for id, digest in known if id is not None and digest is not None}
 
     def time(self, path: tuple[str, ...]) -> Kind | None:
@@ -204,10 +202,8 @@ class LanceTable(Table):
         return None if type is None or isinstance(type, str) else time_of(type)
 
     def vectors(self, ids: Sequence[str]) -> Found:
-        parts = list(self._by_id(ids, self._columns(True, False)))
-        matrices = [self._matrix(rows) for rows in parts]
-        known = [id for rows in parts for id in self._ids(rows)]
-        return Found(known, np.concatenate(matrices) if matrices else np.empty((0, self.dimension), np.float32))
+        rows = self._by_id(ids, self._columns(True, False))
+        return Found(self._ids(rows), self._matrix(rows))
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
         return "(" + f" {by} ".join(parts) + ")"
@@ -220,7 +216,7 @@ class LanceTable(Table):
         type = self._type(condition.path)
         if type is None or isinstance(type, str):
             return NEVER if type is None else UNKNOWN
-        path = condition.path if self._whole is None else (self._whole, *condition.path)
+        path = self._payload.path(condition.path) or ()
         if any("`" in name for name in path):
             return UNKNOWN
         column = ".".join(map(quoted, path))
@@ -232,8 +228,8 @@ class LanceTable(Table):
 
     def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
         """Return the type of a field of the metadata; None if there is none of that name."""
-        within = path if self._whole is None else (self._whole, *path)
-        if (self._whole is None and path[0] not in self._metadata) or within[0] not in self._types:
+        within = self._payload.path(path)
+        if within is None:
             return None
         type = self._types[within[0]]
         for name in within[1:]:
@@ -249,17 +245,15 @@ class LanceTable(Table):
             searching = searching.where(where, prefilter=True)
         return searching.select([*columns, *([score] if score else [])]).to_arrow(timeout=self._timeout)
 
-    def _by_id(self, ids: Sequence[str], columns: list[str]) -> Iterator[arrow.Table]:
-        for portion in portions(ids):
-            if self._numbers:
-                portion = [id for id in portion if re.fullmatch(r"0|-?[1-9][0-9]{0,18}", id)]
-            if portion:
-                with errors():  # without a limit, as rows may share an id
-                    yield self._read(self._table.search(), self._among(portion), columns)
+    def _by_id(self, ids: Sequence[str], columns: list[str]) -> arrow.Table:
+        with errors():  # without a limit, as rows may share an id
+            return self._read(self._table.search(), self._among(ids), columns)
 
     def _among(self, ids: Sequence[str]) -> str:
-        """Return a condition for rows with these ids, which may be those of some."""
-        return f"{quoted(self._attached.id)} IN ({', '.join(ids if self._numbers else map(literal, ids))})"
+        """Return a condition for rows with these ids."""
+        known = [id for id in ids if is_integer(id) and abs(int(id)) < 2**63] if self._numbers else map(literal, ids)
+        listed = ", ".join(known)
+        return f"{quoted(self._attached.id)} IN ({listed})" if listed else "false"
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
         texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]
@@ -278,22 +272,17 @@ class LanceTable(Table):
 
     def _documents(self, rows: arrow.Table, ids: Sequence[str | None]) -> dict[str, Document]:
         """Return the documents of rows by id; of several with one id, the first."""
-        title = self._attached.title
-        titles = _texts(rows[title]) if title else [None] * len(ids)
-        metadata = self._fields(rows.select(self._metadata)) if self._metadata else [{} for _ in ids]
-        if self._whole is not None:
-            wholes = [row.get(self._whole) for row in metadata]
-            metadata = [_decoded(whole) if isinstance(whole, str) else whole or {} for whole in wholes]
-        texts = _texts(rows[self._attached.text])
-        parts = zip(ids, texts, titles, metadata, strict=True)
-        last_first = reversed(list(parts))
-        return {id: Document(id, text or "", title, given) for id, text, title, given in last_first if id is not None}
+        read = self._fields(rows.select(self._columns(False, True)[1:]))
+        if self._in_text:
+            read = [{**row, str(self._whole): _decoded(row.get(str(self._whole)))} for row in read]
+        last_first = reversed(list(zip(ids, read, strict=True)))
+        return {id: self._payload.document(id, row) for id, row in last_first if id is not None}
 
     def _fields(self, rows: arrow.Table) -> list[dict[str, Any]]:
-        """Return rows as JSON. Times are read as numbers, of which those of Python would be less exact."""
-        numbers = arrow.schema([field.with_type(numbers_of(field.type)) for field in rows.schema])
+        """Return rows as JSON. Times are read as text, as those of Python would be less exact."""
+        texts = arrow.schema([field.with_type(with_texts(field.type)) for field in rows.schema])
         of_row = arrow.struct(list(rows.schema))
-        return [plain(row, of_row) for row in rows.cast(numbers).to_pylist()]
+        return [plain(row, of_row) for row in rows.cast(texts).to_pylist()]
 
 
 @contextmanager
@@ -311,16 +300,10 @@ def errors() -> Iterator[None]:
         raise kind(f"LanceDB cannot do that: {said}") from error
 
 
-def _texts(column: arrow.ChunkedArray) -> list[str | None]:
-    return [None if value is None else str(value) for value in column.to_pylist()]
-
-
-def _decoded(text: str) -> dict[str, Any]:
-    try:
-        read = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return read if isinstance(read, dict) else {}
+def _decoded(text: str | None) -> Any:
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(text or "")
+    return None
 
 
 def kind_of(type: arrow.DataType) -> str:
@@ -384,9 +367,7 @@ def _compared_time(column: str, type: arrow.DataType, inner: arrow.DataType, con
     if not listed:
         return False
     if inner is not type:
-        if named != "in" or kind != "timestamp" or inner.tz:
-            return True
-        return f"array_has_any({column}, arrow_cast([{listed}], 'List(Timestamp({_SQL[inner.unit]}, None))'))"
+        return True
     column = f"CAST({column} AS BIGINT)"
     return f"{column} IN ({listed})" if named == "in" else f"{column} {OPERATORS[named]} {listed}"
 
@@ -403,23 +384,20 @@ def _is_list(type: arrow.DataType) -> bool:
     return bool(arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type))
 
 
-def _unit(type: arrow.DataType) -> Unit:
+def _unit(type: arrow.DataType) -> str:
     """Return the unit of a time."""
     if arrow.types.is_date(type):
         return "D" if arrow.types.is_date32(type) else "ms"
-    unit: Unit = type.unit
-    return unit
+    return str(type.unit)
 
 
-def numbers_of(type: arrow.DataType) -> arrow.DataType:
-    """Return a type with the numbers that its times are."""
+def with_texts(type: arrow.DataType) -> arrow.DataType:
+    """Return a type with texts in place of its times."""
     if arrow.types.is_struct(type):
-        return arrow.struct([field.with_type(numbers_of(field.type)) for field in type])
+        return arrow.struct([field.with_type(with_texts(field.type)) for field in type])
     if _is_list(type):
-        return arrow.list_(type.value_field.with_type(numbers_of(type.value_type)))
-    if time_of(type) is None:
-        return type
-    return arrow.int64() if type.bit_width == 64 else arrow.int32()
+        return arrow.list_(type.value_field.with_type(with_texts(type.value_type)))
+    return type if time_of(type) is None else arrow.string()
 
 
 def literal(value: Scalar) -> str:
@@ -439,7 +417,7 @@ def quoted(name: str) -> str:
 
 
 def plain(value: Any, type: arrow.DataType) -> Any:
-    """Return a value as JSON, without the nulls that stand for missing fields. type: with the times that the numbers
+    """Return a value as JSON, without the nulls that stand for missing fields. type: with the times that texts
     are."""
     match value:
         case dict():
@@ -447,8 +425,8 @@ def plain(value: Any, type: arrow.DataType) -> Any:
         case list():
             inner = getattr(type, "value_type", type)
             return [plain(each, inner) for each in value]
-        case int() if (kind := time_of(type)) is not None:
-            return of_number(value, _unit(type), kind)
+        case str() if (kind := time_of(type)) is not None:
+            return in_one_form(value, kind)
         case str() | int() | float() | None:
             return value
         case _:

@@ -1,25 +1,52 @@
-"""Collections of Milvus."""
+"""Collections of Milvus, and a connection to it, made on demand, with timeouts and with our own errors."""
 
 from __future__ import annotations
 
+import logging
+import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+import grpc
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
+from pymilvus.client.types import Status
+from pymilvus.exceptions import ErrorCode, MilvusException
 
-from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, LimitExceeded, RetrieverFailed
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    InvalidConfiguration,
+    LimitExceeded,
+    RetrieverFailed,
+    RetrieverUnavailable,
+    UnknownIndex,
+)
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Bounds, Condition, bounds
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, NotLoaded
 from boundarymorph.retrieval.stores.milvus_filters import Field, Native, quoted
-from boundarymorph.retrieval.stores.table import Found, Payload, Store, Table, check_columns, check_writable, guessed
-from boundarymorph.retrieval.stores.times import Kind, in_one_form
+from boundarymorph.retrieval.stores.table import (
+    Found,
+    Kind,
+    Payload,
+    Store,
+    Table,
+    check_columns,
+    check_writable,
+    in_one_form,
+    is_integer,
+)
 from boundarymorph.settings import Attached, StoreSettings
 
+NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
+CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
+REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
 IDS_AT_A_TIME = 10_000
@@ -39,6 +66,153 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "flat": {"index_type": "FLAT"},
     "hnsw": {"index_type": "HNSW", "params": {"M": 32, "efConstruction": 360}},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A release of Milvus. version: major and minor number; lite: milvus-lite, which has its own version numbers."""
+
+    version: tuple[int, int]
+    lite: bool = False
+
+    @classmethod
+    def of(cls, name: str) -> Server:
+        """Parse a version string: `v2.5.4`, `v2.3.5-lite` (a server that pip installs), `milvus_lite-3.2.2`."""
+        found = re.search(r"(\d+)\.(\d+)", name)
+        numbers = (int(found[1]), int(found[2])) if found else (0, 0)
+        return cls(numbers, lite=name.startswith("milvus_lite"))
+
+    @property
+    def half_precision(self) -> bool:
+        """Whether vectors can be float16. Milvus 2.3 accepts them but ranks them wrongly."""
+        return not self.lite and self.version >= (2, 4)
+
+    @property
+    def full_text(self) -> bool:
+        """Whether it computes BM25. milvus-lite's scores are negative and change with the filter."""
+        return not self.lite and self.version >= (2, 5)
+
+
+class NotLoaded(RetrieverUnavailable):
+    """A collection is on Milvus's disks but not loaded into its memory."""
+
+    slug = "retriever-unavailable"
+
+
+class MilvusConnection:
+    """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
+    it may wait before that for as long again plus CONNECT_TIMEOUT.
+
+    After a connection broke or could not be made, one call at a time tries Milvus and the others fail at once, until a
+    call succeeds.
+
+    Every call raises RetrieverUnavailable if Milvus cannot be reached, is too slow or cannot do it now, RetrieverFailed
+    if it rejects the token, and UnknownIndex if the collection does not exist.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
+        """url: http://HOST:PORT, https://..., or a file PATH.db for milvus-lite in this process. Does not connect yet.
+
+        Raises InvalidConfiguration for another url.
+        """
+        if not _URL.fullmatch(url):
+            raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log
+        self.url = url
+        self.timeout = timeout
+        self._token = token or ""
+        self._database = database
+        self._connecting = threading.Lock()
+        self._outage: str | None = None  # why Milvus cannot be reached; None if it can
+        self._trial = threading.Lock()  # held by the one call that tries it during an outage
+        self._client: MilvusClient | None = None
+
+    def call(self, method: str, /, *args: Any, **options: Any) -> Any:
+        """Call the method of this name of `MilvusClient` and return its result."""
+        with self._turn(), self._errors():
+            return getattr(self._connected(), method)(*args, timeout=self.timeout, **options)
+
+    def pages(self, method: str, /, *args: Any, **options: Any) -> Iterator[Any]:
+        """Yield the pages of the iterator that this method of `MilvusClient` returns; `timeout` applies to each."""
+        iterator = self.call(method, *args, **options)
+        try:
+            while True:
+                with self._turn(), self._errors():
+                    page = iterator.next()
+                if not len(page):
+                    return
+                yield page
+        finally:
+            iterator.close()
+
+    def server(self) -> Server:
+        """Return the release of the server."""
+        return Server.of(self.call("get_server_version"))
+
+    def close(self) -> None:
+        """Close the connection. Later calls connect again."""
+        with self._connecting:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let a single call through during an outage: pymilvus reconnects for failed calls one after the other."""
+        outage = self._outage
+        if outage is None:
+            yield
+            return
+        if not self._trial.acquire(blocking=False):
+            raise self._unavailable(outage)
+        try:
+            yield
+        finally:
+            self._trial.release()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+            self._outage = None
+        except MilvusException as error:
+            self._outage = error.message if error.code == Status.CONNECT_FAILED else None
+            if error.code == ErrorCode.COLLECTION_NOT_FOUND:
+                raise UnknownIndex(f"the index is gone: {error.message}") from error
+            if error.code == NOT_LOADED:
+                raise NotLoaded(error.message) from error
+            raise self._unavailable(error.message or str(error)) from error
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.Call) else None
+            if code == grpc.StatusCode.UNAVAILABLE:
+                self._outage = error.details()
+            if code in REFUSED:
+                raise RetrieverFailed(f"Milvus at {self.url} rejects its api_key: {error.details()}") from error
+            raise self._unavailable(error.details() if isinstance(error, grpc.Call) else str(error)) from error
+
+    def _connected(self) -> MilvusClient:
+        if self._client is not None:
+            return self._client
+        known = self._outage
+        if not self._connecting.acquire(timeout=self.timeout):
+            raise self._unavailable("it does not accept a connection in time")
+        try:
+            if self._client is None and self._outage is not known:
+                raise self._unavailable(self._outage)  # found by the call that held the lock
+            if self._client is None:
+                self._client = MilvusClient(
+                    self.url,
+                    token=self._token,
+                    db_name=self._database,
+                    timeout=min(self.timeout, CONNECT_TIMEOUT),
+                    dedicated=True,
+                )
+            return self._client
+        finally:
+            self._connecting.release()
+
+    def _unavailable(self, reason: str | None) -> RetrieverUnavailable:
+        return RetrieverUnavailable(f"Milvus at {self.url} does not work now: {reason}")
 
 
 class MilvusStore(Store):
@@ -74,14 +248,10 @@ class MilvusStore(Store):
         found: Sequence[str] = self._connection.call("list_collections")
         return found
 
-    def tables(self) -> Mapping[str, Attached]:
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         for name in self.names():
             fields = _fields(self._connection.call("describe_collection", name))
-            columns = {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
-            if (attached := guessed(name, columns)) is not None:
-                found[name] = attached
-        return found
+            yield name, {field: "vector" if of.type.endswith("FLOAT_VECTOR") else "" for field, of in fields.items()}
 
     def open(self, attached: Attached) -> MilvusTable:
         table = MilvusTable(self._connection, attached, self._consistency)
@@ -120,6 +290,8 @@ class MilvusTable(Table):
 
     `stale` after a failed call, as the schema may have changed.
     """
+
+    at_a_time = IDS_AT_A_TIME
 
     def __init__(self, connection: MilvusConnection, attached: Attached, consistency: str = "strong") -> None:
         self.stale = False
@@ -321,7 +493,7 @@ class MilvusTable(Table):
         """Return an id as an expression; None if no document can have this id."""
         if not self._numbers:
             return quoted(id)
-        return id if id.removeprefix("-").isdecimal() and id.isascii() else None
+        return id if is_integer(id) else None
 
     def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(
@@ -363,18 +535,10 @@ class MilvusTable(Table):
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)
 
     def _row(self, document: Document, vector: NDArray[np.floating], digest: bytes) -> dict[str, Any]:
-        attached = self._attached
-        row: dict[str, Any] = {
-            attached.id: int(document.id) if self._numbers else document.id,
-            attached.vector: vector,
-            attached.text: document.text,
-        }
+        attached, id = self._attached, int(document.id) if self._numbers else document.id
+        row = {attached.id: id, attached.vector: vector, **self._payload.written(document, digest)}
         if attached.title:
             row[attached.title] = document.title or ""
-        if attached.metadata:
-            row[attached.metadata[0]] = dict(document.metadata)
-        if attached.digest:
-            row[attached.digest] = digest.hex()
         if attached.full_text == WORDS:
             row[CONTENT] = document.content.encode()[:MAX_BYTES].decode(errors="ignore")
         return row

@@ -7,12 +7,12 @@ Strings are compared whole, so one with a NUL is found only if it is equal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.times import Moment
+from boundarymorph.retrieval.stores.table import are_times
 
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
@@ -124,87 +124,45 @@ def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
 def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]:
     if isinstance(condition, Exists):
         return Bounds(True, True)
-    match field.type, condition.type:
-        case "VARCHAR", "text":
-            return _exactly(name, condition, [quoted(str(value)) for value in condition.values])
-        case "BOOL", "true" | "false":
-            return _exactly(name, condition, [condition.type])
+    type, comparison, literals = (
+        field.element or field.type,
+        condition.comparison,
+        list(map(_literal, condition.values)),
+    )
+    if field.type == "ARRAY" and (comparison != "in" or type not in ("VARCHAR", *_INTEGERS)):
+        return UNKNOWN
+    match type, condition.type:
+        case ("VARCHAR", "text") | ("BOOL", "true" | "false") | ("FLOAT" | "DOUBLE", "number"):
+            pass
         case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
-            return _integer(name, _INTEGERS[field.type], condition)
-        case (("FLOAT" | "DOUBLE"), "number"):
-            return _float(name, field.type == "FLOAT", condition)
+            comparison, numbers = whole(comparison, condition.values)
+            limit = 2 ** _INTEGERS[type]
+            literals = [str(number) for number in numbers if -limit <= number < limit]
+            if comparison != "in" and not literals:  # beyond the type, so all match or none
+                return Bounds.exactly((numbers[0] < 0) == (comparison == "gte"))
         case "TIMESTAMPTZ", "text":
-            return _time(name, condition)
-        case "ARRAY", _:
-            return _array(name, field.element, condition)
-        case (("VARCHAR" | "BOOL" | "INT8" | "INT16" | "INT32" | "INT64" | "FLOAT" | "DOUBLE"), _):
+            known = are_times(condition.values, digits=6)
+            literals = [f"ISO {literal}" if known else None for literal in literals]
+        case (("VARCHAR" | "BOOL" | "FLOAT" | "DOUBLE" | "INT8" | "INT16" | "INT32" | "INT64"), _):
             return NEVER
         case _:
             return UNKNOWN
-
-
-def _exactly(name: str, condition: Compare, literals: Sequence[str]) -> Bounds[str]:
-    if condition.comparison == "in":
-        expression = f"({name} in [{', '.join(literals)}])"
-    else:
-        expression = f"({name} {_OPERATORS[condition.comparison]} {literals[0]})"
-    return Bounds(expression, expression)
-
-
-def _time(name: str, condition: Compare) -> Bounds[str]:
-    """Compare with times in the one form; Milvus knows their microseconds."""
-    moments = [Moment.read(str(value), "timestamp") for value in condition.values]
-    if any(moment is None or len(moment.fraction) > 6 for moment in moments):
-        return UNKNOWN
-    operator = _OPERATORS.get(condition.comparison, "==")
-    met = joined("or", [f'({name} {operator} ISO "{value}")' for value in condition.values])
-    return Bounds(met, met)
-
-
-def _integer(name: str, bits: int, condition: Compare) -> Bounds[str]:
-    """Return expressions for integers: fractions are rounded, and values beyond the type match all or none."""
-    comparison, values = whole(condition.comparison, condition.values)
-    least, greatest = -(2**bits), 2**bits - 1
-    if comparison == "in":
-        literals = _fitting(values, bits)
-        return _exactly(name, condition, literals) if literals else NEVER
-    (bound,) = values
-    if comparison == "gte":
-        return Bounds.exactly(bound <= least or (bound <= greatest and f"({name} >= {bound})"))
-    return Bounds.exactly(bound >= greatest or (bound >= least and f"({name} <= {bound})"))
-
-
-def _fitting(values: Iterable[int], bits: int) -> list[str]:
-    """Return the values that fit a signed integer with this many further bits, as literals."""
-    return [str(value) for value in values if -(2**bits) <= value < 2**bits]
-
-
-def _float(name: str, single: bool, condition: Compare) -> Bounds[str]:
-    literals = [_literal(value) for value in condition.values]
     if None in literals:
         return UNKNOWN
-    operator = _OPERATORS.get(condition.comparison, "==")
-    possible = operator if not single or operator == "==" else operator[0] + "="  # Milvus rounds the bound too
-    met = joined("or", [f"({name} {possible} {literal})" for literal in literals])
-    return Bounds(met, False if single else met)
-
-
-def _array(name: str, element: str, condition: Compare) -> Bounds[str]:
-    if condition.comparison != "in":
-        return UNKNOWN
-    match element, condition.type:
-        case "VARCHAR", "text":
-            literals = [quoted(str(value)) for value in condition.values]
-        case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
-            literals = _fitting(whole(condition.comparison, condition.values)[1], _INTEGERS[element])
-        case (("VARCHAR" | "INT8" | "INT16" | "INT32" | "INT64"), _):
-            return NEVER
-        case _:
-            return UNKNOWN
     if not literals:
         return NEVER
-    met = f"(array_contains_any({name}, [{', '.join(literals)}]))"
-    return Bounds(met, met)
+    listed = ", ".join(map(str, literals))
+    if field.type == "ARRAY":
+        return Bounds.exactly(f"(array_contains_any({name}, [{listed}]))")
+    if comparison != "in":
+        operator = _OPERATORS[comparison]
+        met: str | bool = f"({name} {operator} {listed})"
+        possible: str | bool = f"({name} {operator[0]}= {listed})"  # as Milvus rounds the bound of a FLOAT, too
+    elif type in ("FLOAT", "DOUBLE", "TIMESTAMPTZ"):
+        possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
+    else:
+        possible = met = f"({name} in [{listed}])"
+    return Bounds(possible, False) if type == "FLOAT" else Bounds.exactly(met)
 
 
 def _literal(value: Scalar) -> str | None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
-from uuid import UUID
 
 import numpy as np
 import orjson
@@ -22,14 +21,15 @@ from boundarymorph.retrieval.filters import NEVER, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
+    Kind,
     Store,
     Table,
     check_columns,
     check_writable,
-    guessed,
+    is_integer,
+    is_uuid,
     metadata_columns,
 )
-from boundarymorph.retrieval.stores.times import Kind
 from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
@@ -103,13 +103,12 @@ class PgvectorStore(Store):
     def names(self) -> Sequence[str]:
         return [name for name, _ in self.read(_TABLES, ())]
 
-    def tables(self) -> Mapping[str, Attached]:
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         for name, table in self.read(_TABLES, ()):
-            columns = {column: _kind(type) for column, type, _ in self.read(_COLUMNS, (table,))}
-            if (attached := guessed(table, columns)) is not None:
-                found[name] = attached
-        return found
+            yield name, {column: _kind(type) for column, type, _ in self.read(_COLUMNS, (table,))}
+
+    def reference(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
 
     def open(self, attached: Attached) -> PgvectorTable:
         columns = {name: (type, modifier) for name, type, modifier in self.read(_COLUMNS, (attached.table,))}
@@ -239,6 +238,8 @@ class PgvectorStore(Store):
 class PgvectorTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; otherwise an
     iterative scan of the index, which the answer says."""
+
+    at_a_time = 10_000
 
     def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
         self._store, self._attached = store, attached
@@ -434,10 +435,10 @@ class PgvectorTable(Table):
         match self._id_type:
             case "int2" | "int4" | "int8":
                 most = 2 ** _INTEGERS[self._id_type]
-                known: list[Any] = [id for id in ids if _is_integer(id) and -most <= int(id) < most]
+                known: list[Any] = [id for id in ids if is_integer(id) and -most <= int(id) < most]
                 among = f"{self._id} = ANY(%s::{self._id_type}[])"
             case "uuid":
-                known, among = [id for id in ids if _is_uuid(id)], f"{self._id} = ANY(%s::uuid[])"
+                known, among = [id for id in ids if is_uuid(id)], f"{self._id} = ANY(%s::uuid[])"
             case "text" | "varchar":
                 known, among = [id for id in ids if "\0" not in id], f"{self._id} = ANY(%s)"
             case _:
@@ -459,15 +460,3 @@ def _kind(type: str) -> str:
 def _quoted(name: str) -> str:
     """Quote an identifier, for a statement with parameters."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
-
-
-def _is_integer(id: str) -> bool:
-    digits = id.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and str(int(id)) == id
-
-
-def _is_uuid(id: str) -> bool:
-    try:
-        return str(UUID(id)) == id
-    except ValueError:
-        return False

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import NAMESPACE_OID, uuid5
 
 import grpc
 import httpx
@@ -21,9 +21,20 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.index import portions
-from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_writable, guessed
-from boundarymorph.retrieval.stores.times import Kind, Moment, in_one_form
+from boundarymorph.retrieval.stores.table import (
+    EXACT,
+    Found,
+    Kind,
+    Payload,
+    Store,
+    Table,
+    are_times,
+    check_writable,
+    converted,
+    in_one_form,
+    is_integer,
+    is_uuid,
+)
 from boundarymorph.settings import Attached, StoreSettings
 
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
@@ -31,7 +42,6 @@ ABOUT = "boundarymorph"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -39,7 +49,7 @@ class QdrantStore(Store):
     """A `Store`: the collections of a server, or of a folder in this process."""
 
     name = "Qdrant"
-    id = "key"  # any text, where the id of a point is a number or a UUID
+    id, own_id = "key", "id"  # any text; and that of a point, which is a number or a UUID
     kinds = ("hnsw", "flat")
 
     def __init__(self, client: QdrantClient) -> None:
@@ -67,21 +77,17 @@ class QdrantStore(Store):
         with errors():
             return [described.name for described in self.client.get_collections().collections]
 
-    def tables(self) -> Mapping[str, Attached]:
-        """See `Store.tables`. The fields of a collection are those of one of its points."""
-        found = {}
+    def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """See `Store.columns`. The fields of a collection are those of one of its points."""
         with errors():
             for name in self.names():
                 points, _ = self.client.scroll(name, limit=1, with_vectors=True)
                 for point in points:
                     vectors = list(point.vector) if isinstance(point.vector, dict) else ["vector"]
-                    columns = {
+                    fields = {
                         name: "json" if isinstance(of, dict) else "" for name, of in (point.payload or {}).items()
                     }
-                    columns |= {"id": "", **dict.fromkeys(vectors, "vector")}
-                    if (attached := guessed(name, columns)) is not None:
-                        found[name] = attached.model_copy(update={"id": "id"})
-        return found
+                    yield name, fields | dict.fromkeys(vectors, "vector")
 
     def open(self, attached: Attached) -> QdrantTable:
         with errors():
@@ -244,16 +250,12 @@ class QdrantTable(Table):
         return UNKNOWN
 
     def _points(self, ids: Sequence[str], *, vectors: bool) -> list[Any]:
-        points: list[Any] = []
         wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
-        for portion in portions(ids):
-            with errors():
-                if self._key is None or self._own:
-                    known = [point for id in portion if (point := self._point(id)) is not None]
-                    points += self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
-                    continue
-                points += self._among(self._key, portion, wanted)
-        return points
+        with errors():
+            if self._key is not None and not self._own:
+                return list(self._among(self._key, list(ids), wanted)) if ids else []
+            known = [point for id in ids if (point := self._point(id)) is not None]
+            return self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
 
     def _point(self, id: str) -> int | str | None:
         """Return the id of the point of a document; None if no point can have it."""
@@ -261,17 +263,13 @@ class QdrantTable(Table):
 
     def _among(self, key: str, ids: list[str], vectors: bool | list[str]) -> Iterator[Any]:
         """Yield the points with these ids in a field of the payload, which several points may share."""
-        numbers = [int(id) for id in ids if _INTEGER.fullmatch(id)]
+        numbers = [int(id) for id in ids if is_integer(id) and abs(int(id)) < 2**63]
         either: list[Any] = [models.FieldCondition(key=key, match=models.MatchAny(any=ids))]
         either += [models.FieldCondition(key=key, match=models.MatchAny(any=numbers))] if numbers else []
         offset = None
         while True:
             found, offset = self._client.scroll(
-                self._attached.table,
-                models.Filter(should=either),
-                limit=len(ids),
-                offset=offset,
-                with_vectors=vectors,
+                self._attached.table, models.Filter(should=either), limit=len(ids), offset=offset, with_vectors=vectors
             )
             yield from found
             if offset is None:
@@ -281,16 +279,9 @@ class QdrantTable(Table):
         """Return a payload with its text, which LlamaIndex keeps in JSON."""
         node = (payload or {}).get(NODE) if self._attached.text == NODE else None
         shown = {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
-        return self._in_one_form(shown) if self._times else shown
-
-    def _in_one_form(self, payload: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return a payload with the times of indexed fields in the one form."""
-        shown: dict[str, Any] = {}
-        for name, value in payload.items():
-            path = (*above, name)
-            inner = self._in_one_form(value, path) if isinstance(value, dict) else value
-            shown[name] = in_one_form(inner) if _key(path) in self._times else inner
-        return shown
+        if not self._times:
+            return shown
+        return converted(shown, lambda path, value: in_one_form(value) if _key(path) in self._times else value)
 
     def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
         rows = [(self._id(point), point) for point in points if not vectors or self._vector(point) is not None]
@@ -343,8 +334,7 @@ def _key(path: Sequence[str]) -> str:
 
 def _compared_times(key: str, comparison: str, values: Sequence[str]) -> Bounds[Any]:
     """Compare with times in the one form; Qdrant knows their microseconds."""
-    moments = [Moment.read(value, "timestamp") for value in values]
-    if any(moment is None or len(moment.fraction) > 6 for moment in moments):
+    if not are_times(values, digits=6):
         return UNKNOWN
     times = [datetime.fromisoformat(value) for value in values]
     if comparison != "in":
@@ -354,9 +344,6 @@ def _compared_times(key: str, comparison: str, values: Sequence[str]) -> Bounds[
 
 
 def _point_id(id: str) -> int | str | None:
-    if id.isascii() and id.isdecimal() and str(int(id)) == id and int(id) < 2**64:
+    if is_integer(id) and 0 <= int(id) < 2**64:
         return int(id)
-    try:
-        return id if str(UUID(id)) == id else None
-    except ValueError:
-        return None
+    return id if is_uuid(id) else None

@@ -1,29 +1,138 @@
-"""The interface of named indexes to the retriever, ingestion and the routes, wherever the indexes are stored."""
+"""The interfaces of retrieval: a retriever, which finds the pool for a query; the indexes that it searches, wherever
+they are stored, and catalogs of these; and the sources of what was learned about them."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, wraps
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+import orjson
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, Field
 
 from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.database import storage_errors
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
+from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_json
 from boundarymorph.retrieval.document import STOP, Document
+from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.retriever import Retrieved, Search
-from boundarymorph.retrieval.storage import storage_errors
+from boundarymorph.selection.pool import Pool, unit_rows
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.telemetry import metrics, timing, tracing
 
+VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _log = logging.getLogger(__name__)
 WORDS = "words"  # the kind of an index without vectors
 UNREADABLE = "unreadable"  # in place of a kind that cannot be read
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search in an index for the `depth` documents nearest to a query, or all if there are fewer.
+
+    embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
+    filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
+    documents: how many of the first candidates to return with the pool, as far as they are not long.
+    directions: whether the vectors' main directions are enough, if the index has learned them and has words. Scores are
+    those of the whole vectors.
+    """
+
+    query: str
+    depth: int
+    embedding: ArrayLike | None = None
+    filter: Mapping[str, Any] | None = None
+    hybrid: bool = False
+    documents: int = 0
+    directions: bool = False
+
+    @cached_property
+    def condition(self) -> Filter | None:
+        """The parsed filter. Raises InvalidInput, or LimitExceeded if it is too large."""
+        return None if self.filter is None else Filter(self.filter)
+
+    @cached_property
+    def unit(self) -> NDArray[np.float32]:
+        """The (d,) embedding at unit length. Raises InvalidEmbeddings if it has no direction."""
+        assert self.embedding is not None
+        vector: NDArray[np.float32] = unit_rows(np.reshape(self.embedding, (1, -1)), ["the query"])[0].astype("f4")
+        return vector
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """A pool, and warnings about how it was found.
+
+    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
+    those of the pool that came with it, by id; the others are read when they are needed.
+    """
+
+    pool: Pool
+    warnings: Sequence[str] = ()
+    vectors: VectorSource = "index"
+    documents: Mapping[str, Document] = field(default_factory=dict)
+
+
+class Retriever(Protocol):
+    """First-stage retrieval over named indexes."""
+
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        """Return what a search finds, with BM25 as a feature if the index has words.
+
+        If no document matches the filter, the pool is empty and a warning says so.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput: for a malformed filter, or for a text
+        query, hybrid search or query embedding that the index does not support.
+        """
+
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+        """Return the documents with these ids as `Index.documents` does: the first of them. Raises UnknownIndex."""
+
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the characters of title and text together, by id, without unknown ids. Raises UnknownIndex."""
+
+    async def embed_query(self, query: str) -> NDArray[np.float32]:
+        """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""
+
+    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        """Return (n, d) unit rows for n texts. Raises InvalidInput if there is no encoder."""
+
+    async def close(self) -> None:
+        """Release threads, files and connections; later calls fail."""
+
+
+def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
+    """Make each call of a retriever's method a span and an observation; its outcome is ok, the slug of an error, or
+    other."""
+    name = method.__name__
+
+    @wraps(method)
+    async def call(*given: Given.args, **named: Given.kwargs) -> Answer:
+        start, outcome = time.perf_counter(), "other"
+        try:
+            with tracing.span(f"retriever.{name}"):
+                answer = await method(*given, **named)
+            outcome = "ok"
+            return answer
+        except BoundaryMorphError as error:
+            outcome = error.slug
+            raise
+        finally:
+            seconds = time.perf_counter() - start
+            metrics.retriever_seconds.labels(name, outcome).observe(seconds)
+            timing.add(name, seconds)
+
+    return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +291,7 @@ class Index(Protocol):
         """Raise InvalidInput or LimitExceeded if this index cannot store the document."""
 
     def upsert(
-        self,
-        documents: Sequence[Document],
-        embeddings: NDArray[np.floating],
-        digests: Sequence[bytes] | None = None,
+        self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
         """Write n documents with their (n, d) embeddings; on return they are durable and visible to later searches.
 
@@ -273,3 +379,94 @@ class Catalog(Protocol):
 
     def close(self) -> None:
         """Close files and connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The calibrations of one name. known: the names that there are, each with its index or None, unless the caller may
+    use the first of the calibrations whoever it is. distinct: the field of the metadata by which selections from the
+    index are distinct by default."""
+
+    calibrations: Sequence[Calibration] = ()
+    known: Sequence[tuple[str, str | None]] = ()
+    distinct: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        made = [one.to_json() for one in self.calibrations]
+        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Found:
+        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
+        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
+        by = values.get("distinct")
+        return cls(
+            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
+        )
+
+
+class CalibrationSource(Protocol):
+    """Where calibrations are found: in this process, or at a retriever."""
+
+    async def calibrations(self, name: str | None, index: str | None) -> Found:
+        """Return those of a name, first that of the index; without a name the default of the index, if it has one.
+
+        Raises UnknownIndex, and InvalidInput for what is no name or a calibration that cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKey:
+    """Which memory: of an index, or of pools by a name; for each scorer, source of vectors, and tenant one."""
+
+    index: str | None
+    name: str
+    scorer: str
+    vectors: str
+    tenant: str
+
+    @property
+    def text(self) -> str:
+        return orjson.dumps([self.name, self.scorer, self.vectors, self.tenant]).decode()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The prior of a memory, and from how many requests it was learned; the default and 0 while none is in force.
+    audits: all that it has."""
+
+    prior: TrendPrior = DEFAULT_PRIOR
+    requests: int = 0
+    audits: tuple[Audited, ...] = ()
+
+    @classmethod
+    def of(cls, memory: Memory) -> Self:
+        if memory.prior is None or not memory.in_force:
+            return cls(audits=memory.audits)
+        return cls(memory.prior, memory.learned_at, memory.audits)
+
+    def to_json(self) -> dict[str, Any]:
+        audits = [one.to_json() for one in self.audits]
+        return {"prior": asdict(self.prior), "requests": self.requests, "audits": audits}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError for what is none."""
+        audits = tuple(Audited.of_json(one) for one in values.get("audits", ()))
+        return cls(prior_of_json(values["prior"]), int(values["requests"]), audits)
+
+
+class MemorySource(Protocol):
+    """Where memories are: in this process, or at a retriever."""
+
+    async def recall(self, key: MemoryKey) -> Recalled:
+        """Return what is in force. Raises UnknownIndex, and what the source raises."""
+
+    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
+        """Add requests to the memory. Raises as `recall` does."""
+
+    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
+        """Add an audit to the memory. Raises as `recall` does."""

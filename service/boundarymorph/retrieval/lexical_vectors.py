@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.executors import check_awaited
-from boundarymorph.retrieval.words.lexical import PoolWords, hashes
+from boundarymorph.retrieval.words import PoolWords, hashes
 
 DIMENSIONS = 128
 STEPS = 2 * DIMENSIONS - 1  # of the decomposition; more of them did not improve selections
