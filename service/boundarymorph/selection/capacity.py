@@ -175,8 +175,9 @@ def _best(
     filled = np.bincount(bins.ravel(), sizes.ravel(), BINS + 1)
     above = np.cumsum(filled[::-1])[::-1] - filled
     taken = np.divide(np.clip(room - above, 0.0, filled), filled, out=np.zeros_like(filled), where=filled > 0)
-    inside = bins >= np.argmax(taken > 0)  # few of all
-    return float((taken[bins[inside]] * sizes[inside] * densities[inside]).sum())
+    inside = np.flatnonzero(bins >= np.argmax(taken > 0))  # few of all
+    bins, sizes, densities = (values.take(inside) for values in (bins, sizes, densities))
+    return float((taken[bins] * sizes * densities).sum())
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:

@@ -169,6 +169,8 @@ class GaussianProcesses:
 
     def _given(self, documents: list[int], since: int, rows: NDArray[np.floating]) -> NDArray[np.floating]:
         """Update covariances, which are conditional on the first `since` observations, in place."""
+        if since == len(self.observed):
+            return rows
         earlier = self._rows[:, since : len(self.observed)]
         rows -= earlier[:, :, documents].swapaxes(1, 2) @ earlier
         return rows

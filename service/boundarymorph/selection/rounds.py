@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import Acquisition, Choice
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.capacity import Capacity
+from boundarymorph.selection.capacity import Capacity, top_k
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed, Posterior
 
@@ -123,8 +123,10 @@ def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
         return documents[:n]
     first, others = np.split(documents, [round(LISTED * n)])
     matching = others[words[others] > 0.0]
-    best = matching[np.argsort(-words[matching], kind="stable")][: n - len(first)]
-    return np.concatenate([first, best, np.setdiff1d(others, best)])[:n]
+    best = matching[top_k(words[matching], n - len(first))]
+    best = best[np.argsort(-words[best], kind="stable")]
+    rest = others[:n]
+    return np.concatenate([first, best, rest[~np.isin(rest, best)]])[:n]
 
 
 def equal(rounds: int, done: int, left: int, full: int = 1) -> int:
