@@ -45,7 +45,7 @@ def test_fantasies_are_observations_that_leave_no_trace() -> None:
     observe(gp, scores, (3, 8, 1))
     before = gp.beliefs.belief()
     few = np.array([1, 3, 5, 8, 10, 11, 12, 40])
-    fantasy = gp.among(few)
+    fantasy = gp.among(few, 2)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-15)
     for place, document in ((4, 10), (6, 12)):
         scores[document] = fantasy.belief().mean[place]

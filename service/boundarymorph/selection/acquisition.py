@@ -224,9 +224,9 @@ class Explore:
 def _looks(belief: Belief, incumbents: NDArray[np.bool_]) -> Iterator[int] | None:
     """Unscored documents to ask while no score stands out; None once one does."""
     scores, k = belief.mean[belief.scored], int(np.count_nonzero(incumbents))
-    if not scores.size or scores.min() == scores.max():
+    low, high = float(scores.min(initial=1.0)), float(scores.max(initial=0.0))
+    if low >= high:
         return _first_looks(belief.scored, k)
-    low, high = float(scores.min()), float(scores.max())
     alike = low > 0 and high < SMALL and high * (1 - low) < ALIKE * low * (1 - high)
     return _first_looks(belief.scored, k, head=0) if alike and FEWEST_ALIKE <= len(scores) < MOST_ALIKE else None
 
@@ -258,9 +258,9 @@ def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
 
 def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
     """E[max(x - distance, 0)] for x ~ N(0, std^2), distance >= 0: sigma (phi(z) - z Phi(-z)), 0 where std is."""
-    steps = np.full_like(distance, LARGEST * PER_UNIT)
-    np.divide(distance, std, out=steps, where=std > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = distance / std
     steps *= PER_UNIT
-    np.minimum(steps, LARGEST * PER_UNIT, out=steps)
+    np.fmin(steps, LARGEST * PER_UNIT, out=steps)
     excess: NDArray[np.float64] = std * np.exp(interpolated(LOG_EXCESS, steps))
     return excess

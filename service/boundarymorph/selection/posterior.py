@@ -100,8 +100,9 @@ class Posterior(Protocol):
     def prepare(self, documents: Sequence[int]) -> None:
         """Compute what the observation of these documents will need, in one pass over the embeddings."""
 
-    def among(self, documents: NDArray[np.intp]) -> Fantasy:
-        """Beliefs about a subset: ascending positions, with every scored document. It is numbered in this order."""
+    def among(self, documents: NDArray[np.intp], size: int) -> Fantasy:
+        """Beliefs about a subset: ascending positions, with every scored document. It is numbered in this order. size:
+        the most fantasies."""
 
 
 @dataclass(eq=False)
@@ -239,8 +240,8 @@ class ResidualPosterior:
     def prepare(self, documents: Sequence[int]) -> None:
         self._process.prepare(documents)
 
-    def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
+    def among(self, documents: NDArray[np.intp], size: int) -> ResidualFantasy:
         covariance = self._covariance.among(documents)
         directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
-        rehearsal = Rehearsal(self._process, covariance, documents, directions, members, np.ones((1, 1)))
+        rehearsal = Rehearsal(self._process, covariance, documents, size, directions, members, np.ones((1, 1)))
         return ResidualFantasy(self.beliefs.among(documents), rehearsal)

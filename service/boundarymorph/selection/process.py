@@ -195,35 +195,39 @@ class Rehearsal:
         processes: GaussianProcesses,
         covariance: Covariance,
         documents: NDArray[np.intp],
+        size: int,
         directions: NDArray[np.float64],
         members: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """covariance: of the n documents; directions: (g, p, n), whose inner products are the covariances of the
-        trends; members: (q, p), 1 for the columns of each member; scales: (g, q) squared amplitudes."""
+        """covariance: of the n documents; size: the most of them to condition on; directions: (g, p, n), whose inner
+        products are the covariances of the trends; members: (q, p), 1 for the columns of each member; scales: (g, q)
+        squared amplitudes."""
         self._covariance = covariance
-        self._rows = processes.rows(documents)
+        self._given = processes.rows(documents)
         self._directions = directions
         self._members = members
         self._scales = scales[:, :, None]
         self._noise = processes.noise * scales.ravel()
-        self._earlier: list[NDArray[np.float64]] = []
+        self._rows = np.empty((scales.size, size, len(documents)))
+        self._count = 0
 
     def condition(self, document: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Condition on a document. Returns the (g q, n) new row of each member's V and its (g q, 1) pivot. A target
         that differs from its mean by r adds rows * r / pivots to the means; the variances fall by the squares of the
         rows."""
         field = self._covariance.rows([document])
-        field -= self._rows[:, None, :, document] @ self._rows
+        field -= self._given[:, None, :, document] @ self._given
         members = (self._members * self._directions[:, None, :, document]) @ self._directions
         members += field
         members *= self._scales
         rows: NDArray[np.float64] = members.reshape(-1, members.shape[-1])
-        for earlier in self._earlier:
-            rows -= earlier[:, document, None] * earlier
+        earlier = self._rows[:, : self._count]
+        rows -= (earlier[:, None, :, document] @ earlier)[:, 0]
         pivots = np.sqrt(rows[:, document] + self._noise)[:, None]
         rows /= pivots
-        self._earlier.append(rows)
+        self._rows[:, self._count] = rows
+        self._count += 1
         return rows, pivots
 
 

@@ -82,7 +82,7 @@ def choose_round(
         return [contest.choice(rule)]
     few = contest.likeliest(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
     documents = np.flatnonzero(few)
-    fantasy = posterior.among(documents)
+    fantasy = posterior.among(documents, n)
     narrowed = contest.among(few)
     chosen: list[Choice] = []
     while True:

@@ -177,8 +177,8 @@ def normal_share(deviations: NDArray[np.floating]) -> NDArray[np.float64]:
 def interpolated(table: NDArray[np.float64], places: NDArray[np.floating]) -> NDArray[np.float64]:
     """The values of a table at fractional places, from 0 to below its last one: `np.interp` in a sixth of the time."""
     below = places.astype(np.intp)
-    low = table[below]
-    values: NDArray[np.float64] = low + (places - below) * (table[below + 1] - low)
+    low = table.take(below)
+    values: NDArray[np.float64] = low + (places - below) * (table.take(below + 1) - low)
     return values
 
 
