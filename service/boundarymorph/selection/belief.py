@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.selection.geometry import inner_products
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
@@ -77,13 +79,14 @@ def alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
     if not dimension:
         return groups
     directions = np.random.default_rng(seed).normal(size=(dimension, PROJECTIONS)).astype(vectors.dtype)
-    places = (vectors @ directions).T  # of two vectors, they differ by their distance times a standard normal number
-    order = np.argsort(places[0], kind="stable")
-    places = places[:, order]
+    # Of two vectors, these differ by their distance times a standard normal number.
+    places = inner_products(directions.T, vectors)
+    order = np.argsort(places[0])
+    first, *others = places[::-1, order]
     pairs = []
     for step in range(1, min(NEXT, count - 1) + 1):
-        near = np.arange(count - step)
-        for place in places:
+        near = np.flatnonzero(np.abs(first[step:] - first[:-step]) < 4 * CLOSE)
+        for place in others:
             near = near[np.abs(place[near + step] - place[near]) < 4 * CLOSE]
         pairs.append(np.stack([order[near], order[near + step]]))
     left, right = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0), dtype=np.intp)
