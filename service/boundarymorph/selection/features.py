@@ -27,8 +27,12 @@ def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
 
     In a fused ranking the similarity is more informative than the fused score (docs/evaluation.md).
     """
-    similarity = pool.features.get("similarity", pool.scores)
-    return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), standardised(similarity)])
+    return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), similarity(pool)])
+
+
+def similarity(pool: Pool) -> NDArray[np.float64]:
+    """(N,), standardised."""
+    return standardised(pool.features.get("similarity", pool.scores))
 
 
 def lexical(pool: Pool) -> NDArray[np.float64]:
@@ -41,9 +45,8 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
 def witnesses(pool: Pool) -> NDArray[np.float64]:
     """(N,) what speaks for a document besides the scorer: the encoder and, for a pool with BM25, the words, by
     `BY_WORDS`, each with mean 0 and standard deviation 1."""
-    words = lexical(pool)
-    similarity: NDArray[np.float64] = rank_and_similarity(pool)[1]
-    return (1.0 - BY_WORDS) * similarity + BY_WORDS * words[0] if len(words) else similarity
+    near, words = similarity(pool), lexical(pool)
+    return (1.0 - BY_WORDS) * near + BY_WORDS * words[0] if len(words) else near
 
 
 def signals(pool: Pool) -> NDArray[np.float64]:

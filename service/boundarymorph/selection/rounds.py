@@ -29,13 +29,29 @@ class Contest:
     left: NDArray[np.intp]
 
     @cached_property
+    def _divided(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """`Capacity.margin` of the competing documents."""
+        return self.capacity.margin(self._competing.mean)
+
+    @cached_property
+    def _competing(self) -> Belief:
+        return self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
+
+    def under(self, belief: Belief) -> Contest:
+        """The contest under another belief. Where its means are the same array, margins stay as they are."""
+        contest = replace(self, belief=belief)
+        if belief.mean is self.belief.mean:
+            contest.__dict__["_divided"] = self._divided
+        return contest
+
+    @cached_property
     def margins(self) -> tuple[Belief, NDArray[np.bool_]]:
         """The belief about the competing documents, with margins to the boundary in place of means, and the mask of the
         incumbents."""
-        belief = self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
+        belief = self._competing
         if self.capacity.holds_all(len(self.left)):
             return belief, np.ones_like(belief.scored)
-        margin, incumbents = self.capacity.margin(belief.mean)
+        margin, incumbents = self._divided
         scores = belief.mean[belief.scored]
         if scores.size and scores.min() == scores.max():
             return belief, incumbents  # margins would differ where means do not
@@ -95,7 +111,7 @@ def choose_round(
         if len(chosen) == n:
             return chosen
         fantasy.fantasise(choice.document)
-        narrowed = replace(narrowed, belief=view(fantasy, documents))
+        narrowed = narrowed.under(view(fantasy, documents))
         if narrowed.margins[0].scored.all():
             return chosen
 

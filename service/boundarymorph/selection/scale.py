@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 FLOOR, CEILING = 1e-7, 0.25
 NOTHING = 1e-9  # of a score, which keeps the order of documents expected to score 0
 NODES = np.linspace(-4.0, 4.0, 15)  # evenly spaced, as a score turns from 0 to 1 between two of wider ones
+NODES_32 = NODES.astype(np.float32)
 NODE_WEIGHTS = np.exp(-np.square(NODES) / 2) / np.exp(-np.square(NODES) / 2).sum()
 BLOCK = 1_024  # documents whose outcomes are computed together, as they then fit in the cache
 LARGEST, PER_UNIT = 12, 100  # of the deviations at which the normal distribution is tabulated
@@ -87,7 +88,7 @@ class Scale:
         of 4, and 0.01 up to 6. With the largest `clip` they are at most 0.015 up to a standard deviation of 2.
         """
         expected, variance = np.empty((2, means.shape[1]))
-        shares = np.outer(NODE_WEIGHTS, weights).ravel().astype(np.float32)
+        shares = np.multiply.outer(NODE_WEIGHTS, weights).astype(np.float32).ravel()
         for start in range(0, means.shape[1], BLOCK):
             block = slice(start, start + BLOCK)
             against = _log_odds_against(means[:, block], np.sqrt(variances[:, block]))
@@ -164,7 +165,7 @@ class Scale:
 
 def _log_odds_against(means: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float32]:
     """(15, q, N) negated log-odds at the nodes of the quadrature."""
-    against = np.multiply.outer(NODES.astype(np.float32), deviations.astype(np.float32))
+    against = np.multiply.outer(NODES_32, deviations.astype(np.float32))
     against -= means.astype(np.float32)
     return against
 
