@@ -6,9 +6,14 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Belief, Pool
-from boundarymorph.selection.geometry import CosineDistances, Number, StationaryCovariance, VonMisesFisher
 from boundarymorph.selection.posterior import ResidualPosterior
-from boundarymorph.selection.process import GaussianProcesses
+from boundarymorph.selection.process import (
+    CosineDistances,
+    GaussianProcesses,
+    Number,
+    StationaryCovariance,
+    VonMisesFisher,
+)
 from tests.selection.pools import FAMILIES, clustered, duplicated_and_tied
 
 

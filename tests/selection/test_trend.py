@@ -14,10 +14,10 @@ from scipy.special import expit, logit
 from scipy.stats import logistic, norm, rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import standardised
-from boundarymorph.selection.geometry import SharedRows, VonMisesFisher, median_distance
+from boundarymorph.selection.belief import BLOCK, Scale, logistic_share
+from boundarymorph.selection.pool import standardised
 from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
-from boundarymorph.selection.scale import BLOCK, Scale, logistic_share
+from boundarymorph.selection.process import SharedRows, VonMisesFisher, median_distance
 from boundarymorph.selection.trend import (
     FIRST_APART,
     HALF_APART,

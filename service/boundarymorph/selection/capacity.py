@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.geometry import VonMisesFisher, median_distance
+from boundarymorph.selection.process import VonMisesFisher, median_distance
 
 LIKELY = 0.5
 BINS = 4_096  # of densities
@@ -176,8 +176,7 @@ def _best(
     above = np.cumsum(filled[::-1])[::-1] - filled
     taken = np.divide(np.clip(room - above, 0.0, filled), filled, out=np.zeros_like(filled), where=filled > 0)
     inside = np.flatnonzero(bins >= np.argmax(taken > 0))  # few of all
-    bins, sizes, densities = (values.take(inside) for values in (bins, sizes, densities))
-    return float((taken[bins] * sizes * densities).sum())
+    return float((taken[bins.take(inside)] * sizes.take(inside) * densities.take(inside)).sum())
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:

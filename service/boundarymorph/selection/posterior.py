@@ -9,11 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.geometry import StationaryCovariance
+from boundarymorph.selection.belief import NODE_WEIGHTS, NODES, Belief, normal_share
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcesses, Rehearsal
-from boundarymorph.selection.scale import NODE_WEIGHTS, NODES, normal_share
+from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcesses, Rehearsal, StationaryCovariance
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.features import lexical, rank_and_similarity, signals, witnesses
-from boundarymorph.selection.geometry import Kernel, SharedRows, WeightedCovariances
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.belief import Belief, Scale
+from boundarymorph.selection.pool import Pool, lexical, rank_and_similarity, signals, witnesses
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
-from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcesses, Rehearsal
-from boundarymorph.selection.scale import Scale
+from boundarymorph.selection.process import (
+    MINIMUM_VARIANCE,
+    GaussianProcesses,
+    Kernel,
+    Rehearsal,
+    SharedRows,
+    WeightedCovariances,
+)
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
@@ -206,7 +210,9 @@ class TrendFantasy:
         mixture, judged = self.mixture, self.mixture.judged
         documents = np.array(list(self._means), dtype=np.intp)
         if judged is not None:
-            read = judged.scale.scores(judged.factor * (np.array(list(self._means.values())) + judged.offsets[documents]))
+            read = judged.scale.scores(
+                judged.factor * (np.array(list(self._means.values())) + judged.offsets[documents])
+            )
             judged = replace(judged, scores=np.append(judged.scores, read))
         observed = np.append(mixture.observed, documents)
         scores = np.append(mixture.scores, self._expected[documents])
