@@ -21,6 +21,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,7 @@ from typing import Any
 import numpy as np
 
 from boundarymorph.selection import Pool, SelectionSession
-from boundarymorph.selection.geometry import median_distance
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selection.rounds import growing
 from load_tests import report
 from load_tests.processes import checkout
 from tests.selection import literal
@@ -41,6 +40,8 @@ TERMS, SHARE = 8, 0.2  # of a query, and of the documents that have each
 
 def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Yield seconds of the session and of the pseudocode, whether they picked the same, and the session's memory."""
+    from boundarymorph.selection.process import median_distance  # which a version beside this one may lack
+
     pool, scores = clustered(size, dimension, 2, np.float32)
     start = time.perf_counter()
     matrix = literal.augmented_kernel(pool, median=median_distance(pool.embeddings))
@@ -86,10 +87,11 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds:
     start = time.process_time()
     session = SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
     while (left := budget - session.spent) > 0:
-        if rounds is None or not hasattr(session, "ask_round"):
-            asked = session.ask(growing(session.known, left, budget))
-        else:
+        if hasattr(session, "ask_round"):
             asked = session.ask_round(rounds)
+        else:
+            growing = import_module("boundarymorph.selection.rounds").growing
+            asked = session.ask(growing(session.known, left, budget))
         session.tell(asked, scores[asked])
     session.selection()
     session.expected_loss()

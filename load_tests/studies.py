@@ -31,9 +31,9 @@ from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionConfig, SelectionSession, TrendConfig
-from boundarymorph.selection.answerable import ENOUGH
-from boundarymorph.selection.features import standardised
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
+from boundarymorph.selection.outlook import ENOUGH
+from boundarymorph.selection.pool import standardised
 from load_tests import report, reviews
 
 Row = dict[str, Any]

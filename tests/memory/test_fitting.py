@@ -12,9 +12,9 @@ from scipy.stats import multivariate_normal
 
 from boundarymorph.memory.fitting import fitted, log_likelihoods
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import standardised
-from boundarymorph.selection.geometry import median_distance
+from boundarymorph.selection.pool import standardised
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.selection.process import median_distance
 from boundarymorph.selection.trend import NOISE
 from tests.selection.pools import clustered
 

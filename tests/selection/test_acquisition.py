@@ -18,9 +18,8 @@ from boundarymorph.selection import (
     UpperConfidenceBound,
     ValueAtCutoff,
 )
-from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess
+from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess, growing
 from boundarymorph.selection.capacity import top_k
-from boundarymorph.selection.rounds import growing
 from tests.stateful.profile import times
 
 COARSE = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])  # many ties

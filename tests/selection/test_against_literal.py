@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.selection import Pool, SelectionConfig, SelectionSession
-from boundarymorph.selection.geometry import KERNELS
+from boundarymorph.selection.process import KERNELS
 from tests.selection import literal
 from tests.selection.pools import FAMILIES, Scores, clustered, play
 

@@ -11,9 +11,9 @@ from scipy.special import expit, logit
 from scipy.stats import norm
 
 from boundarymorph.selection import Pool, SelectionConfig, SelectionSession, TrendConfig
-from boundarymorph.selection.answerable import after, before
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.outlook import answerable_after, answerable_before
 from boundarymorph.selection.trend import Mixture
 from load_tests.studies import calibration_error, ranked_right
 from tests.selection.pools import Scores, play
@@ -63,11 +63,11 @@ def test_it_is_that_of_the_posterior(config: TrendConfig, least: float) -> None:
 def test_by_hand() -> None:
     mean, scored = np.array([0.0, 0.5, 0.2]), np.array([True, False, False])
     belief = Belief(mean, np.zeros(3), scored)
-    assert after(belief) == pytest.approx(expit(-2.1 + 0.37 * math.log(-math.log(0.5 * 0.8))))
-    assert after(replace(belief, mean=np.array([1.0, 0.0, 0.0]))) == 1.0
-    assert after(replace(belief, mean=np.zeros(3))) == 0.0
-    assert after(Belief(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_))) == 0.0
-    assert 0.9 > after(replace(belief, mean=np.array([0.0, 1.0, 0.2]))) > after(belief)
+    assert answerable_after(belief) == pytest.approx(expit(-2.1 + 0.37 * math.log(-math.log(0.5 * 0.8))))
+    assert answerable_after(replace(belief, mean=np.array([1.0, 0.0, 0.0]))) == 1.0
+    assert answerable_after(replace(belief, mean=np.zeros(3))) == 0.0
+    assert answerable_after(Belief(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_))) == 0.0
+    assert 0.9 > answerable_after(replace(belief, mean=np.array([0.0, 1.0, 0.2]))) > answerable_after(belief)
 
 
 def test_before_any_score_by_hand() -> None:
@@ -77,14 +77,14 @@ def test_before_any_score_by_hand() -> None:
     pool = Pool.of([str(place) for place in range(20)], vectors, np.array([1.0, 0.0]), scores=np.arange(20.0, 0.0, -1))
     above = cosines[:10].mean() - cosines.mean()
     usual = np.full(20, 0.2)
-    assert before(pool, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * above))
+    assert answerable_before(pool, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * above))
     rarer = np.full(20, 0.1)
-    assert before(pool, rarer, usual) == pytest.approx(expit(-0.2 + 4.5 * above + logit(0.1) - logit(0.2)))
+    assert answerable_before(pool, rarer, usual) == pytest.approx(expit(-0.2 + 4.5 * above + logit(0.1) - logit(0.2)))
     wide = replace(pool, embeddings=np.repeat([[1.0, 0.0], [-1.0, 0.0]], 10, axis=0))
-    assert before(wide, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * 0.3))
+    assert answerable_before(wide, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * 0.3))
     listed = Pool.listed(["a", "b"])
-    assert before(listed, usual[:2], usual[:2]) == pytest.approx(expit(-0.2))
-    assert before(pool, usual[:0], usual[:0]) == 0.0
+    assert answerable_before(listed, usual[:2], usual[:2]) == pytest.approx(expit(-0.2))
+    assert answerable_before(pool, usual[:0], usual[:0]) == 0.0
 
 
 @pytest.mark.parametrize("config", [TrendConfig(), TO_PEOPLE, SelectionConfig()])

@@ -14,7 +14,8 @@ from boundarymorph.selection import (
     StopReason,
     TrendConfig,
 )
-from boundarymorph.selection.belief import Belief, alike, first_of_each, shared
+from boundarymorph.selection.belief import Belief, first_of_each, shared
+from boundarymorph.selection.process import alike
 from tests.selection.pools import clustered
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())

@@ -21,7 +21,7 @@ from boundarymorph.selection import (
     TrendConfig,
 )
 from boundarymorph.selection.capacity import GroupedCapacity, diverse
-from boundarymorph.selection.geometry import median_distance
+from boundarymorph.selection.process import median_distance
 from tests.selection.pools import clustered, play
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())

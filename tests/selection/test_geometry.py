@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Pool
-from boundarymorph.selection.geometry import (
+from boundarymorph.selection.process import (
     DEFAULT_PAIRS,
     KERNELS,
     CosineDistances,

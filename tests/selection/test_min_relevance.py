@@ -6,8 +6,8 @@ from scipy.stats import norm
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Config, Pool, SelectionConfig, SelectionSession, StopReason, TrendConfig
+from boundarymorph.selection.belief import Scale
 from boundarymorph.selection.capacity import TokenCapacity
-from boundarymorph.selection.scale import Scale
 from tests.selection.pools import Scores, clustered, play
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.selection import DocumentCapacity, Pool, Recall, SelectionSession, TokenCapacity, TrendConfig
+from boundarymorph.selection.acquisition import growing
 from boundarymorph.selection.outlook import deviation_of_loss, gains_of_a_set, gains_of_doubt, up_to
-from boundarymorph.selection.rounds import growing
 from tests.selection.test_quality import question
 
 

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import standardised
-from boundarymorph.selection.geometry import VonMisesFisher, median_distance
 from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.pool import standardised
+from boundarymorph.selection.process import VonMisesFisher, median_distance
 from boundarymorph.selection.trend import TrendPosterior
 from tests.selection.pools import clustered, play
 

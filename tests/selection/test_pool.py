@@ -13,9 +13,18 @@ from scipy.stats import rankdata
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import lexical, rank_and_similarity, signals, standardised, terms
 from boundarymorph.selection.methods import METHODS
-from boundarymorph.selection.pool import footprint, plane, row_lengths, unit_rows
+from boundarymorph.selection.pool import (
+    footprint,
+    lexical,
+    plane,
+    rank_and_similarity,
+    row_lengths,
+    signals,
+    standardised,
+    terms,
+    unit_rows,
+)
 
 EMBEDDINGS = np.random.default_rng(0).normal(size=(4, 6))
 IDS = list("abcd")

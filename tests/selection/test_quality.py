@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.rounds import growing
+from boundarymorph.selection.acquisition import growing
 from tests.selection.pools import Scores, play
 
 N, D, QUESTIONS = 300, 12, 24

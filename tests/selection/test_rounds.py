@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.selection import ExhaustiveSession, SelectionConfig, SelectionSession, TrendConfig
-from boundarymorph.selection.rounds import HEADS, growing
+from boundarymorph.selection.acquisition import HEADS, growing
 from tests.selection.pools import clustered
 
 POOL, SCORES = clustered(60, 6, 1, np.float32)

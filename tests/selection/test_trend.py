@@ -14,10 +14,10 @@ from scipy.special import expit, logit
 from scipy.stats import logistic, norm, rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.features import standardised
-from boundarymorph.selection.geometry import SharedRows, VonMisesFisher, median_distance
+from boundarymorph.selection.belief import BLOCK, Scale, logistic_share
+from boundarymorph.selection.pool import standardised
 from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
-from boundarymorph.selection.scale import BLOCK, Scale, logistic_share
+from boundarymorph.selection.process import SharedRows, VonMisesFisher, median_distance
 from boundarymorph.selection.trend import (
     FIRST_APART,
     HALF_APART,
@@ -297,7 +297,7 @@ def test_fantasies_leave_no_trace() -> None:
     posterior.observe(range(5), scores[:5].tolist())
     before = posterior.beliefs.belief()
     few = np.array([0, 1, 2, 3, 4, 20, 30, 40])
-    fantasy = posterior.among(few)
+    fantasy = posterior.among(few, 2)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-6)
     np.testing.assert_allclose(fantasy.belief().std, before.std[few], rtol=0, atol=1e-6)
     weights = fantasy.mixture.weights.copy()
@@ -316,7 +316,7 @@ def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before()
     posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20, prior=prior)
     posterior.observe(range(12), scores[:12].tolist())
     few = np.arange(0, 60, 1)
-    fantasy = posterior.among(few)
+    fantasy = posterior.among(few, 2)
     for document in (30, 44):
         scores[document] = expit(fantasy.mixture.weights @ fantasy.mixture.means[:, document])
         fantasy.fantasise(document)

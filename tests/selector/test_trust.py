@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.selection import Pool
-from boundarymorph.selector import trust
-from boundarymorph.selector.trust import FEWEST, PLACES, QUERIES, RECENT, TO_COMPARE, Place, Trust
+from boundarymorph.selector import scores as trust
+from boundarymorph.selector.scores import FEWEST, PLACES, QUERIES, RECENT, TO_COMPARE, Place, Trust
 
 PLACE = Place("scorer", "", "index")
 N = 20

@@ -13,11 +13,10 @@ from contextlib import ExitStack
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.deadline import Deadline
 from boundarymorph.inference.shares import CALLER
-from boundarymorph.selector.assurance import unaudited
 from boundarymorph.selector.audit import task_of_audit
 from boundarymorph.selector.documents import Room
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import SelectionTask, unaudited
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 

@@ -12,7 +12,7 @@ from boundarymorph.calibration.judgments import JudgedQuery
 from boundarymorph.calibration.logistic import SIMILARITY, WORDS, clip_of, fit, log_odds
 from boundarymorph.calibration.validation import Predictions, gate, report_of
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.features import BY_WORDS
+from boundarymorph.selection.pool import BY_WORDS
 from boundarymorph.selection.trend import READ_BY_WITNESSES
 
 SCORER_RIDGE, SIGNAL_RIDGE, SCALE_RIDGE = 0.1, 10.0, 0.1

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.features import signals, standardised
-from boundarymorph.selection.pool import COMPLETE, Pool
+from boundarymorph.selection.pool import COMPLETE, Pool, signals, standardised
 
 SIMILARITY, WORDS = "similarity", "bm25"
 INTERCEPT_RIDGE = 0.01

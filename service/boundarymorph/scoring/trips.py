@@ -124,7 +124,7 @@ class Trips:
     full: int = 1
 
     def rounds(self, budget: int, seconds: float = math.inf, *, settles: bool = False) -> int | None:
-        """Return in how many rounds to spend a budget, or None for many that grow (`selection.rounds.growing`).
+        """Return in how many rounds to spend a budget, or None for many that grow (`selection.acquisition.growing`).
 
         seconds: until the deadline, in which all must fit. settles: whether the selection stops by itself, which takes
         many looks: one after each pass of a scorer that reads many documents in one. What is known of the time counts

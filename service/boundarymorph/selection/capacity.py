@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.geometry import VonMisesFisher, median_distance
+from boundarymorph.selection.process import VonMisesFisher, median_distance
 
 LIKELY = 0.5
 BINS = 4_096  # of densities
@@ -175,8 +175,8 @@ def _best(
     filled = np.bincount(bins.ravel(), sizes.ravel(), BINS + 1)
     above = np.cumsum(filled[::-1])[::-1] - filled
     taken = np.divide(np.clip(room - above, 0.0, filled), filled, out=np.zeros_like(filled), where=filled > 0)
-    inside = bins >= np.argmax(taken > 0)  # few of all
-    return float((taken[bins[inside]] * sizes[inside] * densities[inside]).sum())
+    inside = np.flatnonzero(bins >= np.argmax(taken > 0))  # few of all
+    return float((taken[bins.take(inside)] * sizes.take(inside) * densities.take(inside)).sum())
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
-from boundarymorph.selection.geometry import (
+from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
+from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.selection.process import (
     DEFAULT_PAIRS,
     KERNELS,
     CosineDistances,
     StationaryCovariance,
     median_distance,
 )
-from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
-from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0

@@ -9,11 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.geometry import StationaryCovariance
+from boundarymorph.selection.belief import NODE_WEIGHTS, NODES, Belief, normal_share
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcesses, Rehearsal
-from boundarymorph.selection.scale import NODE_WEIGHTS, NODES, normal_share
+from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianProcesses, Rehearsal, StationaryCovariance
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,9 @@ class Posterior(Protocol):
     def prepare(self, documents: Sequence[int]) -> None:
         """Compute what the observation of these documents will need, in one pass over the embeddings."""
 
-    def among(self, documents: NDArray[np.intp]) -> Fantasy:
-        """Beliefs about a subset: ascending positions, with every scored document. It is numbered in this order."""
+    def among(self, documents: NDArray[np.intp], size: int) -> Fantasy:
+        """Beliefs about a subset: ascending positions, with every scored document. It is numbered in this order. size:
+        the most fantasies."""
 
 
 @dataclass(eq=False)
@@ -239,8 +238,8 @@ class ResidualPosterior:
     def prepare(self, documents: Sequence[int]) -> None:
         self._process.prepare(documents)
 
-    def among(self, documents: NDArray[np.intp]) -> ResidualFantasy:
+    def among(self, documents: NDArray[np.intp], size: int) -> ResidualFantasy:
         covariance = self._covariance.among(documents)
         directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
-        rehearsal = Rehearsal(self._process, covariance, documents, directions, members, np.ones((1, 1)))
+        rehearsal = Rehearsal(self._process, covariance, documents, size, directions, members, np.ones((1, 1)))
         return ResidualFantasy(self.beliefs.among(documents), rehearsal)

@@ -9,8 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection import answerable
-from boundarymorph.selection.acquisition import Acquisition, Choice, MostDoubtful, MostLikely, UpperConfidenceBound
+from boundarymorph.selection.acquisition import (
+    HEADS,
+    Acquisition,
+    Choice,
+    Contest,
+    MostDoubtful,
+    MostLikely,
+    UpperConfidenceBound,
+    choose_round,
+    equal,
+    growing,
+    head,
+)
 from boundarymorph.selection.belief import Belief, first_of_each
 from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
 from boundarymorph.selection.capacity import (
@@ -24,10 +35,13 @@ from boundarymorph.selection.capacity import (
 )
 from boundarymorph.selection.methods import Config, SelectionConfig
 from boundarymorph.selection.outlook import (
+    ENOUGH,
     Outlook,
     Recall,
     Search,
     Target,
+    answerable_after,
+    answerable_before,
     expected_f1,
     gains_of_a_set,
     gains_of_doubt,
@@ -37,7 +51,6 @@ from boundarymorph.selection.outlook import (
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Believed
 from boundarymorph.selection.prior import Evidence
-from boundarymorph.selection.rounds import HEADS, Contest, choose_round, equal, growing, head
 from boundarymorph.selection.trend import TrendPosterior
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
@@ -69,7 +82,7 @@ class SelectionSession(Session):
         negligible: float = 0.0,
         diversity: float = 0.0,
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
-        enough: float = answerable.ENOUGH,
+        enough: float = ENOUGH,
         target: Target | None = None,
         certified: bool = False,
     ) -> None:
@@ -262,8 +275,8 @@ class SelectionSession(Session):
         beliefs = self._posterior.beliefs
         belief = self._shared(beliefs.scoring(self._enough)).of(left)
         if self.known:
-            return answerable.after(belief)
-        return answerable.before(self.pool, belief.mean, beliefs.scoring(answerable.ENOUGH).mean[left])
+            return answerable_after(belief)
+        return answerable_before(self.pool, belief.mean, beliefs.scoring(ENOUGH).mean[left])
 
     @property
     def search(self) -> Search:

@@ -18,13 +18,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.features import lexical, rank_and_similarity, signals, witnesses
-from boundarymorph.selection.geometry import Kernel, SharedRows, WeightedCovariances
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.belief import Belief, Scale
+from boundarymorph.selection.pool import Pool, lexical, rank_and_similarity, signals, witnesses
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
-from boundarymorph.selection.process import MINIMUM_VARIANCE, GaussianProcesses, Rehearsal
-from boundarymorph.selection.scale import Scale
+from boundarymorph.selection.process import (
+    MINIMUM_VARIANCE,
+    GaussianProcesses,
+    Kernel,
+    Rehearsal,
+    SharedRows,
+    WeightedCovariances,
+)
 
 NOISE = 0.2
 LINEAR_WEIGHT = 0.25
@@ -87,11 +91,12 @@ class Mixture:
     def _belief(self) -> Belief:
         return Belief.given(*self.moments(), self.observed, self.scores)
 
-    def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) expected scores and standard deviations. Does not use that some scores are known."""
+    def moments(self, fantasies: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(N,) expected scores and standard deviations. Does not use that some scores are known. fantasies: documents
+        that count as scored, too."""
         likely = self.weights > UNLIKELY
         of = slice(None) if likely.all() else likely
-        mean, variance = self.scale.moments(self.weights[of], self.means[of], self._spread()[of])
+        mean, variance = self.scale.moments(self.weights[of], self.means[of], self._spread(fantasies)[of])
         return mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE))
 
     def _read(
@@ -113,9 +118,9 @@ class Mixture:
         mean, variance = scale.moments(self.weights, means, variances)
         return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, scores)
 
-    def _spread(self) -> NDArray[np.float64]:
+    def _spread(self, fantasies: int = 0) -> NDArray[np.float64]:
         """(q, N) variances for expected scores, with noise. Without scores all documents have the same."""
-        known = len(self.observed)
+        known = len(self.observed) + fantasies
         counting = known**2 / (known**2 + HALF_KNOWN**2)
         spread = counting * self.variances
         spread += (1.0 - counting) * self.typical + self.noise
@@ -192,27 +197,36 @@ class TrendFantasy:
         self.mixture = mixture
         self._expected = expected
         self._rehearsal = rehearsal
+        self._scored = np.zeros(len(expected), dtype=np.bool_)
+        self._scored[mixture.observed] = True
+        self._means: dict[int, float] = {}  # log-odds of the fantasies
 
     def belief(self) -> Belief:
-        mixture = self.mixture
-        return Belief.given(self._expected.copy(), mixture.moments()[1], mixture.observed, mixture.scores)
+        std = self.mixture.moments(len(self._means))[1]
+        std[self._scored] = 0.0
+        return Belief(self._expected, std, self._scored.copy())
 
     def reaching(self, least: float) -> Belief:
-        return self.mixture.reaching(least)
+        mixture, judged = self.mixture, self.mixture.judged
+        documents = np.array(list(self._means), dtype=np.intp)
+        if judged is not None:
+            read = judged.scale.scores(
+                judged.factor * (np.array(list(self._means.values())) + judged.offsets[documents])
+            )
+            judged = replace(judged, scores=np.append(judged.scores, read))
+        observed = np.append(mixture.observed, documents)
+        scores = np.append(mixture.scores, self._expected[documents])
+        return replace(mixture, observed=observed, scores=scores, judged=judged).reaching(least)
 
     def fantasise(self, document: int) -> None:
         mixture = self.mixture
-        mean = mixture.weights @ mixture.means[:, document]
+        mean = float(mixture.weights @ mixture.means[:, document])
         rows, pivots = self._rehearsal.condition(document)
         mixture.means += (mean - mixture.means[:, document, None]) / pivots * rows
         mixture.variances -= np.square(rows)
         np.maximum(mixture.variances, MINIMUM_VARIANCE, out=mixture.variances)
-        mixture.observed = np.append(mixture.observed, document)
-        mixture.scores = np.append(mixture.scores, self._expected[document])
-        if mixture.judged is not None:
-            judged = mixture.judged
-            read = judged.scale.scores(judged.factor * (mean + judged.offsets[[document]]))
-            mixture.judged = replace(judged, scores=np.append(judged.scores, read))
+        self._means[document] = mean
+        self._scored[document] = True
 
 
 class TrendPosterior:
@@ -295,11 +309,11 @@ class TrendPosterior:
         graded = bool(self._scale.levels)
         return Evidence(products[:4, :4], products[:4, 4], float(products[4, 4]), len(whitened), graded)
 
-    def among(self, documents: NDArray[np.intp]) -> TrendFantasy:
+    def among(self, documents: NDArray[np.intp], size: int) -> TrendFantasy:
         mixture, fitted = self.beliefs, self._fitted
         directions = fitted.directions[:, :, documents]
         covariances = self._covariances.among(documents)
-        rehearsal = Rehearsal(self._processes, covariances, documents, directions, self._members, fitted.scales)
+        rehearsal = Rehearsal(self._processes, covariances, documents, size, directions, self._members, fitted.scales)
         return TrendFantasy(mixture.among(documents), mixture.belief().mean[documents], rehearsal)
 
     def _mixed(self) -> Mixture:

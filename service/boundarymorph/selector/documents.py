@@ -18,7 +18,7 @@ from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.selection import Pool
-from boundarymorph.selection.belief import alike
+from boundarymorph.selection.process import alike
 from boundarymorph.text import has_content
 
 

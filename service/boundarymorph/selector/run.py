@@ -29,12 +29,11 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.answerable import ENOUGH
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_FIND, TO_PEOPLE, Config, TrendConfig
+from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint, plane
-from boundarymorph.selector.assurance import assured
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
-from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace
+from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace, Place, Trust
 from boundarymorph.selector.task import (
     INTERRUPTING,
     Assurance,
@@ -44,6 +43,7 @@ from boundarymorph.selector.task import (
     SelectionResult,
     SelectionTask,
     Status,
+    assured,
     departure,
     no_call,
     none_reached,
@@ -51,7 +51,6 @@ from boundarymorph.selector.task import (
     of_documents,
     unfamiliar,
 )
-from boundarymorph.selector.trust import Place, Trust
 
 log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.

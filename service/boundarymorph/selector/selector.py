@@ -11,11 +11,10 @@ from boundarymorph.inference.executors import BoundedExecutor
 from boundarymorph.retrieval.interfaces import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trips import Trips
-from boundarymorph.selector.assurance import kind_of
 from boundarymorph.selector.audit import Idle, Made, audit
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
-from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask, kind_of
 from boundarymorph.telemetry.timing import Stopwatch
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.evaluation.methods.method import Contestant, Method, ScoringMethod
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
-from boundarymorph.selection.features import witnesses
+from boundarymorph.selection.pool import witnesses
 
 
 @dataclass(frozen=True)
