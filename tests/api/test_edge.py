@@ -11,23 +11,10 @@ import pytest
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
-from boundarymorph.server.app import create_app, create_retriever_app
-from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import (
-    answer,
-    client_of,
-    fake_retrieval,
-    fake_service,
-    on_socket,
-    problem,
-    ready,
-    serving,
-    texts,
-)
-from tests.api.test_retrieval import fake_gateway
+from boundarymorph.settings import Settings
+from tests.api.service import answer, application, gateway, listening, problem, serving, texts
 
 SECRET, KEY = keys.make("rag", list(Scope))
-GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 
 
@@ -74,11 +61,9 @@ class TestMethods:
             assert head.headers["content-length"] == get.headers["content-length"]
 
     async def test_head_on_a_socket_leaves_the_connection_in_order(self, tmp_path: Path) -> None:
-        async with (
-            on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url,
-            httpx.AsyncClient(base_url=url, limits=httpx.Limits(max_connections=1)) as client,
-        ):
-            await ready(client)
+        app = application("whole", Settings(data_directory=tmp_path))
+        one = httpx.Limits(max_connections=1)
+        async with listening(app) as (url, _), httpx.AsyncClient(base_url=url, limits=one) as client:
             for _ in range(3):
                 assert (await client.head("/livez")).status_code == 200
                 assert answer(await client.get("/livez"))["status"] == "ok"
@@ -98,16 +83,12 @@ async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClie
 
 class TestUnknownNames:
     async def test_of_the_query_at_a_gateway_too(self, tmp_path: Path) -> None:
-        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
-        async with on_socket(retriever) as behind:
-            settings = Settings(retriever=RetrieverSettings(url=behind))
-            async with client_of(create_app(settings, build=fake_gateway)) as client:
-                await ready(client)
-                answer(await client.put("/indexes/texts"))
-                path = "/indexes/texts/documents"
-                problem(await client.post(f"{path}?stirct=1", json=texts(1)), 422, "invalid-input")
-                problem(await client.get("/indexes?strict=true"), 422, "invalid-input")
-                assert answer(await client.post(f"{path}?strict=true", json=texts(1)))["added"] == 1
+        async with gateway(Settings(data_directory=tmp_path)) as client:
+            answer(await client.put("/indexes/texts"))
+            path = "/indexes/texts/documents"
+            problem(await client.post(f"{path}?stirct=1", json=texts(1)), 422, "invalid-input")
+            problem(await client.get("/indexes?strict=true"), 422, "invalid-input")
+            assert answer(await client.post(f"{path}?strict=true", json=texts(1)))["added"] == 1
 
     async def test_of_uploaded_documents_are_told(self, client: httpx.AsyncClient) -> None:
         documents = [{"id": 1, "text": "a", "titel": "A"}, {"id": 2, "text": "b"}, {"id": 3, "text": "c", "titel": "C"}]
