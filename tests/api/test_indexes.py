@@ -448,12 +448,3 @@ class TestStorage:
             response = await client.get("/indexes")
             problem(response, 503, "storage-unavailable")
             assert str(tmp_path) not in response.text
-
-    async def test_a_damaged_index(self, settings: Settings, client: httpx.AsyncClient) -> None:
-        folder = settings.data_directory / "indexes" / "broken"
-        folder.mkdir()
-        (folder / "x.sqlite3").write_bytes(b"not a database" * 1000)
-        response = await client.get("/indexes/broken")
-        problem(response, 500, "corrupt-index")
-        assert str(settings.data_directory) not in response.text
-        assert [index["name"] for index in answer(await client.get("/indexes"))["indexes"]] == ["own", "texts"]
