@@ -142,9 +142,6 @@ class TestRanker:
         assert "relevance_std" not in FOUND[0].meta
         assert len(await documents(flavour, ranker, query=QUERY, documents=twice, top_k=40)) == 30
 
-    async def test_nothing_found(self, flavour: Flavour) -> None:
-        assert await documents(flavour, BoundaryMorphRanker(base_url="http://nowhere"), query=QUERY, documents=[]) == []
-
     async def test_secrets(self, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
         token = BoundaryMorphRanker(base_url=url, api_key=Secret.from_token("bm_secret"), top_k=1)
         await documents(Flavour.SYNC, token, query=QUERY, documents=FOUND)
