@@ -69,19 +69,13 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
         (score,) = model.run(model.tokenize(QUERY, [title + document["text"]]))
         assert document["cross_encoder_score"] == pytest.approx(score, rel=1e-6)
         assert document["std"] == 0
-    assert body["usage"] == {
-        "budget": 8,
-        "cross_encoder_calls": 8,
-        "cached_scores": 0,
-        "rounds": 1,  # as all are scored
+    expected = {"cross_encoder_calls": 8, "cached_scores": 0, "reused_scores": 0, "truncated_documents": 1}
+    in_all = {
+        "rounds": 1,
         "trips": 1,
-        "billed_units": None,
-        "cost": None,
-        "reused_scores": 0,
-        "truncated_documents": 1,
-        "language_model": None,
-        "expected_gain": {"10": 0.0, "50": 0.0},  # as nothing is left to be scored
-    }
+        "expected_gain": {"10": 0.0, "50": 0.0},
+    }  # as all are scored, and nothing is left
+    assert body["usage"].items() >= (expected | in_all).items()
     assert any(warning.startswith("1 ") and "scored" in warning for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0
 

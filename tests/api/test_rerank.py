@@ -206,12 +206,6 @@ async def test_models(client: httpx.AsyncClient) -> None:
         assert {card["object"] for card in body["data"]} == {"model"}
 
 
-async def test_what_clients_of_tei_ask_first(client: httpx.AsyncClient) -> None:
-    info = answer(await client.get("/info"))
-    assert list(info["model_type"]) == ["reranker"]
-    assert (info["model_id"], info["max_input_length"], info["max_client_batch_size"]) == ("seeded", 512, 20_000)
-
-
 async def test_duplicates_and_ties_keep_their_order(client: httpx.AsyncClient) -> None:
     body = await post(client, documents=["same", "other", "same", "same", "other"])
     places = [index for index in indexes(body) if index in (0, 2, 3)]

@@ -176,8 +176,6 @@ class TestRetriever:
         late, first = ("year", 7, FilterOperator.GTE), ("year", 0, FilterOperator.EQ)
         for filters, expected in (
             (of(late), {"y7", "y8"}),
-            (of(late, first), set()),
-            (of(late, first, condition=FilterCondition.OR), {"y0", "y7", "y8"}),
             (of(("of", "b", FilterOperator.CONTAINS), ("year", 2, FilterOperator.LT)), {"y0", "y1"}),
             (
                 MetadataFilters(

@@ -23,7 +23,7 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Pair
 from tests import metrics
 from tests.contract.scorer import ScorerContract
-from tests.patience import PATIENCE, until_async
+from tests.patience import until_async
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LABELS = {"model": "seeded", "backend": "test"}
@@ -486,37 +486,6 @@ class TestMetrics:
             added = {name: metric(name) - before[name] for name in before}
         assert [added[name] for name in names] == pytest.approx([2, 150, 0.25, 1])  # sums of floats since the start
         assert [added[name] for name in counts] == [2, 1, 1]
-
-
-async def test_many_threads_lose_nothing() -> None:
-    """Requests, cancellations and deadlines at random over several workers: every answer right, nothing left."""
-    rng = np.random.default_rng(3)
-    model = SeededCrossEncoder(workers=4, batch_tokens=60)
-    others = set(threading.enumerate())
-    scorer = BatchingScorer(model)
-
-    async def one(number: int) -> None:
-        texts = [f"{number} {m} " + "x" * int(rng.integers(0, 90)) for m in range(int(rng.integers(1, 9)))]
-        fate = rng.integers(0, 4)
-        deadline = time.monotonic() + float(rng.uniform(0, 0.02)) if fate == 1 else None
-        task = asyncio.create_task(scorer.score("q", texts, deadline=deadline))
-        if fate == 0:
-            await asyncio.sleep(float(rng.uniform(0, 0.01)))
-            task.cancel()
-        try:
-            scores = await task
-        except (asyncio.CancelledError, DeadlineExceeded, Overloaded):
-            assert fate in (0, 1)
-        else:
-            assert scores.values.tolist() == [score_of("q", text) for text in texts]
-
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(one(number) for number in range(400)))
-    assert scorer.waiting() == (0, 0)
-    await scorer.close()
-    assert not any(
-        thread.name.startswith("scorer-") and thread.is_alive() for thread in set(threading.enumerate()) - others
-    )
 
 
 class TestCallers:
