@@ -125,32 +125,22 @@ async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClie
         assert "no index" not in own
 
 
-async def test_lines_of_a_batch_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
+async def test_so_do_lines_of_a_batch_and_knowledge_bases(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     if application == "retriever":  # which has none
         return
-    lines = [{**SELECT[2], "index": name, "id": name} for name in ("secret", "absent", "photos")]
+    names = ("secret", "absent", "photos")
+    lines = [{**SELECT[2], "index": name, "id": name} for name in names]
     body, headers = b"\n".join(map(orjson.dumps, lines)), {**NDJSON, **bearer(SOME[0])}
     response = await client.post("/select/batch", content=body, headers=headers)
     told = {line.get("id"): line for line in map(orjson.loads, response.text.splitlines())}
-    assert told["secret"]["status"] == told["absent"]["status"] == 404
-    problems = [orjson.dumps(told[name]["problem"]).decode() for name in ("secret", "absent")]
-    assert problems[0].replace("secret", "absent") == problems[1]
+    in_batch = [(told[name]["status"], orjson.dumps(told[name]["problem"]).decode()) for name in names[:2]]
     assert told["photos"]["status"] == 200
-
-
-async def test_knowledge_bases_are_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
-    application, client = role
-    if application == "retriever":  # which has none
-        return
-    told = {}
-    for name in ("secret", "absent", "photos"):
-        asked = {"knowledge_id": name, "query": "q", "retrieval_setting": {"top_k": 1}}
-        told[name] = await client.post(FOR_DIFY[1], json=asked, headers=bearer(SOME[0]))
-    secret, absent = told["secret"], told["absent"]
-    assert secret.status_code == absent.status_code == 404
-    assert secret.text.replace("secret", "absent") == absent.text
-    assert "no index" not in told["photos"].text
+    asked = [{"knowledge_id": name, "query": "q", "retrieval_setting": {"top_k": 1}} for name in names]
+    bases = [await client.post(FOR_DIFY[1], json=one, headers=bearer(SOME[0])) for one in asked]
+    assert "no index" not in bases[2].text
+    for (status, secret), absent in (in_batch, [(base.status_code, base.text) for base in bases[:2]]):
+        assert status == 404 and (status, secret.replace("secret", "absent")) == absent
 
 
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:

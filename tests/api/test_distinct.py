@@ -195,8 +195,10 @@ class TestTokens:
         known = [1e-5] * COUNT
         known[3:6] = 0.9, 0.01, 0.008
         pool = [chunk | {"cross_encoder_score": score} for chunk, score in zip(POOL, known, strict=True)]
-        settings = {} if share is None else {"negligible": share}
-        async with filled(Settings(data_directory=tmp_path, **settings)) as client:
+        settings = Settings(data_directory=tmp_path)
+        if share is not None:
+            settings = settings.model_copy(update={"negligible": share})
+        async with filled(settings) as client:
             body = await select(client, **{"pool": pool, "max_tokens": 1_000, "budget": 0, **given})
         assert [document["id"] for document in body["documents"]][:2] == ["c3", "c4"][:count]
         assert len(body["documents"]) == count and np.isfinite(body["expected_loss"])

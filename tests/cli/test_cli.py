@@ -505,6 +505,10 @@ class TestSources:
         assert listed(run) == [["own", "3"]]  # which was there before
 
 
+LOCAL = [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
+ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["build", "a", "--from", "docs.jsonl"]]
+
+
 class TestWhereTheIndexesAre:
     """Not on this machine: commands do what a service would do, or say where."""
 
@@ -532,9 +536,7 @@ class TestWhereTheIndexesAre:
             assert listed(run) == []
         assert LocalCatalog(Path("data/indexes")).get("few").count() == 3
 
-    @pytest.mark.parametrize(
-        "command", [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
-    )
+    @pytest.mark.parametrize("command", LOCAL)
     def test_commands_for_local_indexes_say_that_the_indexes_are_in_a_store(
         self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -543,12 +545,7 @@ class TestWhereTheIndexesAre:
         line = refused(run("index", *command))
         assert f"index_store is 'lake', and `index {command[0]}` is for indexes on this machine only" in line
 
-    @pytest.mark.parametrize(
-        "command",
-        [["list"], ["info", "a"], ["describe", "a", "b"],
-         ["delete", "a"], ["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"],
-         ["restore", "a", "--from", "."], ["build", "a", "--from", "docs.jsonl"]],
-    )  # fmt: skip
+    @pytest.mark.parametrize("command", [*LOCAL, *ANYWHERE])
     @pytest.mark.usefixtures("source")
     def test_at_a_retriever(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://retriever:8082")

@@ -49,7 +49,7 @@ def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.
         assert asked != query or may_go_on.wait(10)
         return tokenize(asked, texts, instruction)
 
-    model.tokenize = held  # type: ignore[method-assign]
+    model.tokenize = held  # type: ignore[method-assign, assignment]
     return may_go_on
 
 
