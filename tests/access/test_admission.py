@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -58,62 +59,30 @@ async def test_bounds_at_their_edges() -> None:
     assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
 
-async def test_the_first_comes_first_among_equals() -> None:
-    visitors = Visitors(Admission(running=1, waiting=9))
-    names = [str(number) for number in range(5)]
-    for name in names:
-        visitors.send(name)
-    await settle()
-    await visitors.leave(*names)
-    assert visitors.order == names
+def urgent(names: str) -> list[tuple[str, int]]:
+    """Names, which begin with that of their caller, with the priorities that follow a colon."""
+    return [(name, int(priority or 0)) for name, _, priority in (word.partition(":") for word in names.split())]
 
 
-async def test_a_busy_caller_lets_others_pass() -> None:
-    visitors = Visitors(Admission(running=2, waiting=9))
-    for name in ("a1", "a2", "a3", "a4"):
-        visitors.send(name, "a")
-    visitors.send("b1", "b")
-    await settle()
-    await visitors.leave("a1")
-    assert visitors.order == ["a1", "a2", "b1"]
-    await visitors.leave("a2", "b1", "a3", "a4")
-    assert visitors.order == ["a1", "a2", "b1", "a3", "a4"]
-
-
-async def test_priority_orders_the_requests_of_one_caller() -> None:
-    visitors = Visitors(Admission(running=1, waiting=9))
-    for name, priority in (("now", 0), ("low", -1), ("same", 0), ("high", 5)):
-        visitors.send(name, priority=priority)
-    await settle()
-    await visitors.leave("now", "high", "same", "low")
-    assert visitors.order == ["now", "high", "same", "low"]
-
-
-async def test_priority_is_worth_nothing_against_other_callers() -> None:
-    """They take turns, however urgent the requests of one of them."""
-    visitors = Visitors(Admission(running=1, waiting=99))
-    urgent = [f"a{number}" for number in range(20)]
-    others = [f"b{number}" for number in range(5)]
-    for name in urgent:
-        visitors.send(name, "a", priority=9)
-    for name in others:
-        visitors.send(name, "b")
-    await settle()
-    for _ in range(25):
-        await visitors.leave(visitors.order[-1])
-    assert visitors.order[:10] == [name for pair in zip(urgent, others, strict=False) for name in pair]
-    assert sorted(visitors.order) == sorted(urgent + others)
-
-
-async def test_the_caller_with_fewer_running_is_next_even_if_its_last_turn_was_later() -> None:
-    visitors = Visitors(Admission(running=2, waiting=9))
-    for name in ("a1", "c1", "b1", "a2", "b2"):
-        visitors.send(name, name[0])
+@pytest.mark.parametrize(
+    ("running", "come", "leave", "order"),
+    [
+        (1, "a0 a1 a2 a3 a4", "a0 a1 a2 a3 a4", "a0 a1 a2 a3 a4"),  # among equals the first comes first
+        (1, "a0 a1:-1 a2 a3:5", "a0 a3 a2 a1", "a0 a3 a2 a1"),  # of one caller the most urgent is next
+        (2, "a1 a2 a3 a4 b1", "a1 a2 b1 a3 a4", "a1 a2 b1 a3 a4"),  # a busy caller lets others pass
+        (1, "a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # callers take turns whoever came first,
+        (1, "a1:9 a2:9 a3:9 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # and however urgent one's requests are
+        # Who has fewer running is next, even if its last turn was later.
+        (2, "a1 c1 b1 a2 b2", "c1 b1 a1 b2 a2", "a1 c1 b1 b2 a2"),
+    ],
+)
+async def test_turns(running: int, come: str, leave: str, order: str) -> None:
+    visitors = Visitors(Admission(running=running, waiting=9))
+    for name, priority in urgent(come):
+        visitors.send(name, name[0], priority=priority)
         await settle()
-    await visitors.leave("c1", "b1")
-    assert visitors.order == ["a1", "c1", "b1", "b2"]
-    await visitors.leave("a1", "b2", "a2")
-    assert visitors.order[-1] == "a2"
+    await visitors.leave(*leave.split())
+    assert visitors.order == order.split()
 
 
 async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
@@ -136,52 +105,37 @@ async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> 
     await visitors.leave("running")
 
 
-async def test_callers_take_turns_whoever_came_first() -> None:
-    visitors = Visitors(Admission(running=1, waiting=9))
-    for name in ("a1", "a2", "a3", "b1", "b2"):
-        visitors.send(name, name[0])
-    await settle()
-    await visitors.leave("a1", "b1", "a2", "b2", "a3")
-    assert visitors.order == ["a1", "b1", "a2", "b2", "a3"]
-
-
-@pytest.mark.parametrize(("seconds", "admitted"), [(2.0, True), (1.99, False)])
-async def test_requests_of_another_caller_are_no_reason_for_a_refusal(seconds: float, admitted: bool) -> None:
-    """One runs and eight wait, each a second; the first of another caller is next, and one that follows it third."""
+@pytest.mark.parametrize(
+    ("admission", "there", "comes", "seconds"),
+    [
+        ({"running": 2}, "a0 a1 a2 a3 a4", "a5", 2.0),  # two run and three wait
+        ({"running": 1}, "a0 a1 a2 a3 a4", "a5:1", 1.0),  # who is urgent waits for its equals only
+        # Requests of another caller are no reason for a refusal: the first of its own is next, and the second third.
+        ({"running": 1}, "a0:9 a1:9 a2:9 a3:9 a4:9 a5:9 a6:9 a7:9 a8:9", "b1", 1.0),
+        ({"running": 1}, "a0:9 a1:9 a2:9 a3:9 a4:9 a5:9 a6:9 a7:9 a8:9 b1", "b2", 3.0),
+        # Others who have as many running may come first: one of the three that wait, and turns take half a second.
+        ({"running": 2}, "a1 b1 a2 a3 a4", "b2", 1.0),
+        ({"running": 4, "share": 0.75}, "a0 a1 a2 a3 a4", "a5", 1.0),  # three turns are its own, and two wait for them
+    ],
+)
+@pytest.mark.parametrize("refused", [True, False])
+async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(
+    admission: dict[str, Any], there: str, comes: str, seconds: float, refused: bool
+) -> None:
+    """seconds: until its turn, where each takes one."""
     clock = Clock()
-    visitors = Visitors(Admission(running=1, waiting=19, clock=clock))
-    for number in range(9):
-        visitors.send(f"a{number}", "a", priority=9)
-    await settle()
-    first = visitors.send("b1", "b", deadline=clock.now + seconds)
-    await settle()
-    assert first.done() != admitted
-    if admitted:
-        second = visitors.send("b2", "b", deadline=clock.now + 5.99)
-        third = visitors.send("b3", "b", deadline=clock.now + 6.0)
+    visitors = Visitors(Admission(waiting=19, clock=clock, **admission))
+    for name, priority in urgent(there):
+        visitors.send(name, name[0], priority=priority)
         await settle()
-        assert [second.done(), third.done()] == [True, False]
-        second.exception()
-        third.cancel()
-    else:
-        with pytest.raises(Overloaded, match="too late"):
-            await first
-
-
-@pytest.mark.parametrize(("seconds", "refused"), [(1.99, True), (2.0, False)])
-async def test_others_who_have_as_many_running_may_come_first(seconds: float, refused: bool) -> None:
-    """One of each runs and three of the other caller wait: one of these comes first, and turns take half a second."""
-    clock = Clock()
-    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
-    for name in ("a1", "b1", "a2", "a3", "a4"):
-        visitors.send(name, name[0])
-        await settle()
-    task = visitors.send("b2", "b", deadline=clock.now + seconds)
+    [(name, priority)] = urgent(comes)
+    task = visitors.send(name, name[0], priority=priority, deadline=clock.now + 2 * seconds - 0.01 * refused)
     await settle()
     assert task.done() == refused
     if refused:
-        with pytest.raises(Overloaded, match=r"in about 1\.0 s, too late"):
+        with pytest.raises(Overloaded, match=rf"in about {seconds:.1f} s, too late") as error:
             await task
+        assert error.value.retry_after == seconds
 
 
 async def test_so_many_of_one_caller_and_no_more() -> None:
@@ -253,37 +207,6 @@ async def test_a_deadline_that_comes_before_the_turn() -> None:
     assert (admission.inside, admission.running) == (0, 0)
 
 
-@pytest.mark.parametrize(("seconds", "admitted"), [(4.0, True), (3.99, False)])
-async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(seconds: float, admitted: bool) -> None:
-    """Two run and three wait, each a second: the next one's turn comes in two."""
-    clock = Clock()
-    visitors = Visitors(Admission(running=2, waiting=9, clock=clock))
-    for number in range(5):
-        visitors.send(str(number))
-    await settle()
-    last = visitors.send("last", deadline=clock.now + seconds)
-    await settle()
-    if not admitted:
-        with pytest.raises(Overloaded, match="too late") as error:
-            await last
-        assert error.value.retry_after == 2.0
-    await visitors.leave(*map(str, range(5)), "last")
-    assert ("last" in visitors.order) == admitted
-    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
-
-
-async def test_a_high_priority_waits_for_its_equals_only() -> None:
-    clock = Clock()
-    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
-    for number in range(5):
-        visitors.send(str(number))
-    await settle()
-    visitors.send("urgent", priority=1, deadline=clock.now + 2.0)
-    await settle()
-    await visitors.leave("0", "urgent")
-    assert visitors.order[:2] == ["0", "urgent"]
-
-
 async def test_where_there_is_room_nobody_is_refused() -> None:
     clock = Clock()
     visitors = Visitors(Admission(running=1, waiting=0, clock=clock))
@@ -314,38 +237,22 @@ async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
     assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
 
-class TestShares:
-    async def test_one_caller_alone_has_its_share_of_turns_and_places(self) -> None:
-        """Three of four turns, and nine of twelve places; another caller has the fourth turn at once."""
-        visitors = Visitors(Admission(running=4, waiting=8, share=0.75))
-        tasks = [visitors.send(f"a{number}", "a") for number in range(10)]
-        await settle()
-        assert visitors.order == ["a0", "a1", "a2"]
-        with pytest.raises(Overloaded, match="9 requests are in progress already, 9 of them of this caller") as error:
-            await tasks[9]
-        assert error.value.retry_after >= 1
-        visitors.send("b0", "b")
-        await settle()
-        assert visitors.order == ["a0", "a1", "a2", "b0"]
-        await visitors.leave("a0")
-        assert "a3" not in visitors.order, "two callers have two turns each, or one is left"
-        await visitors.leave("b0")
-        assert visitors.order[-1] == "a3"
-
-    @pytest.mark.parametrize(("seconds", "refused"), [(1.99, True), (2.0, False)])
-    async def test_the_wait_of_a_caller_alone_is_that_for_its_share(self, seconds: float, refused: bool) -> None:
-        """Three of four turns are its own, of a second each, and two wait: the next is the last of three."""
-        clock = Clock()
-        visitors = Visitors(Admission(running=4, waiting=16, share=0.75, clock=clock))
-        for number in range(5):
-            visitors.send(str(number))
-        await settle()
-        task = visitors.send("last", deadline=clock.now + seconds)
-        await settle()
-        assert task.done() == refused
-        if refused:
-            with pytest.raises(Overloaded, match=r"in about 1\.0 s, too late"):
-                await task
+async def test_one_caller_alone_has_its_share_of_turns_and_places() -> None:
+    """Three of four turns, and nine of twelve places; another caller has the fourth turn at once."""
+    visitors = Visitors(Admission(running=4, waiting=8, share=0.75))
+    tasks = [visitors.send(f"a{number}", "a") for number in range(10)]
+    await settle()
+    assert visitors.order == ["a0", "a1", "a2"]
+    with pytest.raises(Overloaded, match="9 requests are in progress already, 9 of them of this caller") as error:
+        await tasks[9]
+    assert error.value.retry_after >= 1
+    visitors.send("b0", "b")
+    await settle()
+    assert visitors.order == ["a0", "a1", "a2", "b0"]
+    await visitors.leave("a0")
+    assert "a3" not in visitors.order, "two callers have two turns each, or one is left"
+    await visitors.leave("b0")
+    assert visitors.order[-1] == "a3"
 
 
 async def test_refusals_are_counted_by_their_reason() -> None:

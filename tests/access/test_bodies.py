@@ -13,19 +13,13 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 import pytest
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.shares import Shares
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
-from tests.api.service import NDJSON, answer, client_of, fake_retrieval, fake_service, on_socket, problem, ready, texts
-from tests.api.test_retrieval import fake_gateway
+from tests.api.service import answer, application, client_of, listening, on_socket, problem, ready, texts
 from tests.patience import until_async
-from tests.scoring.fakes import SeededCrossEncoder
 
 SECONDS = 30.0  # after which a test has failed
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
@@ -54,10 +48,9 @@ def head(length: int, accept: str = "*/*") -> bytes:
 class TestTime:
     async def test_a_body_that_stops_half_way_holds_no_place(self, tmp_path: Path) -> None:
         limits = Limits(sessions=1, waiting=0)
-        app = create_app(Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits), build=fake_service)
+        app = application("whole", Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits))
         state = app.state.access
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-            await ready(client)
+        async with listening(app) as (url, client):
             async with connected(url) as (reader, writer):
                 writer.write(head(100) + b" " * 50)
                 await until_async(lambda: state.bytes_in_hand.total == 50)
@@ -73,26 +66,12 @@ class TestTime:
             await until_async(lambda: state.admission.inside == state.bytes_in_hand.total == 0)
             answer(await client.post("/select", json=SELECT))
 
-    async def test_a_slow_body_that_is_in_time(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path, body_seconds=SECONDS), build=fake_service)
-        body = orjson.dumps(SELECT)
-
-        async def slowly() -> AsyncIterator[bytes]:
-            for start in range(0, len(body), 40):
-                yield body[start : start + 40]
-                await asyncio.sleep(0.01)
-
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-            await ready(client)
-            answer(await client.post("/select", content=slowly()))
-
 
 class TestSilentUploads:
     @pytest.mark.parametrize("sent", [b"", b'{"id": "a", "text": "a"}\n{'])
     async def test_hold_no_place(self, tmp_path: Path, sent: bytes) -> None:
-        app = create_app(Settings(data_directory=tmp_path, body_pause_seconds=0.2), build=fake_service)
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-            await ready(client)
+        app = application("whole", Settings(data_directory=tmp_path, body_pause_seconds=0.2))
+        async with listening(app) as (url, client):
             answer(await client.put("/indexes/texts"))
             refused = await silent_upload(url, sent)
             assert refused.startswith(b"HTTP/1.1 408 ")
@@ -101,30 +80,14 @@ class TestSilentUploads:
             await until_async(lambda: state.work.write.taken == state.bytes_in_hand.total == 0)
 
     async def test_hold_no_connection_of_a_gateway(self, tmp_path: Path) -> None:
-        behind = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        behind = application("retriever", Settings(data_directory=tmp_path))
         async with on_socket(behind) as retriever:
-            settings = Settings(body_pause_seconds=0.2, retriever=RetrieverSettings(url=retriever))
-            app = create_app(settings, build=fake_gateway)
-            async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-                await ready(client)
+            app = application("gateway", Settings(body_pause_seconds=0.2, retriever=RetrieverSettings(url=retriever)))
+            async with listening(app) as (url, client):
                 answer(await client.put("/indexes/texts"))
                 refused = await silent_upload(url, b"")
                 assert refused.startswith(b"HTTP/1.1 408 ")
                 await until_async(lambda: app.state.access.forwarded.total == behind.state.access.work.write.taken == 0)
-
-    async def test_that_go_on_in_time_do_not_end(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path, body_pause_seconds=SECONDS), build=fake_service)
-
-        async def slowly() -> AsyncIterator[bytes]:
-            for number in range(5):
-                yield b'{"id": "%d", "text": "a"}\n' % number
-                await asyncio.sleep(0.01)
-
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-            await ready(client)
-            answer(await client.put("/indexes/texts"))
-            sent = await client.post("/indexes/texts/documents", content=slowly(), headers=NDJSON)
-            assert answer(sent)["added"] == 5
 
 
 async def silent_upload(url: str, sent: bytes) -> bytes:
@@ -142,10 +105,9 @@ class TestReadersWhoStop:
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
         request = {"query": "q", "pool": pool, "budget": 60, "rounds": 60, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
-        app = create_app(Settings(data_directory=tmp_path, event_seconds=0.2), build=fake_service)
+        app = application("whole", Settings(data_directory=tmp_path, event_seconds=0.2))
         state = app.state.access
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-            await ready(client)
+        async with listening(app) as (url, client):
             logging.getLogger("uvicorn.error").addHandler(caplog.handler)
             async with connected(url, receive_buffer=4_096) as (reader, writer):
                 writer.write(head(len(body), "text/event-stream") + body)
@@ -165,10 +127,9 @@ class TestReadersWhoStop:
         pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(40)]
         request = {"query": "q", "pool": pool, "budget": 0, "k": 40, "return_documents": True}
         body = orjson.dumps(request)
-        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+        app = application("whole", Settings(data_directory=tmp_path))
         state = app.state.access
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
-            await ready(client)
+        async with listening(app) as (url, _):
             async with connected(url, receive_buffer=4_096) as (reader, writer):
                 writer.write(head(len(body), "text/event-stream") + body)
                 await until_async(lambda: state.admission.running == 1)
@@ -258,7 +219,7 @@ class TestBytesInHand:
             assert hand.total == 0
 
     async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+        app = application("whole", Settings(data_directory=tmp_path))
         hand: Shares = app.state.access.bytes_in_hand
         read = False
 
@@ -276,7 +237,7 @@ class TestBytesInHand:
                 assert not read
 
     async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
-        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+        app = application("whole", Settings(data_directory=tmp_path))
         hand: Shares = app.state.access.bytes_in_hand
         async with client_of(app) as client:
             await ready(client)
@@ -285,13 +246,3 @@ class TestBytesInHand:
             for accept in ("*/*", "text/event-stream"):
                 assert (await client.post("/select", json=SELECT, headers={"accept": accept})).is_success
                 assert hand.total == 0
-
-
-def application(role: str, settings: Settings) -> FastAPI:
-    match role:
-        case "whole":
-            return create_app(settings, build=fake_service)
-        case "retriever":
-            return create_retriever_app(settings, build=fake_retrieval)
-        case _:
-            return create_scorer_app(settings, build=lambda *_: Scoring(BatchingScorer(SeededCrossEncoder())))

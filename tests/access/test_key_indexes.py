@@ -17,8 +17,7 @@ from boundarymorph.selection.prior import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
-from tests.api.service import NDJSON, answer, client_of, fake_retrieval, on_socket, problem, ready, serving
-from tests.api.test_retrieval import fake_gateway
+from tests.api.service import NDJSON, answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
 
 SOME, ALL = keys.make("some", list(Scope), ["photos", "team-*"]), keys.make("all", list(Scope))
 DOCUMENT = {"id": "a", "text": "t", "embedding": [1, 0]}
@@ -73,36 +72,28 @@ async def role(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     """A client of each application that has routes for indexes, with both keys."""
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in (SOME, ALL)))
     async with AsyncExitStack() as stack:
-        if request.param == "whole":
-            client = await stack.enter_async_context(serving(settings))
-        elif request.param == "retriever":
-            retriever = create_retriever_app(settings, build=fake_retrieval)
-            client = await stack.enter_async_context(client_of(retriever))
+        if request.param == "gateway":
+            behind = application("retriever", Settings(data_directory=tmp_path))
+            made = gateway_to(await stack.enter_async_context(on_socket(behind)), settings)
         else:
-            behind = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
-            url = await stack.enter_async_context(on_socket(behind))
-            front = settings.model_copy(update={"retriever": RetrieverSettings(url=(url,))})
-            client = await stack.enter_async_context(client_of(create_app(front, build=fake_gateway)))
+            made = client_of(application(request.param, settings))
+        client = await stack.enter_async_context(made)
         await ready(client)
         for name in ("photos", "secret", "team-a"):
-            answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(ALL)))
-            answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(ALL)))
+            answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(ALL[0])))
+            answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(ALL[0])))
         yield request.param, client
-
-
-def bearer(key: tuple[str, keys.Key]) -> dict[str, str]:
-    return {"authorization": f"Bearer {key[0]}"}
 
 
 async def ask(client: httpx.AsyncClient, route: tuple[str, str, Any], index: str, who: Any = SOME) -> httpx.Response:
     method, path, body = route
     if isinstance(body, dict) and "index" in body:
         body = body | {"index": index}
-    return await client.request(method, path.format(name=index, id="a"), json=body, headers=bearer(who))
+    return await client.request(method, path.format(name=index, id="a"), json=body, headers=bearer(who[0]))
 
 
 async def names(client: httpx.AsyncClient, who: Any) -> list[str]:
-    return [index["name"] for index in answer(await client.get("/indexes", headers=bearer(who)))["indexes"]]
+    return [index["name"] for index in answer(await client.get("/indexes", headers=bearer(who[0])))["indexes"]]
 
 
 async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, httpx.AsyncClient]) -> None:
@@ -113,15 +104,15 @@ async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, http
         assert told[0].replace("secret", "absent") == told[1], route
     assert await names(client, SOME) == ["photos", "team-a"]
     assert await names(client, ALL) == ["photos", "secret", "team-a"]
-    assert answer(await client.get("/indexes/secret", headers=bearer(ALL)))["count"] == 1
+    assert answer(await client.get("/indexes/secret", headers=bearer(ALL[0])))["count"] == 1
 
 
 async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     if application == "retriever":  # which has none
-        assert (await client.post("/mcp", headers=bearer(SOME))).status_code == 404
+        assert (await client.post("/mcp", headers=bearer(SOME[0]))).status_code == 404
         return
-    client.headers = httpx.Headers(bearer(SOME))
+    client.headers = httpx.Headers(bearer(SOME[0]))
     listed = (await rpc.call(client, "list_indexes"))["structuredContent"]["indexes"]
     assert [index["name"] for index in listed] == ["photos", "team-a"]
     for tool, arguments in (("select_documents", {"query": "q"}), ("search", {"query": "q"}), ("fetch", {})):
@@ -134,32 +125,22 @@ async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClie
         assert "no index" not in own
 
 
-async def test_lines_of_a_batch_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
+async def test_so_do_lines_of_a_batch_and_knowledge_bases(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     if application == "retriever":  # which has none
         return
-    lines = [{**SELECT[2], "index": name, "id": name} for name in ("secret", "absent", "photos")]
-    body, headers = b"\n".join(map(orjson.dumps, lines)), {**NDJSON, **bearer(SOME)}
+    names = ("secret", "absent", "photos")
+    lines = [{**SELECT[2], "index": name, "id": name} for name in names]
+    body, headers = b"\n".join(map(orjson.dumps, lines)), {**NDJSON, **bearer(SOME[0])}
     response = await client.post("/select/batch", content=body, headers=headers)
     told = {line.get("id"): line for line in map(orjson.loads, response.text.splitlines())}
-    assert told["secret"]["status"] == told["absent"]["status"] == 404
-    problems = [orjson.dumps(told[name]["problem"]).decode() for name in ("secret", "absent")]
-    assert problems[0].replace("secret", "absent") == problems[1]
+    in_batch = [(told[name]["status"], orjson.dumps(told[name]["problem"]).decode()) for name in names[:2]]
     assert told["photos"]["status"] == 200
-
-
-async def test_knowledge_bases_are_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
-    application, client = role
-    if application == "retriever":  # which has none
-        return
-    told = {}
-    for name in ("secret", "absent", "photos"):
-        asked = {"knowledge_id": name, "query": "q", "retrieval_setting": {"top_k": 1}}
-        told[name] = await client.post(FOR_DIFY[1], json=asked, headers=bearer(SOME))
-    secret, absent = told["secret"], told["absent"]
-    assert secret.status_code == absent.status_code == 404
-    assert secret.text.replace("secret", "absent") == absent.text
-    assert "no index" not in told["photos"].text
+    asked = [{"knowledge_id": name, "query": "q", "retrieval_setting": {"top_k": 1}} for name in names]
+    bases = [await client.post(FOR_DIFY[1], json=one, headers=bearer(SOME[0])) for one in asked]
+    assert "no index" not in bases[2].text
+    for (status, secret), absent in (in_batch, [(base.status_code, base.text) for base in bases[:2]]):
+        assert status == 404 and (status, secret.replace("secret", "absent")) == absent
 
 
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:
@@ -169,8 +150,8 @@ async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> N
             response = await ask(client, route, name)
             assert response.is_success, (route, response.text)
             if route[0] == "DELETE":
-                answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(SOME)))
-                answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(SOME)))
+                answer(await client.put(f"/indexes/{name}", json={"dimension": 2}, headers=bearer(SOME[0])))
+                answer(await client.post(f"/indexes/{name}/documents", json=[DOCUMENT], headers=bearer(SOME[0])))
     for route in ROUTES[application]:
         assert "unknown-index" not in (await ask(client, route, "secret", ALL)).text, route
 

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
-from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
-from tests.api.service import client_of, fake_retrieval, fake_service, problem, serving, texts
+from tests.api.service import application, client_of, problem, serving, texts
 
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
 ALLOWED = ("search.example.org", "*.example.com")
@@ -149,13 +147,3 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 async def pieces(body: bytes) -> AsyncIterator[bytes]:
     yield body[:9]
     yield body[9:]
-
-
-def application(role: str, settings: Settings) -> FastAPI:
-    match role:
-        case "whole":
-            return create_app(settings, build=fake_service)
-        case "retriever":
-            return create_retriever_app(settings, build=fake_retrieval)
-        case _:
-            return create_scorer_app(settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,34 +12,15 @@ from pydantic import ValidationError
 
 from boundarymorph.access.spending import DAY, Spending
 from boundarymorph.errors import CostCeiling
-from boundarymorph.remote.circuit import State
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
 from boundarymorph.settings import JudgeSettings
 from tests import metrics
-from tests.caching.conftest import own_server as own_server  # fixtures
-from tests.caching.conftest import server as server
-from tests.caching.conftest import shared_server as shared_server
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock
 
 NOON = 20_000 * DAY + DAY / 2
 PRICED = {"input_price": 1.0}
-
-
-@pytest.fixture
-async def opened() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture(params=["process", "redis"])
-def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    if request.param == "process":
-        yield None
-        return
-    found: RedisServer = request.getfixturevalue("server")
-    yield found.url
 
 
 def spending(opened: AsyncExitStack, url: str | None, *, clock: Clock | None = None, **ceilings: Any) -> Spending:
@@ -159,14 +139,6 @@ async def test_without_redis_each_process_keeps_to_what_it_spent_itself(
     await refused(ledger, Bill("rag"), 41)
     await spend(ledger, Bill("rag"), 40)
     assert unshared() > before
-
-
-async def test_a_redis_that_does_not_answer_is_left_alone_for_a_while(opened: AsyncExitStack) -> None:
-    ledger, before = spending(opened, "redis://127.0.0.1:1", day_tokens=100), unshared()
-    for _ in range(9):
-        await spend(ledger, Bill("rag"), 1)
-    assert unshared() == before + 2 * 9, "each reservation and each settlement"
-    assert ledger._counters is not None and ledger._counters.circuit.state is State.OPEN
 
 
 def test_prices() -> None:

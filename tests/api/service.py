@@ -5,7 +5,7 @@ import atexit
 import base64
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import httpx
 import numpy as np
 import orjson
+import pytest
 import uvicorn
 from fastapi import FastAPI
 from numpy.typing import ArrayLike
@@ -25,16 +26,18 @@ from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import Scorer, Scores
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import AllInOne, Retrieval
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.server.composition import AllInOne, Gateway, Retrieval, Scoring
 from boundarymorph.server.lifecycle import Build
 from boundarymorph.server.protocol import configured
-from boundarymorph.settings import Settings
+from boundarymorph.settings import RetrieverSettings, Settings
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededScorer
+from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -59,6 +62,25 @@ def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder 
     """Real indexes; the encoder, unless it is given, is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), encoder or SeededEncoder()
     return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, settings)))
+
+
+def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+    """A real client of a retriever; the scorer is cheap and deterministic."""
+    retriever, scorer = RemoteRetriever(*settings.retriever.url), SeededScorer()
+    return Gateway(retriever, scorer, Selector(retriever, scorer))
+
+
+def application(role: str, settings: Settings) -> FastAPI:
+    """Of a whole service, a gateway, a retriever or a scorer, on fakes."""
+    match role:
+        case "whole":
+            return create_app(settings, build=fake_service)
+        case "gateway":
+            return create_app(settings, build=fake_gateway)
+        case "retriever":
+            return create_retriever_app(settings, build=fake_retrieval)
+        case _:
+            return create_scorer_app(settings, build=lambda *_: Scoring(BatchingScorer(SeededCrossEncoder())))
 
 
 class Server(uvicorn.Server):
@@ -90,6 +112,14 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
+async def listening(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    """The URL of a ready application on a real socket, and a client of it."""
+    async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        await ready(client)
+        yield url, client
+
+
+@asynccontextmanager
 async def starting(settings: Settings, build: Build) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that has begun to start."""
     async with client_of(create_app(settings, build=build)) as client:
@@ -118,12 +148,54 @@ async def serving(settings: Settings, build: Build = fake_service) -> AsyncItera
 @asynccontextmanager
 async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a ready service on fakes, with the indexes "texts" (d0 to d39) and "own" (e0 to e3, unit vectors)."""
-    shutil.copytree(await _filled_once(), settings.data_directory, dirs_exist_ok=True)
+    await fill_directory(settings.data_directory)
     async with serving(settings) as client:
         yield client
 
 
+@asynccontextmanager
+async def gateway_to(url: str, settings: Settings | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway, which has begun to start, to the retriever at a URL."""
+    front = (settings or Settings()).model_copy(update={"retriever": RetrieverSettings(url=(url,))})
+    async with client_of(application("gateway", front)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def gateway(behind: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a ready gateway, whose retriever has these settings and is on a real socket."""
+    async with on_socket(application("retriever", behind)) as url, gateway_to(url) as client:
+        await ready(client)
+        yield client
+
+
+class Held:
+    """Scoring waits until it is opened. order: of the queries; running, most: how many are, and were, under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *passing: str) -> None:
+        """passing: queries that are not held."""
+        self.open, self.order, self.running, self.most = asyncio.Event(), list[str](), 0, 0
+        score = SeededScorer.score
+
+        async def held(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
+            self.order.append(query)
+            self.running += 1
+            self.most = max(self.most, self.running)
+            try:
+                await asyncio.sleep(0) if query in passing else await self.open.wait()
+                return await score(scorer, query, given, **options)
+            finally:
+                self.running -= 1
+
+        monkeypatch.setattr(SeededScorer, "score", held)
+
+
 _made: list[Path] = []
+
+
+async def fill_directory(folder: Path) -> None:
+    """With the data of a service that has these indexes, and has ended."""
+    shutil.copytree(await _filled_once(), folder, dirs_exist_ok=True)
 
 
 async def _filled_once() -> Path:
@@ -180,6 +252,22 @@ def answer(response: httpx.Response) -> dict[str, Any]:
     assert response.is_success, response.text
     body: dict[str, Any] = response.json()
     return body
+
+
+async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:
+    """The answer to POST /select."""
+    return answer(await client.post("/select", json=request))
+
+
+async def streamed(client: httpx.AsyncClient, **request: Any) -> list[dict[str, Any]]:
+    """The events of POST /select, of which the last is the selection."""
+    response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
+    assert response.headers["content-type"].startswith("text/event-stream"), response.text
+    return [orjson.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
 
 
 def texts(count: int) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """POST /select/batch: many selections as lines, answered as they finish, behind all other requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.api import batch
 from boundarymorph.errors import Overloaded
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, RateLimitSettings, Settings
-from tests.api.service import NDJSON, answer, fake_service, on_socket, problem, ready, serving, texts
-from tests.patience import PATIENCE
+from tests.api.service import NDJSON, Held, answer, application, listening, problem, serving, texts
+from tests.patience import PATIENCE, until_async
 from tests.scoring.fakes import SeededScorer
 
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
@@ -42,32 +41,6 @@ async def sent(client: httpx.AsyncClient, body: Any, path: str = "/select/batch"
 
 def named(*names: object) -> bytes:
     return ndjson(*(SELECT | {"id": name, "query": str(name)} for name in names))
-
-
-class Held:
-    """Scoring waits until it is opened. order: of the queries; most: how many were scored at a time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open, self.order, self.running, self.most = asyncio.Event(), list[str](), 0, 0
-        score = SeededScorer.score
-
-        async def held(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
-            self.order.append(query)
-            self.running += 1
-            self.most = max(self.most, self.running)
-            try:
-                await asyncio.sleep(0) if query == "quick" else await self.open.wait()
-                return await score(scorer, query, given, **options)
-            finally:
-                self.running -= 1
-
-        monkeypatch.setattr(SeededScorer, "score", held)
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not done():  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.005)
 
 
 async def test_lines_are_answered_as_the_route_itself_answers(client: httpx.AsyncClient) -> None:
@@ -167,9 +140,9 @@ def test_the_sessions_of_batches_are_some_of_all(tmp_path: Path) -> None:
 
 async def test_all_batches_share_their_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(Settings(data_directory=tmp_path, limits=Limits(sessions=8, batch_sessions=3))) as client:
-        held = Held(monkeypatch)
+        held = Held(monkeypatch, "quick")
         batches = [asyncio.create_task(sent(client, named(*range(6)))) for _ in range(2)]
-        await until(lambda: held.running == 3)
+        await until_async(lambda: held.running == 3)
         answer(await client.post("/select", json=SELECT | {"query": "quick"}))
         held.open.set()
         for lines in await asyncio.gather(*batches):
@@ -182,24 +155,23 @@ async def test_other_requests_go_first(tmp_path: Path, monkeypatch: pytest.Monke
     limits = Limits(sessions=1, batch_sessions=1)
     async with serving(Settings(data_directory=tmp_path, limits=limits)) as client:
         access: Access = client._transport.app.state.access  # type: ignore[attr-defined]
-        held = Held(monkeypatch)
+        held = Held(monkeypatch, "quick")
         one = asyncio.create_task(client.post("/select", json=SELECT | {"query": "one"}))
-        await until(lambda: held.running == 1)
+        await until_async(lambda: held.running == 1)
         lines = asyncio.create_task(sent(client, ndjson(SELECT | {"query": "line", "priority": 9})))
-        await until(lambda: access.admission.waiting == 1)
+        await until_async(lambda: access.admission.waiting == 1)
         two = asyncio.create_task(client.post("/select", json=SELECT | {"query": "two", "priority": -9}))
         turns = access.admission._turns
-        await until(lambda: turns.waiting("", 0)[1].total() == 2)  # both have been read, too
+        await until_async(lambda: turns.waiting("", 0)[1].total() == 2)  # both have been read, too
         held.open.set()
         await asyncio.gather(one, lines, two)
     assert held.order == ["one", "two", "line"]
 
 
-@asynccontextmanager
-async def refusing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
-) -> AsyncIterator[tuple[httpx.AsyncClient, list[str]]]:
-    """A service whose scorer refuses so many calls, and the calls."""
+@pytest.mark.parametrize("times", [2, float("inf")])
+async def test_a_line_without_capacity_is_tried_again_until_its_deadline(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
     score, calls = SeededScorer.score, list[str]()
 
     async def refused(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
@@ -209,22 +181,11 @@ async def refusing(
         return await score(scorer, query, given, **options)
 
     monkeypatch.setattr(SeededScorer, "score", refused)
-    async with serving(Settings(data_directory=tmp_path)) as client:
-        yield client, calls
-
-
-async def test_a_line_without_capacity_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with refusing(tmp_path, monkeypatch, 2) as (client, calls):
-        line, _ = await sent(client, named("a"))
-    assert line["status"] == 200
-    assert calls == ["a"] * 3
-
-
-async def test_but_not_for_longer_than_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with refusing(tmp_path, monkeypatch, float("inf")) as (client, calls):
-        line, _ = await sent(client, ndjson(SELECT | {"deadline_ms": 1_000}))
-    assert line["status"] == 429 and line["problem"]["type"].endswith("overloaded")
-    assert len(calls) > 1
+    line, _ = await sent(client, ndjson(SELECT | {"deadline_ms": 1_000}))
+    if times == 2:
+        assert line["status"] == 200 and len(calls) == 3
+    else:
+        assert line["status"] == 429 and line["problem"]["type"].endswith("overloaded") and len(calls) > 1
 
 
 BUSY, OF_BUSY = keys.make("busy", [Scope.SELECT])
@@ -247,10 +208,10 @@ async def test_large_lines_wait_for_memory(tmp_path: Path, monkeypatch: pytest.M
     limits = Limits(body_bytes=3_000, bytes_in_hand=9_000, key_share=0.75, sessions=8, batch_sessions=8)
     async with serving(Settings(data_directory=tmp_path, limits=limits)) as client:
         access: Access = client._transport.app.state.access  # type: ignore[attr-defined]
-        held = Held(monkeypatch)
+        held = Held(monkeypatch, "quick")
         body = b"".join(orjson.dumps(SELECT | {"query": str(number)}).ljust(2_900) + b"\n" for number in range(5))
         lines = asyncio.create_task(sent(client, body))
-        await until(lambda: held.running > 0)
+        await until_async(lambda: held.running > 0)
         await asyncio.sleep(0.05)
         assert held.running == 1
         held.open.set()
@@ -260,22 +221,17 @@ async def test_large_lines_wait_for_memory(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_it_says_how_far_it_is(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "PROGRESS_SECONDS", 0.01)
-    held = Held(monkeypatch)
+    held = Held(monkeypatch, "quick")
     lines = asyncio.create_task(sent(client, named("a", "b")))
-    await until(lambda: held.running == 2)
+    await until_async(lambda: held.running == 2)
     await asyncio.sleep(0.05)
     held.open.set()
     assert {"progress": {"lines": 2, "answers": 0, "problems": 0}} in await lines
 
 
-@asynccontextmanager
-async def application(tmp_path: Path) -> AsyncIterator[tuple[FastAPI, str]]:
+def roomy(tmp_path: Path) -> FastAPI:
     limits = Limits(sessions=8, batch_sessions=8, key_share=1.0)
-    app = create_app(Settings(data_directory=tmp_path, limits=limits), build=fake_service)
-    async with on_socket(app) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
-            await ready(client)
-        yield app, url
+    return application("whole", Settings(data_directory=tmp_path, limits=limits))
 
 
 class Duplex:
@@ -311,13 +267,13 @@ class Duplex:
 async def test_answers_come_as_they_are_ready_while_the_body_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with application(tmp_path) as (_, url), Duplex.of(url) as caller:
-        held = Held(monkeypatch)
+    async with listening(roomy(tmp_path)) as (url, _), Duplex.of(url) as caller:
+        held = Held(monkeypatch, "quick")
         caller.send(named("slow", "quick"))
         assert (await caller.line())["id"] == "quick"
         caller.send(named("more")[:20])
         caller.send(named("more")[20:])
-        await until(lambda: held.running == 2)
+        await until_async(lambda: held.running == 2)
         held.open.set()
         assert {(await caller.line())["id"], (await caller.line())["id"]} == {"slow", "more"}
         caller.send(b"")
@@ -327,36 +283,38 @@ async def test_answers_come_as_they_are_ready_while_the_body_is_sent(
 @pytest.mark.parametrize("ended", [True, False])
 async def test_who_leaves_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
     """Whether or not the body has been read to its end, and where nothing more of it is read."""
-    async with application(tmp_path) as (app, url), Duplex.of(url) as caller:
+    app = roomy(tmp_path)
+    async with listening(app) as (url, _), Duplex.of(url) as caller:
         access: Access = app.state.access
-        held = Held(monkeypatch)
+        held = Held(monkeypatch, "quick")
         caller.send(named(*range(4)))
         if ended:
             caller.send(b"")
-        await until(lambda: held.running == 4)
+        await until_async(lambda: held.running == 4)
         caller.writer.transport.abort()
-        await until(lambda: held.running == 0)
-        await until(lambda: access.admission.inside == access.bytes_in_hand.total == access.selections.total == 0)
+        await until_async(lambda: held.running == 0)
+        await until_async(lambda: access.admission.inside == access.bytes_in_hand.total == access.selections.total == 0)
         assert access.background.shares.total == 0
 
 
 async def test_who_leaves_while_nothing_is_read_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "PROGRESS_SECONDS", 0.01)  # what is sent to who has left
-    async with application(tmp_path) as (app, url), Duplex.of(url) as caller:
+    app = roomy(tmp_path)
+    async with listening(app) as (url, _), Duplex.of(url) as caller:
         access: Access = app.state.access
-        held = Held(monkeypatch)
+        held = Held(monkeypatch, "quick")
         caller.send(named(*range(2 * batch.AHEAD)))
-        await until(lambda: held.running == 8)
+        await until_async(lambda: held.running == 8)
         caller.writer.transport.abort()
         await asyncio.sleep(0.05)
         held.open.set()
-        await until(lambda: access.admission.inside == access.bytes_in_hand.total == 0)
+        await until_async(lambda: access.admission.inside == access.bytes_in_hand.total == 0)
     assert len(set(held.order)) <= batch.AHEAD
 
 
 async def test_nothing_more_is_read_of_who_does_not_read(tmp_path: Path) -> None:
     """No more lines are taken than may be in hand, until an answer has been sent."""
-    app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+    app = application("whole", Settings(data_directory=tmp_path))
     given, reading, sent_lines = 0, asyncio.Event(), list[bytes]()
     total = 3 * batch.AHEAD
 
@@ -377,11 +335,11 @@ async def test_nothing_more_is_read_of_who_does_not_read(tmp_path: Path) -> None
         "headers": [(name.encode(), value.encode()) for name, value in NDJSON.items()], "query_string": b"",
     }  # fmt: skip
     async with app.router.lifespan_context(app):
-        await until(lambda: app.state.lifecycle.ready)
+        await until_async(lambda: app.state.lifecycle.ready)
         call: Awaitable[None] = app(scope, receive, send)
         running = asyncio.ensure_future(call)
         access: Access = app.state.access
-        await until(lambda: given >= batch.AHEAD and access.admission.inside == 0)
+        await until_async(lambda: given >= batch.AHEAD and access.admission.inside == 0)
         await asyncio.sleep(0.05)
         assert batch.AHEAD <= given <= batch.AHEAD + 2
         reading.set()

@@ -66,12 +66,6 @@ async def test_they_are_last_in_a_selection_and_cost_nothing(client: httpx.Async
     assert any(f"{len(BLANK)} documents have no text to read" in warning for warning in body["warnings"])
 
 
-async def test_none_takes_a_place_from_a_text(client: httpx.AsyncClient) -> None:
-    pool = [{"text": text} for text in [*BLANK, "a", "b", "c"]]
-    body = answer(await client.post("/select", json={"query": "q", "pool": pool, "k": 3, "budget": 15}))
-    assert {int(document["id"]) for document in body["documents"]} == {12, 13, 14}
-
-
 async def test_several_queries(client: httpx.AsyncClient) -> None:
     pool = [{"text": text} for text in [*BLANK, "a", "b", "c"]]
     body = answer(await client.post("/select", json={"queries": ["q", "r"], "pool": pool, "k": 3, "budget": 30}))

@@ -20,6 +20,7 @@ from boundarymorph.settings import Settings
         ({"budget": 20, "method": "trend"}, True),
         ({"budget": 20, "method": "boundarymorph"}, False),
         ({"budget": 20, "diversity": 0.5}, False),
+        ({"budget": 20, "query": None, "queries": ["tram", "bus"]}, False),  # which compare whole vectors
     ],
 )
 def test_the_main_directions_are_enough_for_few_calls_of_the_default(asked: dict[str, Any], enough: bool) -> None:
@@ -27,10 +28,3 @@ def test_the_main_directions_are_enough_for_few_calls_of_the_default(asked: dict
     candidates = candidates_of(request, "tram", Settings())(None)  # type: ignore[arg-type]
     assert isinstance(candidates, IndexedCandidates)
     assert candidates.search.directions is enough
-
-
-def test_several_queries_compare_whole_vectors() -> None:
-    request = SelectRequest.model_validate({"queries": ["tram", "bus"], "index": "notes", "k": 10, "budget": 20})
-    candidates = candidates_of(request, "tram", Settings())(None)  # type: ignore[arg-type]
-    assert isinstance(candidates, IndexedCandidates)
-    assert not candidates.search.directions

@@ -14,8 +14,7 @@ from boundarymorph.errors import ScorerFailed
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
 from tests.api.service import answer, serving
-from tests.api.test_select_failures import failing
-from tests.scoring.fakes import SeededScorer
+from tests.scoring.fakes import SeededScorer, failing
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,10 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.server.app import create_retriever_app
-from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import NDJSON, answer, belongings, fake_retrieval, filled, on_socket, problem, serving
-from tests.api.test_retrieval import fake_gateway
+from boundarymorph.settings import Settings
+from tests.api.service import NDJSON, answer, belongings, filled, gateway, problem, streamed
 from tests.scoring.fakes import score_of
 
 QUERY, COUNT = "distinct", 60
@@ -113,11 +111,9 @@ async def test_a_threshold_and_a_stream(client: httpx.AsyncClient, source: dict[
     least = SCORES[BEST[20]]
     body = await select(client, **source, k=50, distinct="page.url", min_relevance=least, budget=100)
     assert [d["relevance"] for d in body["documents"]] == [s for s in best_of(PAGES, 50, 1) if s >= least]
-    request = {"query": QUERY, **source, "budget": 20, "k": 10, "distinct": "page.url"}
-    response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
-    for line in response.text.splitlines():
-        if line.startswith("data:") and "ids" in (event := orjson.loads(line[5:])):
-            assert max(Counter(PAGES[id] for id in event["ids"]).values()) == 1
+    *rounds, _ = await streamed(client, query=QUERY, **source, budget=20, k=10, distinct="page.url")
+    for event in rounds:
+        assert max(Counter(PAGES[id] for id in event["ids"]).values()) == 1
 
 
 async def test_diversity(client: httpx.AsyncClient) -> None:
@@ -181,26 +177,31 @@ class TestTokens:
         assert max(Counter(PAGES[d["id"]] for d in body["documents"]).values()) == 1
         assert sum(chunk["tokens"] for chunk in POOL if chunk["id"] in {d["id"] for d in body["documents"]}) <= 60
 
-    async def test_the_rest_is_not_filled_with_what_is_negligible(self, client: httpx.AsyncClient) -> None:
-        known = [1e-5] * COUNT
-        known[3:6] = 0.9, 0.01, 0.008
-        pool = [chunk | {"cross_encoder_score": score} for chunk, score in zip(POOL, known, strict=True)]
-        request = {"pool": pool, "max_tokens": 1_000, "budget": 0}
-        assert [d["id"] for d in (await select(client, **request))["documents"]] == ["c3", "c4"]
-        assert len((await select(client, **request, min_relevance=0))["documents"]) == COUNT
-        assert len((await select(client, **request | {"max_tokens": None, "k": COUNT}))["documents"]) == COUNT
-
-    @pytest.mark.parametrize(("share", "count"), [(0.0, COUNT), (0.5, 1), (1e-5, COUNT), (1.2e-5, 3)])
-    async def test_the_setting_negligible_decides_what_is_left_out(
-        self, tmp_path: Path, share: float, count: int
+    @pytest.mark.parametrize(
+        ("share", "given", "count"),
+        [
+            (None, {}, 2),  # of which c3 is the best, and c4 the next
+            (None, {"min_relevance": 0}, COUNT),
+            (None, {"max_tokens": None, "k": COUNT}, COUNT),
+            (0.0, {}, COUNT),
+            (0.5, {}, 1),
+            (1e-5, {}, COUNT),
+            (1.2e-5, {}, 3),
+        ],
+    )
+    async def test_the_rest_is_not_filled_with_what_is_negligible(
+        self, tmp_path: Path, share: float | None, given: dict[str, Any], count: int
     ) -> None:
         known = [1e-5] * COUNT
         known[3:6] = 0.9, 0.01, 0.008
         pool = [chunk | {"cross_encoder_score": score} for chunk, score in zip(POOL, known, strict=True)]
-        async with filled(Settings(data_directory=tmp_path, negligible=share)) as client:
-            body = await select(client, pool=pool, max_tokens=1_000, budget=0)
-        assert len(body["documents"]) == count
-        assert np.isfinite(body["expected_loss"])
+        settings = Settings(data_directory=tmp_path)
+        if share is not None:
+            settings = settings.model_copy(update={"negligible": share})
+        async with filled(settings) as client:
+            body = await select(client, **{"pool": pool, "max_tokens": 1_000, "budget": 0, **given})
+        assert [document["id"] for document in body["documents"]][:2] == ["c3", "c4"][:count]
+        assert len(body["documents"]) == count and np.isfinite(body["expected_loss"])
 
 
 PASSAGES = [
@@ -245,14 +246,9 @@ async def test_an_index_may_say_what_its_selections_are_distinct_by(
 
 async def test_a_gateway_hears_it_from_its_retriever(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
-    async with on_socket(create_retriever_app(settings, build=fake_retrieval)) as url:
-        front = Settings(retriever=RetrieverSettings(url=url))
-        async with serving(front, fake_gateway) as gateway:
-            answer(await gateway.put("/indexes/passages"))
-            answer(await gateway.post("/indexes/passages/documents", json=PASSAGES))
-            body = {"query": QUERY, "index": "passages", "k": 30}
-            assert len(answer(await gateway.post("/select", json=body))["documents"]) == 30
-            belongings(settings, "passages").distinguish("document")
-            assert len(answer(await gateway.post("/select", json=body))["documents"]) == 6
-            belongings(settings, "passages").distinguish("")
-            assert len(answer(await gateway.post("/select", json=body))["documents"]) == 30
+    async with gateway(settings) as client:
+        answer(await client.put("/indexes/passages"))
+        answer(await client.post("/indexes/passages/documents", json=PASSAGES))
+        for said, count in (("", 30), ("document", 6), ("", 30)):
+            belongings(settings, "passages").distinguish(said)
+            assert len((await select(client, index="passages", k=30))["documents"]) == count

@@ -17,10 +17,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import PolicySettings
-from tests.api.service import answer, fake_service, on_socket, ready, serving
+from tests.api.service import answer, application, listening, serving
 from tests.scoring.fakes import score_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -165,17 +164,9 @@ async def test_who_asks_for_fewer_gets_fewer(client: httpx.AsyncClient) -> None:
 
 
 async def test_mem0_by_cohere_s_client(tmp_path: Path) -> None:
-    async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
-        async with httpx.AsyncClient(base_url=url) as plain:
-            await ready(plain)
-        async with cohere.AsyncClient("key", base_url=f"{url}/p/default@0.2") as sdk:
-            found = await sdk.rerank(
-                model="rerank-english-v3.0",
-                query=QUERY,
-                documents=TEXTS,
-                top_n=5,
-                return_documents=False,
-                max_chunks_per_doc=None,
-            )
+    asked: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "return_documents": False, "max_chunks_per_doc": None}
+    app = application("whole", Settings(data_directory=tmp_path))
+    async with listening(app) as (url, _), cohere.AsyncClient("key", base_url=f"{url}/p/default@0.2") as sdk:
+        found = await sdk.rerank(model="rerank-english-v3.0", top_n=5, **asked)
     assert len(found.results) == 5
     assert found.boundarymorph["cross_encoder_calls"] == 6

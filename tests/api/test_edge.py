@@ -1,4 +1,4 @@
-"""What every route has in common at the edge: methods, types, origins and secrets."""
+"""What every route has in common at the edge: methods, types, what Accept says, paths, and secrets."""
 
 import gzip
 import logging
@@ -8,26 +8,15 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from fastapi import Request
 
 from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
-from boundarymorph.server.app import create_app, create_retriever_app
-from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import (
-    answer,
-    client_of,
-    fake_retrieval,
-    fake_service,
-    on_socket,
-    problem,
-    ready,
-    serving,
-    texts,
-)
-from tests.api.test_retrieval import fake_gateway
+from boundarymorph.api.negotiation import prefers
+from boundarymorph.settings import Settings
+from tests.api.service import answer, application, gateway, listening, problem, serving, texts
 
 SECRET, KEY = keys.make("rag", list(Scope))
-GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 
 
@@ -74,11 +63,9 @@ class TestMethods:
             assert head.headers["content-length"] == get.headers["content-length"]
 
     async def test_head_on_a_socket_leaves_the_connection_in_order(self, tmp_path: Path) -> None:
-        async with (
-            on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url,
-            httpx.AsyncClient(base_url=url, limits=httpx.Limits(max_connections=1)) as client,
-        ):
-            await ready(client)
+        app = application("whole", Settings(data_directory=tmp_path))
+        one = httpx.Limits(max_connections=1)
+        async with listening(app) as (url, _), httpx.AsyncClient(base_url=url, limits=one) as client:
             for _ in range(3):
                 assert (await client.head("/livez")).status_code == 200
                 assert answer(await client.get("/livez"))["status"] == "ok"
@@ -98,16 +85,12 @@ async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClie
 
 class TestUnknownNames:
     async def test_of_the_query_at_a_gateway_too(self, tmp_path: Path) -> None:
-        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
-        async with on_socket(retriever) as behind:
-            settings = Settings(retriever=RetrieverSettings(url=behind))
-            async with client_of(create_app(settings, build=fake_gateway)) as client:
-                await ready(client)
-                answer(await client.put("/indexes/texts"))
-                path = "/indexes/texts/documents"
-                problem(await client.post(f"{path}?stirct=1", json=texts(1)), 422, "invalid-input")
-                problem(await client.get("/indexes?strict=true"), 422, "invalid-input")
-                assert answer(await client.post(f"{path}?strict=true", json=texts(1)))["added"] == 1
+        async with gateway(Settings(data_directory=tmp_path)) as client:
+            answer(await client.put("/indexes/texts"))
+            path = "/indexes/texts/documents"
+            problem(await client.post(f"{path}?stirct=1", json=texts(1)), 422, "invalid-input")
+            problem(await client.get("/indexes?strict=true"), 422, "invalid-input")
+            assert answer(await client.post(f"{path}?strict=true", json=texts(1)))["added"] == 1
 
     async def test_of_uploaded_documents_are_told(self, client: httpx.AsyncClient) -> None:
         documents = [{"id": 1, "text": "a", "titel": "A"}, {"id": 2, "text": "b"}, {"id": 3, "text": "c", "titel": "C"}]
@@ -155,3 +138,38 @@ class TestSecrets:
                     assert SECRET not in response.text and SECRET not in str(response.headers)
         assert SECRET not in caplog.text
         assert KEY.sha256 not in caplog.text
+
+
+STREAM = "text/event-stream"
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("accept", "streams"),
+    [
+        ("", False),
+        ("*/*", False),
+        (STREAM, True),
+        (f"application/json, {STREAM};q=0.5", False),
+        (f"application/json;q=0.1, {STREAM};q=0.5", True),
+        (f"{STREAM};q=0, application/json", False),
+        (f"{STREAM};q=0", False),
+        (f"{STREAM}, application/json", False),
+        (f"{STREAM}, */*;q=0.1", True),
+        ("text/*, application/json;q=0.9", True),
+    ],
+)
+def test_qualities(accept: str, streams: bool) -> None:
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
+    assert prefers(request, STREAM) == streams
+
+
+@pytest.mark.strangers
+async def test_paths_that_are_nearly_right(tmp_path: Path) -> None:
+    body = {"query": "a", "documents": ["a", "b"]}
+    async with serving(Settings(data_directory=tmp_path)) as client:
+        assert len(answer(await client.post("/v1/rerank/", json=body))["results"]) == 2
+        assert (await client.get("/health")).status_code == 200
+        refused = await client.post("/v2/v2/rerank", json=body)
+        assert refused.status_code == 404 and "/v2/rerank" in refused.text
+        assert "message" in refused.json()

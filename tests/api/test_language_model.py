@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 
 from boundarymorph.access import keys
@@ -21,7 +20,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne, ledger
 from boundarymorph.settings import Settings
 from tests.api.service import answer as body_of
-from tests.api.service import problem, serving
+from tests.api.service import bearer, problem, select, serving, streamed
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import score_of
 from tests.scoring.judge.scripted import READ, WRITTEN, Chat, completion
@@ -55,17 +54,13 @@ async def service(
         )
         async with serving(settings, judged) as client:
             server.asked.clear()
-            client.headers["authorization"] = f"Bearer {SECRETS['rag'][0]}"
+            client.headers.update(bearer(SECRETS["rag"][0]))
             yield client, server
-
-
-def of_(name: str) -> Mapping[str, str]:
-    return {"authorization": f"Bearer {SECRETS[name][0]}"}
 
 
 async def test_grades_are_scores_and_are_paid_for_once(tmp_path: Path) -> None:
     async with service(tmp_path, input_price=2.0, output_price=8.0) as (client, server):
-        first = body_of(await client.post("/select", json=REQUEST))
+        first = await select(client, **REQUEST)
         assert first["status"] == "complete" and len(server.asked) == 6
         scored = {d["id"]: d["cross_encoder_score"] for d in first["documents"] if d["source"] == "cross_encoder"}
         texts = {document["id"]: str(document["text"]) for document in POOL}
@@ -76,7 +71,7 @@ async def test_grades_are_scores_and_are_paid_for_once(tmp_path: Path) -> None:
             "output_tokens": 6 * WRITTEN,
             "cost": pytest.approx(6 * (READ * 2 + WRITTEN * 8) / 1e6),
         }
-        again = body_of(await client.post("/select", json=REQUEST))
+        again = await select(client, **REQUEST)
         assert again["usage"]["reused_scores"] == 6 and len(server.asked) == 6
         assert again["usage"]["language_model"] == {"input_tokens": 0, "output_tokens": 0, "cost": 0.0}
         assert 'boundarymorph_judge_tokens_total{kind="read"}' in (await client.get("/metrics")).text
@@ -84,9 +79,7 @@ async def test_grades_are_scores_and_are_paid_for_once(tmp_path: Path) -> None:
 
 async def test_events_tell_the_cost_so_far(tmp_path: Path) -> None:
     async with service(tmp_path, input_price=1.0) as (client, _):
-        response = await client.post("/select", json=REQUEST, headers={"accept": "text/event-stream"})
-    events = [orjson.loads(line.removeprefix("data: ")) for line in response.text.splitlines() if line[:5] == "data:"]
-    *rounds, last = events
+        *rounds, last = await streamed(client, **REQUEST)
     assert [event["language_model"]["input_tokens"] for event in rounds] == [0, 2 * READ, 4 * READ]
     assert last["usage"]["language_model"]["cost"] == pytest.approx(6 * READ / 1e6)
 
@@ -106,20 +99,20 @@ UNGRADED = [answer(completion("no idea")), answer(completion(None, refusal="I ca
 async def test_a_document_without_a_grade_is_as_believed(tmp_path: Path, behaviour: Behaviour) -> None:
     async with service(tmp_path) as (client, server):
         server.script = [behaviour]
-        body = body_of(await client.post("/select", json=REQUEST | {"k": 12}))
+        body = await select(client, **REQUEST | {"k": 12})
         assert body["status"] == "complete" and body["usage"]["cross_encoder_calls"] == 6
         assert len(body["documents"]) == 12
         assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == 5
         (warning,) = body["warnings"]
         assert warning.startswith("1 document got no score")
         server.asked.clear()
-        again = body_of(await client.post("/select", json=REQUEST | {"k": 12}))
+        again = await select(client, **REQUEST | {"k": 12})
         assert again["usage"]["reused_scores"] == 5 and len(server.asked) == 1, "it is not remembered as a 0"
 
 
 async def test_the_ceiling_of_a_request_ends_it(tmp_path: Path) -> None:
     async with service(tmp_path, request_tokens=3_500) as (client, server):
-        body = body_of(await client.post("/select", json=REQUEST))
+        body = await select(client, **REQUEST)
         assert (body["status"], body["stop_reason"]) == ("partial", "cost_ceiling")
         assert "scorer.judge.request_tokens" in body["warnings"][0]
         assert 0 < len(server.asked) < 6
@@ -128,17 +121,19 @@ async def test_the_ceiling_of_a_request_ends_it(tmp_path: Path) -> None:
 
 async def test_the_ceiling_of_a_key_is_its_own(tmp_path: Path) -> None:
     async with service(tmp_path, key_day_tokens=2_500) as (client, server):
-        body = body_of(await client.post("/select", json=REQUEST | {"rounds": 6}))
+        body = await select(client, **REQUEST | {"rounds": 6})
         assert body["stop_reason"] == "cost_ceiling"
         asked = len(server.asked)
         assert asked == 4, "of 301 tokens each, where one may take up to 1,397"
         refused = await client.post("/select", json=REQUEST | {"query": "another"})
         assert "this key has" in problem(refused, 429, "cost-ceiling")
         assert 0 < int(refused.headers["retry-after"]) <= 86_400
-        degraded = body_of(await client.post("/select", json=REQUEST | {"query": "another", "on_failure": "degrade"}))
+        degraded = await select(client, **REQUEST | {"query": "another", "on_failure": "degrade"})
         assert (degraded["status"], degraded["stop_reason"]) == ("retrieval_only", "cost_ceiling")
         assert len(server.asked) == asked, "nothing was sent"
-        other = body_of(await client.post("/select", json=REQUEST | {"query": "another"}, headers=of_("batch")))
+        other = body_of(
+            await client.post("/select", json=REQUEST | {"query": "another"}, headers=bearer(SECRETS["batch"][0]))
+        )
         assert other["usage"]["cross_encoder_calls"] > 0
 
 

@@ -32,18 +32,6 @@ async def test_numbers_of_results(client: httpx.AsyncClient, path: str, name: st
     assert len(answer(await client.post(path, json=given))["results"]) == 2
 
 
-@pytest.mark.parametrize("value", ["True", "true", True])
-async def test_booleans(client: httpx.AsyncClient, value: object) -> None:
-    given = {"query": "sea", "documents": TEXTS, "return_documents": value}
-    assert "document" in answer(await client.post("/v1/rerank", json=given))["results"][0]
-
-
-@pytest.mark.parametrize("odd", [None, 7, 1.5, {"text": None}, {"text": 7}])
-async def test_documents_that_are_no_texts(client: httpx.AsyncClient, odd: object) -> None:
-    given = {"query": "sea", "documents": [*TEXTS, odd]}
-    assert len(answer(await client.post("/v1/rerank", json=given))["results"]) == 4
-
-
 @pytest.mark.parametrize("direction", ["Left", "left", "Right"])
 async def test_a_direction_of_truncation_where_nothing_is_cut(client: httpx.AsyncClient, direction: str) -> None:
     given = {"query": "sea", "texts": TEXTS, "truncate": True, "truncation_direction": direction}

@@ -8,10 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.server.app import create_retriever_app
 from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, fake_retrieval, fill, filled, on_socket, ready
-from tests.api.test_retrieval import in_front_of
+from tests.api.service import NDJSON, answer, fill, filled, gateway
 
 IDS = ["a", "b", "B", "ä", "a/b", "🙂", "a\nb", " ", "10", "9"]
 
@@ -22,9 +20,7 @@ async def service(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         async with filled(Settings(data_directory=tmp_path)) as client:
             yield client
         return
-    retriever = create_retriever_app(Settings(data_directory=tmp_path / "remote"), build=fake_retrieval)
-    async with on_socket(retriever) as url, in_front_of(url) as client:
-        await ready(client)
+    async with gateway(Settings(data_directory=tmp_path / "remote")) as client:
         await fill(client)
         yield client
 

@@ -11,12 +11,21 @@ from boundarymorph.access import keys
 from boundarymorph.access.memories import SECONDS
 from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.server.app import create_app, create_retriever_app
-from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import answer, client_of, fake_retrieval, filled, on_socket, problem, serving
-from tests.api.test_retrieval import fake_gateway
+from boundarymorph.settings import Settings
+from tests.api.service import (
+    answer,
+    application,
+    bearer,
+    fill_directory,
+    filled,
+    gateway_to,
+    on_socket,
+    problem,
+    ready,
+    serving,
+)
 from tests.metrics import counted
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until_async
 
 ASKED = {"index": "texts", "k": 4, "budget": 8, "relevance": "scorer"}
 
@@ -123,37 +132,30 @@ async def test_a_policy_gives_pools_a_memory_on_rerank_routes_too(tmp_path: Path
 async def test_tenants_learn_apart(tmp_path: Path) -> None:
     made = {tenant: keys.make(tenant, [keys.Scope.SELECT], tenant=tenant) for tenant in ("a", "b")}
     guarded = tuple(str(key) for _, key in made.values())
-    async with filled(Settings(data_directory=tmp_path)):
-        pass
+    await fill_directory(tmp_path)
     async with serving(Settings(data_directory=tmp_path, memory={"enabled": True}, keys=guarded)) as client:
-        client.headers["authorization"] = f"Bearer {made['a'][0]}"
+        client.headers.update(bearer(made["a"][0]))
         await asked(client, 3)
         assert (await told(client, 3))["tenant"] == "a"
-        client.headers["authorization"] = f"Bearer {made['b'][0]}"
+        client.headers.update(bearer(made["b"][0]))
         assert answer(await client.get("/indexes/texts/learned")) == {"memories": []}
 
 
 async def test_gateways_share_the_memory_of_their_retriever(settings: Settings, tmp_path: Path) -> None:
-    async with filled(Settings(data_directory=tmp_path)):
-        pass
-    async with on_socket(create_retriever_app(settings, build=fake_retrieval)) as url:
-        front = settings.model_copy(update={"retriever": RetrieverSettings(url=(url,))})
-        apps = [create_app(front, build=fake_gateway) for _ in range(2)]
-        async with client_of(apps[0]) as one, client_of(apps[1]) as other:
-            async with asyncio.timeout(PATIENCE):
-                while not all([(await of.get("/readyz")).is_success for of in (one, other)]):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            await asked(one, 5)
-            await asked(other, 5, budget=9)
-            memory = await told(other, 10)
-            assert memory["requests"] == 10 and memory["in_force"]
-            await asyncio.sleep(SECONDS)
-            assert (await asked(one, query="another"))["learned_from"] == 10
-            answer(await one.delete("/indexes/texts/learned"))
-            refused = {"index": "texts", "scorer": "s", "vectors": "v"}
-            async with httpx.AsyncClient(base_url=url) as direct:
-                told_nothing = await direct.post("/memories/record", json={**refused, "observations": [["c", 1]]})
-                problem(told_nothing, 422, "invalid-input")
+    await fill_directory(tmp_path)
+    behind = application("retriever", settings)
+    async with on_socket(behind) as url, gateway_to(url, settings) as one, gateway_to(url, settings) as other:
+        await asyncio.gather(ready(one), ready(other))
+        await asked(one, 5)
+        await asked(other, 5, budget=9)
+        memory = await told(other, 10)
+        assert memory["requests"] == 10 and memory["in_force"]
+        await asyncio.sleep(SECONDS)
+        assert (await asked(one, query="another"))["learned_from"] == 10
+        answer(await one.delete("/indexes/texts/learned"))
+        refused = {"index": "texts", "scorer": "s", "vectors": "v", "observations": [["c", 1]]}
+        async with httpx.AsyncClient(base_url=url) as direct:
+            problem(await direct.post("/memories/record", json=refused), 422, "invalid-input")
 
 
 async def test_a_selection_goes_without_what_cannot_be_read(
@@ -190,7 +192,5 @@ async def test_what_cannot_be_told_is_logged_once(
     monkeypatch.setattr(IndexRetriever, "record", refused)
     before = counted("boundarymorph_memory_requests_total", outcome="failed")
     await asked(client, 3)
-    async with asyncio.timeout(PATIENCE):
-        while counted("boundarymorph_memory_requests_total", outcome="failed") < before + 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_async(lambda: counted("boundarymorph_memory_requests_total", outcome="failed") >= before + 3)
     assert caplog.text.count("selections are not learned from: no room") == 1

@@ -36,11 +36,3 @@ async def test_calls_go_to_where_it_is_in_doubt(client: httpx.AsyncClient, metho
     assert len(departed) == (method == "boundarymorph")
     plain = answer(await client.post("/select", json=request))
     assert plain["min_relevance"] is None and len(plain["documents"]) == 50
-
-
-async def test_up_to_a_number_of_tokens(client: httpx.AsyncClient) -> None:
-    given = {"query": QUERY, "pool": POOL, "budget": COUNT, "min_relevance": LEAST}
-    body = answer(await client.post("/select", json={**given, "max_tokens": 1_000}))
-    assert {document["id"] for document in body["documents"]} == {id for id, score in SCORES.items() if score >= LEAST}
-    few = answer(await client.post("/select", json={**given, "max_tokens": 9}))["documents"]  # texts of two or three
-    assert 3 <= len(few) <= 4 and all(SCORES[document["id"]] >= LEAST for document in few)

@@ -107,32 +107,6 @@ async def test_known_by_the_scorer_is_not_known_by_the_person(client: httpx.Asyn
     assert found["usage"]["reused_scores"] == 0 and found["documents"] == []
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"objective": {"find": 0}}, "objective.find"),
-        ({"objective": {"find": 1.01}}, "objective.find"),
-        ({"objective": {"find": 0.9, "in": 1}}, "objective.in"),
-        ({"objective": {"find": 0.9, "in": 0}}, "objective.in"),
-        ({"objective": {"in": 0.9}}, "exactly one of"),
-        ({"objective": {"find": 0.9, "next": 0}}, "objective.next"),
-        ({"objective": "find"}, "objective"),
-        ({"k": 5}, "leave out 'k'"),
-        ({"max_tokens": 5}, "leave out 'max_tokens'"),
-        ({"distinct": True}, "leave out 'distinct'"),
-        ({"diversity": 0.5}, "leave out 'diversity'"),
-        ({"calibration": "mine"}, "leave out 'calibration'"),
-        ({"relevance": "people"}, "no 'objective'"),
-        ({"known_scores": {"2-0": 1.5}}, "known_scores"),
-        ({"known_scores": {"2-0": True}}, "known_scores"),
-        ({"query": None, "queries": ["a", "b"]}, "'objective' goes with 'query'"),
-    ],
-)
-async def test_mistakes(client: httpx.AsyncClient, given: dict[str, Any], said: str) -> None:
-    refused = await client.post("/select", json={**PERSON, "pool": POOL, **given})
-    assert said in str(problem(refused, 422, "invalid-input"))
-
-
 async def test_at_the_edges(client: httpx.AsyncClient) -> None:
     for objective in ({"find": 1}, {"find": 0.01, "in": 0.01}, {"find": 1, "in": 0.999, "next": 1}):
         answer(await client.post("/select", json={**PERSON, "pool": POOL, "objective": objective}))

@@ -90,24 +90,6 @@ def test_every_field_and_parameter_is_described(app: str) -> None:
     assert undescribed == []
 
 
-@pytest.mark.parametrize("app", APPS)
-def test_every_reference_resolves_and_every_model_is_needed(app: str) -> None:
-    document = described(app)
-
-    def references(node: object) -> Iterator[str]:
-        if isinstance(node, dict):
-            yield from (value for key, value in node.items() if key == "$ref")
-            for value in node.values():
-                yield from references(value)
-        elif isinstance(node, list):
-            for value in node:
-                yield from references(value)
-
-    named = {reference.removeprefix("#/components/schemas/") for reference in references(document)}
-    assert named <= (there := set(document["components"]["schemas"]))
-    assert there - named <= {"RoundEvent", "UploadProgress"}, "which are streamed"
-
-
 @pytest.mark.parametrize(("app", "with_keys"), [*((app, False) for app in APPS), ("whole", True)])
 def test_says_what_is_refused(app: str, with_keys: bool) -> None:
     document = described(app, with_keys)
@@ -121,34 +103,9 @@ def test_says_what_is_refused(app: str, with_keys: bool) -> None:
         assert ("408" in operation["responses"]) == ("requestBody" in operation), path
         if guarded:
             assert "Retry-After" in operation["responses"]["429"]["headers"]
-
-
-def test_it_describes_every_route() -> None:
-    document = described("whole")
-    assert set(document["paths"]) == {
-        *("/select", "/select/batch", "/judgments", "/livez", "/readyz", "/metrics"),
-        *(f"/indexes{rest}" for rest in ("", "/{name}", "/{name}/description", "/{name}/learned", "/{name}/stats")),
-        *(f"/indexes/{{name}}/documents{rest}" for rest in ("", "/{id}")),
-        *OTHERS_PATHS,
-    }
-    own = {"/retrieve", "/documents", "/characters", "/embed/query", "/embed/documents"}
-    there = set(described("retriever")["paths"])
-    assert own | {"/indexes"} <= there and "/select" not in there
-    assert set(described("scorer")["paths"]) == {"/score", "/info", *PUBLIC}
-    for path, operation in operations(document):
-        assert operation["summary"]
-        for status, response in operation["responses"].items():
+        for status, response in operation["responses"].items() if app == "whole" else ():
             if int(status) >= 400 and operation["summary"] != "Can it serve?" and path not in OTHERS_PATHS:
                 assert "application/problem+json" in response["content"], operation["summary"]
-
-
-def test_what_an_upload_needs() -> None:
-    document = described("whole")
-    body = document["paths"]["/indexes/{name}/documents"]["post"]["requestBody"]["content"]
-    name = body["application/json"]["schema"]["items"]["$ref"].rpartition("/")[2]
-    schema = document["components"]["schemas"][name]
-    assert set(schema["required"]) == {"id", "text"}
-    assert "embedding" in schema["properties"]
 
 
 def test_a_gateway_describes_itself_as_one_process_does() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import cohere
 import httpx
 import pytest
 from pydantic import ValidationError
@@ -19,10 +18,9 @@ from boundarymorph.access import keys
 from boundarymorph.access.keys import Scope
 from boundarymorph.access.policies import Policies
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
-from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
-from tests.api.service import answer, fake_service, on_socket, problem, ready, serving
+from tests.api.service import answer, application, listening, problem, serving
 from tests.scoring.fakes import score_of
 
 QUERY = "what is asked"
@@ -135,27 +133,9 @@ async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
     assert (await client.post("/p/fast/nothing", json={})).status_code == 404
 
 
-async def test_with_the_client_of_another_service(tmp_path: Path) -> None:
-    app = create_app(Settings(data_directory=tmp_path, policies={"fast": POLICIES["fast"]}), build=fake_service)
-    async with on_socket(app) as url:
-        async with httpx.AsyncClient(base_url=url) as plain:
-            await ready(plain)
-        for base, model in (
-            (url, "fast"),
-            (url, "default@0.2"),
-            (f"{url}/p/default@0.2", "any"),
-            (f"{url}/p/fast", "rerank-v3.5"),
-        ):
-            async with cohere.AsyncClientV2("key", base_url=base) as sdk:
-                found = await sdk.rerank(model=model, query=QUERY, documents=TEXTS)
-            assert found.boundarymorph["budget"] == 8
-
-
 @pytest.mark.slow
 async def test_the_example_that_readers_copy(tmp_path: Path) -> None:
-    async with on_socket(create_app(Settings(data_directory=tmp_path), build=fake_service)) as url:
-        async with httpx.AsyncClient(base_url=url) as plain:
-            await ready(plain)
+    async with listening(application("whole", Settings(data_directory=tmp_path))) as (url, _):
         program = Path(__file__).parents[2] / "clients" / "examples" / "other_reranker.py"
         process = await asyncio.create_subprocess_exec(
             sys.executable, program, stdout=PIPE, stderr=PIPE, env={**os.environ, "BOUNDARYMORPH_URL": url}
@@ -191,52 +171,35 @@ def test_mistakes_in_the_settings() -> None:
         policies.of("", None, "default@0.0")
 
 
-# Results of a rerank route that have something in common.
-
 CHUNKS: list[dict[str, Any]] = [
     {"text": f"chunk {number}", "doc": {"id": number // 4}} if number < 36 else {"text": f"chunk {number % 4}"}
     for number in range(40)
 ]
 CHUNK_SCORES = [score_of(QUERY, chunk["text"]) for chunk in CHUNKS]
-RANKED = sorted(range(40), key=lambda index: -CHUNK_SCORES[index])
 
 
-def by_hand(by: str, at_most: int, top_n: int, groups: bool) -> list[int]:
-    kept: list[int] = []
-    of: dict[Any, int] = {}
-    for index in RANKED:
-        group = CHUNKS[index]["text"] if by == "text" else CHUNKS[index].get("doc", {}).get("id", f"alone {index}")
-        if of.get(group, 0) >= at_most or (groups and group not in of and len(of) == top_n):
-            continue
-        of[group] = of.get(group, 0) + 1
-        kept.append(index)
-    return kept if groups else kept[:top_n]
-
-
-@pytest.mark.parametrize("budget", [None, 40, 20, 0])
+@pytest.mark.parametrize("budget", [None, 20])
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("fields", "at_most", "count"),
     [
-        ({"group_by": "doc.id", "top_n": 5}, by_hand("doc", 1, 5, False)),
-        ({"distinct": "doc.id"}, by_hand("doc", 1, 40, False)),
-        ({"distinct": {"by": "doc.id", "at_most": 2}, "top_n": 7}, by_hand("doc", 2, 7, False)),
-        ({"group_by": {"by": "doc.id", "at_most": 2, "k_counts": "groups"}, "top_n": 3}, by_hand("doc", 2, 3, True)),
-        ({"distinct": True, "top_n": 40}, by_hand("text", 1, 40, False)),
+        ({"group_by": "doc.id", "top_n": 5}, 1, 5),
+        ({"distinct": "doc.id"}, 1, 13),  # 9 documents, and 4 chunks of none
+        ({"distinct": {"by": "doc.id", "at_most": 2}, "top_n": 7}, 2, 7),
+        ({"group_by": {"by": "doc.id", "at_most": 2, "k_counts": "groups"}, "top_n": 3}, 2, 6),
+        ({"distinct": True, "top_n": 40}, 1, 36),
     ],
 )
 async def test_chunks_in_and_documents_out(
-    tmp_path: Path, budget: int | None, fields: dict[str, Any], expected: list[int]
+    client: httpx.AsyncClient, budget: int | None, fields: dict[str, Any], at_most: int, count: int
 ) -> None:
-    settings = Settings(data_directory=tmp_path)
-    async with serving(settings) as client:
-        asked = {"query": QUERY, "documents": CHUNKS, **fields} | ({} if budget is None else {"budget": budget})
-        body = answer(await client.post("/v1/rerank", json=asked))
-    found = [result["index"] for result in body["results"]]
-    if budget in (None, 40):
-        assert [CHUNK_SCORES[index] for index in found] == [CHUNK_SCORES[index] for index in expected]
-    assert len(found) == len(expected) or "groups" in str(fields)
-    by_field = fields.get("distinct") is not True
-    for result in body["results"]:
-        assert result.get("group") == (CHUNKS[result["index"]].get("doc", {}).get("id") if by_field else None)
-    scores = [result["relevance_score"] for result in body["results"]]
+    results = (await reranked(client, documents=CHUNKS, model="default@auto", **fields, budget=budget))["results"]
+    assert len(results) == count or "groups" in str(fields)
+    places, by_text = [result["index"] for result in results], fields.get("distinct") is True
+    groups = [CHUNKS[place].get("doc", {}).get("id") for place in places]
+    assert [result.get("group") for result in results] == ([None] * len(results) if by_text else groups)
+    named = [CHUNKS[place]["text"] for place in places] if by_text else [group for group in groups if group is not None]
+    assert max(Counter(named).values()) <= at_most
+    scores = [result["relevance_score"] for result in results]
     assert scores == sorted(scores, reverse=True)
+    if budget is None:
+        assert scores == [CHUNK_SCORES[place] for place in places] and scores[0] == max(CHUNK_SCORES)

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 
 from boundarymorph.settings import Settings
-from tests.api.service import answer, filled, texts
+from tests.api.service import answer, filled, select, streamed, texts
 from tests.scoring.fakes import score_of
 
 QUERY = "witnesses"
@@ -25,18 +24,15 @@ async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield client
 
 
-async def select(client: httpx.AsyncClient, **given: Any) -> Any:
-    request = {"query": QUERY, "pool": POOL, "budget": 60, "k": 10, "reuse": False, **given}
-    return answer(
-        await client.post("/select", json={name: value for name, value in request.items() if value is not None})
-    )
+async def chosen(client: httpx.AsyncClient, **given: Any) -> Any:
+    return await select(client, **{"query": QUERY, "pool": POOL, "budget": 60, "k": 10, "reuse": False, **given})
 
 
 @pytest.mark.parametrize("source", [{}, {"pool": None, "index": "texts", "k": 60}, {"vectors": "encoder"}])
 async def test_by_default_it_is_peoples_and_scores_stay_beside_it(
     client: httpx.AsyncClient, source: dict[str, Any]
 ) -> None:
-    body = await select(client, explain=True, **source)
+    body = await chosen(client, explain=True, **source)
     assert body["relevance"] == "people" and body["calibration"] is None
     relevances = [document["relevance"] for document in body["documents"]]
     assert relevances == sorted(relevances, reverse=True)
@@ -51,26 +47,26 @@ async def test_by_default_it_is_peoples_and_scores_stay_beside_it(
 
 
 async def test_the_scorers_is_the_best_by_its_scores(client: httpx.AsyncClient) -> None:
-    body = await select(client, relevance="scorer")
+    body = await chosen(client, relevance="scorer")
     assert body["relevance"] == "scorer"
     assert [document["id"] for document in body["documents"]] == sorted(SCORES, key=lambda id: -SCORES[id])[:10]
     assert all(document["relevance"] == document["cross_encoder_score"] for document in body["documents"])
 
 
 async def test_the_papers_method_knows_only_scores(client: httpx.AsyncClient) -> None:
-    assert (await select(client, method="boundarymorph"))["relevance"] == "scorer"
+    assert (await chosen(client, method="boundarymorph"))["relevance"] == "scorer"
 
 
 async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path: Path) -> None:
     async with filled(Settings(data_directory=tmp_path, relevance="scorer")) as client:
-        assert (await select(client))["relevance"] == "scorer"
-        assert (await select(client, relevance="people"))["relevance"] == "people"
+        assert (await chosen(client))["relevance"] == "scorer"
+        assert (await chosen(client, relevance="people"))["relevance"] == "people"
 
 
 async def test_a_threshold_is_of_the_same_quantity(client: httpx.AsyncClient) -> None:
-    everything = await select(client, k=60)
+    everything = await chosen(client, k=60)
     least = sum(document["relevance"] for document in everything["documents"][9:11]) / 2
-    body = await select(client, k=60, min_relevance=least)
+    body = await chosen(client, k=60, min_relevance=least)
     assert [document["id"] for document in body["documents"]] == [
         document["id"] for document in everything["documents"] if document["relevance"] >= least
     ]
@@ -78,24 +74,21 @@ async def test_a_threshold_is_of_the_same_quantity(client: httpx.AsyncClient) ->
 
 async def test_several_queries_and_no_call_at_all(client: httpx.AsyncClient) -> None:
     request = {"queries": [QUERY, "others"], "pool": POOL, "budget": 20, "k": 5}
-    body = answer(await client.post("/select", json=request))
+    body = await select(client, **request)
     assert body["relevance"] == "people"
     scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
     asked = [QUERY, "others"]
     text = {document["id"]: document["text"] for document in POOL}
     for document in scored:
         assert document["cross_encoder_score"] == score_of(asked[document["query"]], text[document["id"]])
-    without = await select(client, budget=0)
+    without = await chosen(client, budget=0)
     assert without["relevance"] == "people"
     assert all(document["source"] == "posterior" for document in without["documents"])
 
 
 async def test_a_stream_ends_with_the_same_set(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "pool": POOL, "budget": 20, "k": 10, "reuse": False}
-    response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
-    last = response.text.strip().split("\n\n")[-1]
-    streamed = orjson.loads(last.partition("data: ")[2])
-    assert streamed["documents"] == (await select(client, budget=20))["documents"]
+    *_, last = await streamed(client, query=QUERY, pool=POOL, budget=20, k=10, reuse=False)
+    assert last["documents"] == (await chosen(client, budget=20))["documents"]
 
 
 async def test_rerank_routes_give_scores_unless_they_are_asked(client: httpx.AsyncClient) -> None:

@@ -12,14 +12,12 @@ import pytest_asyncio
 from numpy.typing import NDArray
 
 from boundarymorph.errors import ScorerUnavailable
-from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
 from tests import metrics
 from tests.api.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer, score_of
-from tests.scoring.remote.servers import Ours, running
 from tests.selector.fakes import Trouble
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -80,19 +78,6 @@ async def test_all_are_scored_in_one_trip_and_nothing_else_is_done(tmp_path: Pat
         encoder.encoded.clear()
         await post(client)
         assert (scorer.rounds, encoder.encoded) == ([TEXTS], [])
-
-
-async def test_the_id_of_a_request_goes_to_the_scorer(tmp_path: Path) -> None:
-    async with running(Ours()) as [server]:
-        parts = faked(RemoteScorer([server.endpoint()]))
-        async with serving(Settings(data_directory=tmp_path), parts) as client:
-            server.request_ids.clear()
-            request = {"query": QUERY, "documents": TEXTS}
-            answered = await client.post("/v2/rerank", json=request, headers={"X-Request-ID": "of-the-caller"})
-            unnamed = await client.post("/rerank", json={"query": QUERY, "texts": TEXTS})
-            given = [response.headers["x-request-id"] for response in (answered, unnamed)]
-            assert server.request_ids == given
-            assert given[0] == "of-the-caller"
 
 
 @pytest.mark.parametrize(("top_n", "count"), [(None, 12), (0, 12), (1, 1), (5, 5), (12, 12), (99, 12)])
@@ -219,12 +204,6 @@ async def test_models(client: httpx.AsyncClient) -> None:
         body = answer(await client.get(path))
         assert [card["id"] for card in body["data"]] == ["seeded", "default"]
         assert {card["object"] for card in body["data"]} == {"model"}
-
-
-async def test_what_clients_of_tei_ask_first(client: httpx.AsyncClient) -> None:
-    info = answer(await client.get("/info"))
-    assert list(info["model_type"]) == ["reranker"]
-    assert (info["model_id"], info["max_input_length"], info["max_client_batch_size"]) == ("seeded", 512, 20_000)
 
 
 async def test_duplicates_and_ties_keep_their_order(client: httpx.AsyncClient) -> None:

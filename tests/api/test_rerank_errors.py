@@ -1,9 +1,6 @@
 """The rerank routes of others: what they refuse, each in the words of its dialect."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,9 @@ from boundarymorph.access.keys import Scope
 from boundarymorph.api.rerank.routes import ROUTES
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
-from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import faked, serving
-from tests.scoring.fakes import SeededScorer
+from tests.scoring.fakes import SeededScorer, failing, late
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -182,27 +178,6 @@ async def test_texts_that_are_not_to_be_cut_and_have_known_scores(tmp_path: Path
             assert response.is_success == (body is not uncut)
 
 
-class Broken(SeededScorer):
-    """A scorer that raises, or that takes longer than any deadline."""
-
-    trouble: Exception | None = None
-
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
-        if self.trouble is not None:
-            raise self.trouble
-        assert deadline is not None
-        await asyncio.sleep(deadline - time.monotonic())
-        raise DeadlineExceeded("too late")
-
-
-@asynccontextmanager
-async def broken(directory: Path, trouble: Exception | None) -> AsyncIterator[httpx.AsyncClient]:
-    scorer = Broken()
-    scorer.trouble = trouble
-    async with serving(Settings(data_directory=directory), faked(scorer)) as client:
-        yield client
-
-
 @pytest.mark.parametrize(
     ("trouble", "status", "again"),
     [
@@ -210,23 +185,18 @@ async def broken(directory: Path, trouble: Exception | None) -> AsyncIterator[ht
         (ScorerFailed("10.0.0.1 refuses"), 502, False),
         (Overloaded("10.0.0.1 is full", public="full"), 429, True),
         (ZeroDivisionError("a bug"), 500, False),
+        (DeadlineExceeded("too late"), 504, False),
     ],
 )
-async def test_a_scorer_in_trouble(tmp_path: Path, trouble: Exception, status: int, again: bool) -> None:
-    async with broken(tmp_path, trouble) as client:
-        for field, path in EACH:
-            for extra in ({}, {"budget": 1}):
-                response = await client.post(path, json=request(field, ["a", "b"], **extra))
-                assert "10.0.0.1" not in said(response, field, status)
-                assert ("retry-after" in response.headers) == again
-
-
-async def test_a_deadline(tmp_path: Path) -> None:
-    async with broken(tmp_path, None) as client:
-        for field, path in EACH:
-            for extra in ({}, {"budget": 1}):
-                response = await client.post(path, json=request(field, ["a", "b"], deadline_ms=80, **extra))
-                assert said(response, field, 504)
+async def test_a_scorer_in_trouble(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, trouble: Exception, status: int, again: bool
+) -> None:
+    monkeypatch.setattr(SeededScorer, "score", failing(trouble) if status != 504 else late)
+    for field, path in EACH:
+        for extra in ({}, {"budget": 1}):
+            response = await client.post(path, json=request(field, ["a", "b"], deadline_ms=80, **extra))
+            assert "10.0.0.1" not in said(response, field, status)
+            assert ("retry-after" in response.headers) == again
 
 
 async def test_keys(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import http.client
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, cast
@@ -26,65 +26,45 @@ from boundarymorph.errors import (
 from boundarymorph.inference.shares import CALLER
 from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_embeddings, decode_pool
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.selector.selector import Selector
-from boundarymorph.server.app import create_app, create_retriever_app
+from boundarymorph.server.app import create_retriever_app
 from boundarymorph.server.composition import Gateway, Retrieval
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
 from tests.api.service import (
     NDJSON,
     answer,
+    application,
+    bearer,
     client_of,
-    fake_retrieval,
     fill,
+    gateway,
+    gateway_to,
+    listening,
     on_socket,
     problem,
     ready,
 )
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer
 
 UNIT = [1.0, 0.0, 0.0, 0.0]
 OWN = {"index": "own", "query": "", "depth": 1}
 LIMITS = Limits(body_bytes=4096, pool=50, query_characters=20, text_characters=30, dimension=8, k=50, budget=50)
 
 
-def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
-    """A real client of a retriever; the scorer is cheap and deterministic."""
-    retriever, scorer = RemoteRetriever(*settings.retriever.url), SeededScorer()
-    return Gateway(retriever, scorer, Selector(retriever, scorer))
-
-
 @pytest.fixture
-def limits() -> Limits:
-    return LIMITS
-
-
-@pytest.fixture
-async def alone(tmp_path: Path, limits: Limits) -> AsyncIterator[httpx.AsyncClient]:
+async def alone(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a retriever."""
-    settings = Settings(data_directory=tmp_path, limits=limits, depth=50)
-    async with client_of(create_retriever_app(settings, build=fake_retrieval)) as client:
+    app = application("retriever", Settings(data_directory=tmp_path, limits=LIMITS, depth=50))
+    async with client_of(app) as client:
         await ready(client)
         await fill(client)
         yield client
 
 
-@asynccontextmanager
-async def in_front_of(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a gateway that has begun to start."""
-    settings = Settings(retriever=RetrieverSettings(url=url))
-    async with client_of(create_app(settings, build=fake_gateway)) as client:
-        yield client
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+@pytest.fixture(name="gateway")
+async def gateway_(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway whose retriever is on a real socket."""
-    retriever = create_retriever_app(Settings(data_directory=tmp_path / "remote"), build=fake_retrieval)
-    async with on_socket(retriever) as url, in_front_of(url) as client:
-        await ready(client)
+    async with gateway(Settings(data_directory=tmp_path / "remote")) as client:
         await fill(client)
         yield client
 
@@ -255,7 +235,7 @@ class TestGateway:
 
     async def test_paths_that_a_proxy_may_read_otherwise(self, tmp_path: Path) -> None:
         """A proxy between gateway and retriever would lead past the check of the key for an index."""
-        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        retriever = application("retriever", Settings(data_directory=tmp_path))
         reached = list[bytes]()
 
         async def noted(scope: Scope, receive: Receive, send: Send) -> None:
@@ -263,12 +243,11 @@ class TestGateway:
             await retriever(scope, receive, send)
 
         async with on_socket(noted) as url:
-            gateway = create_app(Settings(retriever=RetrieverSettings(url=url)), build=fake_gateway)
-            async with on_socket(gateway) as front, httpx.AsyncClient(base_url=front) as client:
-                await ready(client)
+            front = application("gateway", Settings(retriever=RetrieverSettings(url=url)))
+            async with listening(front) as (url, _):
                 before = len(reached)
                 for method, path in itertools.product(("GET", "DELETE"), AMBIGUOUS):
-                    status, answered = await asyncio.to_thread(_sent_as_it_is, front, method, f"/indexes/{path}")
+                    status, answered = await asyncio.to_thread(_sent_as_it_is, url, method, f"/indexes/{path}")
                     assert status in (404, 405, 422), (path, answered)
                     assert status != 422 or b"invalid-input" in answered
                 assert not [path for path in reached[before:] if path.startswith(b"/indexes")]
@@ -306,16 +285,16 @@ class TestGateway:
     async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waits for it, does without it in order, and finds it again."""
         monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
-        retriever = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
+        retriever = application("retriever", Settings(data_directory=tmp_path))
         async with on_socket(retriever) as url:
             pass
-        async with in_front_of(url) as client, asyncio.timeout(PATIENCE):
+        async with gateway_to(url) as client, asyncio.timeout(PATIENCE):
             while url not in ((await client.get("/readyz")).json()["detail"] or ""):  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
             problem(await client.post("/select", json={"query": "q", "index": "texts"}), 503, "not-ready")
             problem(await client.get("/indexes"), 503, "retriever-unavailable")
-        async with on_socket(create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)) as url:
-            gateway = in_front_of(url)
+        async with on_socket(application("retriever", Settings(data_directory=tmp_path))) as url:
+            gateway = gateway_to(url)
             client = await gateway.__aenter__()
             await ready(client)
             await fill(client)
@@ -335,26 +314,26 @@ FEW = 500  # which sockets and their readers may hold
 
 
 @asynccontextmanager
-async def listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await server.wait_closed()
+async def in_front_of(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], patch: pytest.MonkeyPatch
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client, over a socket, of a gateway in front of what answers so once it has read the head of a request."""
 
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await serve(reader, writer)
+        await writer.drain()
+        writer.close()
 
-class Ready:
-    """A gateway's part that needs no probe."""
+    async def unprobed(_: Gateway) -> None:
+        """It need not describe itself."""
 
-    @staticmethod
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Gateway:
-        class Part(Gateway):
-            async def check(self) -> None:
-                pass
-
-        made = fake_gateway(settings)
-        return Part(made.retriever, made.scorer, made.selector)
+    patch.setattr(Gateway, "check", unprobed)
+    server = await asyncio.start_server(answering, "127.0.0.1", 0)
+    async with server:
+        behind = RetrieverSettings(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with listening(application("gateway", Settings(retriever=behind))) as (_, client):
+            yield client
 
 
 async def settled(count: Callable[[], int]) -> int:
@@ -366,20 +345,17 @@ async def settled(count: Callable[[], int]) -> int:
     return before
 
 
-async def test_an_upload_is_never_whole_in_memory() -> None:
+async def test_an_upload_is_never_whole_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     read_on, sent, received = asyncio.Event(), 0, 0
 
-    async def reading_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal received
-        await reader.readuntil(b"\r\n\r\n")
         await read_on.wait()
         while (size := int((await reader.readline()).strip(), 16)) > 0:
             received += len(await reader.readexactly(size))
             await reader.readline()
         await reader.readline()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
 
     async def content() -> AsyncIterator[bytes]:
         nonlocal sent
@@ -387,100 +363,74 @@ async def test_an_upload_is_never_whole_in_memory() -> None:
             sent += 1
             yield CHUNK
 
-    async with listening(reading_late) as url:
-        settings = Settings(retriever=RetrieverSettings(url=url))
-        async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(PATIENCE):
-            await ready(client)
-            upload = asyncio.create_task(client.post("/indexes/a/documents", content=content(), headers=NDJSON))
-            assert 0 < await settled(lambda: sent) < FEW
-            read_on.set()
-            assert (await upload).json() == {}
+    async with in_front_of(late, monkeypatch) as client, asyncio.timeout(PATIENCE):
+        upload = asyncio.create_task(client.post("/indexes/a/documents", content=content(), headers=NDJSON))
+        assert 0 < await settled(lambda: sent) < FEW
+        read_on.set()
+        assert (await upload).json() == {}
     assert received == MANY * len(CHUNK)
 
 
-async def test_an_answer_is_never_whole_in_memory() -> None:
+async def test_an_answer_is_never_whole_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
 
-    async def writing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal written
-        await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {MANY * len(CHUNK)}\r\n\r\n".encode())
         for _ in range(MANY):
             writer.write(CHUNK)
             await writer.drain()
             written += 1
-        writer.close()
 
-    async with listening(writing) as url:
-        app = create_app(Settings(retriever=RetrieverSettings(url=url)), build=Ready.build)
-        async with on_socket(app) as front, httpx.AsyncClient(base_url=front) as client, asyncio.timeout(PATIENCE):
-            await ready(client)
-            async with client.stream("GET", "/indexes") as response:
-                assert 0 < await settled(lambda: written) < FEW
-                read = 0
-                async for chunk in response.aiter_raw():
-                    read += len(chunk)
+    async with in_front_of(much, monkeypatch) as client, client.stream("GET", "/indexes") as response:
+        assert 0 < await settled(lambda: written) < FEW
+        read = sum([len(chunk) async for chunk in response.aiter_raw()])
     assert read == MANY * len(CHUNK)
 
 
-async def test_an_answer_that_breaks_off_is_no_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_that_breaks_off_is_no_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A retriever that is restarted during an upload, say: the caller sees that it broke off, and the log why."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
-        await writer.drain()
-        writer.close()
 
-    async with listening(half) as url:
-        app = create_app(Settings(retriever=RetrieverSettings(url=url)), build=Ready.build)
-        async with on_socket(app) as front, httpx.AsyncClient(base_url=front) as client, asyncio.timeout(PATIENCE):
-            await ready(client)
-            with pytest.raises(httpx.TransportError):
-                await client.put("/indexes/a")
+    async with in_front_of(half, monkeypatch) as client:
+        with pytest.raises(httpx.TransportError):
+            await client.put("/indexes/a")
     (record,) = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert "the retriever broke off" in record.message and record.exc_info is None
 
 
-async def test_a_compressed_answer_is_passed_on_as_such() -> None:
-    packed = gzip.compress(b"{}")
-
+async def test_a_compressed_answer_is_passed_on_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     async def compressing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A proxy that compresses though nobody asked it to."""
-        await reader.readuntil(b"\r\n\r\n")
+        packed = gzip.compress(b"{}")
         head = f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {len(packed)}\r\n\r\n"
         writer.write(head.encode() + packed)
-        await writer.drain()
-        writer.close()
 
-    async with listening(compressing) as url:
-        settings = Settings(retriever=RetrieverSettings(url=url))
-        async with client_of(create_app(settings, build=Ready.build)) as client, asyncio.timeout(PATIENCE):
-            await ready(client)
-            assert answer(await client.get("/indexes/a")) == {}
+    async with in_front_of(compressing, monkeypatch) as client:
+        assert answer(await client.get("/indexes/a")) == {}
 
 
-class TestCallers:
-    """On whose behalf a gateway calls."""
+async def test_a_retriever_is_told_on_whose_behalf_a_gateway_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    described = LocalCatalog.describe
 
-    async def test_are_told_to_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        told: list[str] = []
-        described = LocalCatalog.describe
+    def noted(catalog: LocalCatalog, name: str) -> Any:
+        told.append(CALLER.get())
+        return described(catalog, name)
 
-        def noted(catalog: LocalCatalog, name: str) -> Any:
-            told.append(CALLER.get())
-            return described(catalog, name)
-
-        secret, key = keys.make("rag", list(keys.Scope))
-        behind = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
-        async with on_socket(behind) as url:
-            settings = Settings(retriever=RetrieverSettings(url=url), keys=(str(key),))
-            async with client_of(create_app(settings, build=fake_gateway)) as client:
-                client.headers["Authorization"] = f"Bearer {secret}"
-                await ready(client)
-                answer(await client.put("/indexes/texts"))
-                monkeypatch.setattr(LocalCatalog, "describe", noted)
-                answer(await client.get("/indexes/texts"))
-                forged = {"X-BoundaryMORPH-Caller": "another"}
-                answer(await client.get("/indexes/texts", headers=forged))
-            assert told == ["anonymous/rag"] * 2
+    secret, key = keys.make("rag", list(keys.Scope))
+    behind = application("retriever", Settings(data_directory=tmp_path))
+    async with on_socket(behind) as url, gateway_to(url, Settings(keys=(str(key),))) as client:
+        client.headers.update(bearer(secret))
+        await ready(client)
+        answer(await client.put("/indexes/texts"))
+        monkeypatch.setattr(LocalCatalog, "describe", noted)
+        for forged in ({}, {"X-BoundaryMORPH-Caller": "another"}):
+            answer(await client.get("/indexes/texts", headers=forged))
+    assert told == ["anonymous/rag"] * 2

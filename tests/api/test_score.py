@@ -104,30 +104,6 @@ async def test_a_text_that_may_not_be_cut(client: httpx.AsyncClient, model: Seed
     assert answer(await score(client, "t" * 100, truncate=False))["truncated"] == 0
 
 
-async def test_too_much_at_once(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
-    """All or nothing, at the door: 429 with Retry-After."""
-    model.open.clear()
-    in_the_model = asyncio.create_task(score(client, "t" * 90))
-    async with asyncio.timeout(PATIENCE):
-        while ["t" * 90] not in model.batches:  # noqa: ASYNC110 - what happens in another thread
-            await asyncio.sleep(0.005)
-    others = [asyncio.create_task(score(client, *["t" * 90] * 3)) for _ in range(3)]
-    done, waiting = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-    while len(waiting) > 1:
-        more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        done |= more
-    for refused in done:
-        problem(refused.result(), 429, "overloaded")
-        assert int(refused.result().headers["retry-after"]) >= 1
-    waiting_pairs = 'boundarymorph_scorer_queue_pairs{backend="test",model="seeded"} 3.0'
-    async with asyncio.timeout(PATIENCE):
-        while waiting_pairs not in (await client.get("/metrics")).text:  # noqa: ASYNC110 - tokenised in another thread
-            await asyncio.sleep(0.005)
-    model.open.set()
-    for kept in (in_the_model, *waiting):
-        answer(await kept)
-
-
 async def test_a_deadline_that_passes(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
     model.open.clear()
     problem(await score(client, "t", deadline_ms=20), 504, "deadline-exceeded")

@@ -5,16 +5,13 @@ from typing import Any, ClassVar
 
 import httpx
 import numpy as np
-import orjson
 import pytest
 
-from boundarymorph.errors import ScorerUnavailable
-from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
-from tests.api.service import answer, block, problem, serving, texts
+from tests.api.service import answer, block, serving, streamed, texts
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.scoring.fakes import score_of
 
 QUERY = "what is asked"
 
@@ -135,11 +132,6 @@ async def test_given_scores_are_the_retrieval_order(client: httpx.AsyncClient) -
     by_id = {document["id"]: document for document in body["documents"]}
     assert [by_id[f"d{i}"]["retrieval_rank"] for i in range(4)] == [2, 4, 1, 3]
     assert [by_id[f"d{i}"]["retrieval_score"] for i in range(4)] == scores
-
-
-async def test_missing_ids_are_positions(client: httpx.AsyncClient) -> None:
-    body = await select(client, pool=[{"text": "a"}, {"text": "b", "id": "x"}, {"text": "c"}], k=3)
-    assert set(ids(body)) == {"0", "x", "2"}
 
 
 async def test_depth_bounds_the_pool(client: httpx.AsyncClient) -> None:
@@ -308,77 +300,36 @@ async def test_why_no_call_was_made_is_said(client: httpx.AsyncClient) -> None:
     assert (await select(client, pool=texts(9), budget=0))["warnings"] == []
 
 
-async def test_json_is_read_whatever_its_type_is_called(client: httpx.AsyncClient) -> None:
-    """A `curl -d` without a header says that it sends a form."""
-    content = b'{"query": "q", "index": "texts"}'
-    for kind in (
-        "application/json",
-        "application/x-www-form-urlencoded",
-        "application/json; charset=utf-8",
-    ):
-        answer(await client.post("/select", content=content, headers={"content-type": kind}))
-    answer(await client.post("/select", content=content))
-
-
-class TestLessThanWanted:
-    REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 20, "rounds": 10, "k": 5}
-
-    async def test_a_scorer_that_is_away(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def away(*_: object, **__: object) -> Scores:
-            raise ScorerUnavailable("nobody answers")
-
-        monkeypatch.setattr(SeededScorer, "score", away)
-        body = answer(await client.post("/select", json=self.REQUEST))
-        assert (body["status"], body["stop_reason"]) == ("retrieval_only", "scorer_unavailable")
-        assert [document["retrieval_rank"] for document in body["documents"]] == [1, 2, 3, 4, 5]
-        assert all(document["source"] == "posterior" for document in body["documents"])
-        refused = await client.post("/select", json=self.REQUEST | {"on_failure": "error"})
-        assert "no scorer is able" in problem(refused, 503, "scorer-unavailable")
-        sample = 'boundarymorph_selections_total{status="retrieval_only",stop_reason="scorer_unavailable"}'
-        assert sample in (await client.get("/metrics")).text
-
-
 class TestStreaming:
-    HEADERS: ClassVar[dict[str, str]] = {"accept": "text/event-stream"}
-
-    @staticmethod
-    def events(response: httpx.Response) -> list[tuple[str, dict[str, Any]]]:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        found = []
-        for block_ in response.text.strip().split("\n\n"):
-            name, data = block_.split("\n")
-            found.append((name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))))
-        return found
+    REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 
     async def test_an_event_a_round_and_the_selection_last(self, client: httpx.AsyncClient) -> None:
-        request = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
-        *rounds, (last, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
-        assert [name for name, _ in rounds] == ["round"] * 3
-        assert [event["cross_encoder_calls"] for _, event in rounds] == [0, 2, 4]
-        assert all(len(event["ids"]) == 5 and event["budget"] == 6 for _, event in rounds)
-        assert last == "selection"
-        plain = answer(await client.post("/select", json=request))
+        response = await client.post("/select", json=self.REQUEST, headers={"accept": "text/event-stream"})
+        names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event")]
+        assert names == ["round"] * 3 + ["selection"]
+        *rounds, body = await streamed(client, **self.REQUEST, reuse=False)
+        assert [event["cross_encoder_calls"] for event in rounds] == [0, 2, 4]
+        assert all(len(event["ids"]) == 5 and event["budget"] == 6 for event in rounds)
+        plain = answer(await client.post("/select", json=self.REQUEST | {"reuse": False}))
         for whole in (body, plain):
             del whole["id"], whole["timings_ms"]
         assert body == plain
 
     async def test_events_explain_their_round(self, client: httpx.AsyncClient) -> None:
-        request = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5, "explain": True}
-        *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
-        calls = [event.pop("calls") for _, event in rounds]
+        *rounds, body = await streamed(client, **self.REQUEST, explain=True)
+        calls = [event.pop("calls") for event in rounds]
         assert [[{**call, "query": None} for call in made] for made in calls] == [
             [],
             *(each["calls"] for each in body["rounds"][:2]),
         ]
-        assert not any({"relevance", "std", "retrieval_ranks"} & event.keys() for _, event in rounds)
+        assert not any({"relevance", "std", "retrieval_ranks"} & event.keys() for event in rounds)
         assert body["pool"] is None
 
     async def test_events_tell_of_the_whole_pool(self, client: httpx.AsyncClient) -> None:
         """What is believed of it before the first round, then of what was scored so far its scores."""
-        request = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5, "explain": "pool"}
-        *rounds, (_, body) = self.events(await client.post("/select", json=request, headers=self.HEADERS))
+        *rounds, body = await streamed(client, **self.REQUEST, explain="pool")
         scores: dict[int, float] = {}
-        for _, event in rounds:
+        for event in rounds:
             scores |= {call["retrieval_rank"] - 1: call["score"] for call in event["calls"]}
             assert len(event["relevance"]) == len(event["std"]) == 40
             assert {place for place, std in enumerate(event["std"]) if std == 0} == scores.keys()

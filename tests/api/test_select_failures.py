@@ -1,8 +1,6 @@
 """POST /select: what becomes of a request whose deadline comes, or whose scorer or encoder is away or busy."""
 
 import asyncio
-import time
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import httpx
@@ -11,39 +9,16 @@ import pytest
 
 from boundarymorph.errors import (
     BoundaryMorphError,
-    DeadlineExceeded,
     EncoderFailed,
     EncoderUnavailable,
     Overloaded,
     ScorerFailed,
 )
-from boundarymorph.scoring.scorer import Scores
 from tests.api.service import answer, problem, texts
 from tests.retrieval.fakes import SeededEncoder, vector_of
-from tests.scoring.fakes import SeededScorer
+from tests.scoring.fakes import SeededScorer, failing, late
 
 REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
-
-
-def failing(error: BoundaryMorphError, first: int = 0) -> Any:
-    """A scorer's `score` that fails from the given call on, counted from 0."""
-    score, calls = SeededScorer.score, 0
-
-    async def fail(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
-        nonlocal calls
-        calls += 1
-        if calls <= first:
-            return await score(scorer, query, texts, **options)
-        raise error
-
-    return fail
-
-
-async def late(scorer: SeededScorer, query: str, texts: Sequence[str], *, deadline: float | None, **_: Any) -> Scores:
-    """As of a scorer that has not done the work by the deadline."""
-    assert deadline is not None
-    await asyncio.sleep(deadline - time.monotonic())
-    raise DeadlineExceeded("late")
 
 
 async def hang(*_: object, **__: object) -> Any:

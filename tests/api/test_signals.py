@@ -37,18 +37,3 @@ async def test_a_signal_that_the_scores_follow_is_learned(client: httpx.AsyncCli
     assert found["clicks"] > 0.97 * best
     assert found["both"] > 0.97 * best
     assert found["none"] < found["halved"] < found["clicks"]
-
-
-async def test_the_papers_method_has_no_use_for_them(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "k": 20, "budget": 25, "method": "boundarymorph", "explain": True}
-    bodies = [
-        answer(await client.post("/select", json={**request, "pool": {"documents": POOL, **given}}))
-        for given in ({}, {"features": {"clicks": SCORES.tolist()}})
-    ]
-    assert bodies[0]["documents"] == bodies[1]["documents"]
-
-
-async def test_as_many_as_there_may_be(client: httpx.AsyncClient) -> None:
-    features = {f"s{number}": [float(number * place % 7) for place in range(COUNT)] for number in range(16)}
-    request = {"query": QUERY, "pool": {"documents": POOL, "features": features}, "k": 5, "budget": 5}
-    assert len(answer(await client.post("/select", json=request))["documents"]) == 5

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import orjson
 import pytest
 
@@ -88,16 +87,6 @@ async def test_a_scorer_that_does_not_work(tmp_path: Path, score: Score, doubt: 
     assert [bool(warnings) for warnings in said] == [number + 1 >= first for number in range(len(WORDS))]
     assert "on this index: " in said[first - 1][0] and words in said[first - 1][0]
     assert after - before == len(WORDS) + 1 - first
-
-
-@pytest.mark.parametrize(
-    "score",
-    [alike, lambda query, text: float(np.random.default_rng(len(query + text) * ord(query[0])).uniform())],
-    ids=["right", "random"],
-)
-async def test_one_that_works_or_guesses(tmp_path: Path, score: Score) -> None:
-    async with index_with(score, tmp_path) as client:
-        assert await asked(client) == [[]] * len(WORDS)
 
 
 async def test_scores_that_callers_bring_are_not_the_scorer_s(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from boundarymorph.access.keys import Scope, make
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import build_gateway
+from boundarymorph.server.composition import Gateway, build_gateway
 from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from boundarymorph.telemetry import logs
@@ -76,31 +76,18 @@ async def test_callers_read_nothing_of_a_scorer(
         assert set(ids) == {"asked-so"}
 
 
-async def test_nor_of_a_retriever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nor_of_a_retriever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unprobed(_: Gateway) -> None:
+        """It does not wait for what is behind it."""
+
+    monkeypatch.setattr(Gateway, "check", unprobed)
     async with running(Ours()) as [server]:
-        url = f"http://127.0.0.1:{server.port}"
-        settings = Settings(
-            data_directory=tmp_path,
-            retriever=RetrieverSettings(url=(url,)),
-            scorer=ScorerSettings(url=("http://127.0.0.1:1",)),
-            cache=CacheSettings(enabled=False),
-        )
-
-        class Warm:
-            """A gateway that does not wait for what is behind it."""
-
-            def __init__(self) -> None:
-                self.real = build_gateway(settings)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.real, name)
-
-            async def check(self) -> None:
-                pass
-
-        app = create_app(settings, build=lambda *_: Warm())
-        async with client_of(app) as client:
-            await ready(client)
+        url, nowhere = f"http://127.0.0.1:{server.port}", ScorerSettings(url=("http://127.0.0.1:1",))
+        retriever, cache = RetrieverSettings(url=(url,)), CacheSettings(enabled=False)
+        settings = Settings(data_directory=tmp_path, retriever=retriever, scorer=nowhere, cache=cache)
+        async with serving(settings, build_gateway) as client:
             response = await client.post("/select", json={"query": "q", "index": "i", "k": 1, "budget": 1})
             detail = problem(response, 502, "retriever-failed")
             assert "retriever" in detail and str(server.port) not in response.text

@@ -12,8 +12,7 @@ from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
 from tests.api.service import answer, serving
-from tests.api.test_select_failures import failing
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.scoring.fakes import SeededScorer, failing, score_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

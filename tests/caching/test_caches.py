@@ -1,6 +1,5 @@
 """All caches against their contracts, and what each does besides."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,7 +16,6 @@ from boundarymorph.settings import CacheSettings
 from tests.caching.servers import RedisServer
 from tests.clocks import Clock
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
-from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -113,14 +111,6 @@ class TestRedisScoreCache(ScoreCacheContract):
                 await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
                 assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
 
-    async def test_scores_of_a_query_that_is_written_again_and_again_expire(self, link: RedisLink) -> None:
-        cache = RedisScoreCache(link, seconds_to_live=0.3)
-        await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-        async with asyncio.timeout(PATIENCE):
-            while TEXTS[0] in await cache.recall(MODEL, QUERY):
-                await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
-                await asyncio.sleep(0.02)
-
     async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
         caches = [RedisScoreCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
         for cache, score in zip(caches, SCORES, strict=True):
@@ -130,12 +120,6 @@ class TestRedisScoreCache(ScoreCacheContract):
             assert await cache.read(MODEL, QUERY, TEXTS[:1]) == [score]
         with server.admin() as admin:
             assert len(admin.keys("boundarymorph:blue:scores:2:*")) == 1
-
-    async def test_another_process_finds_it(self, cache: RedisScoreCache, server: RedisServer) -> None:
-        await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-        other = RedisLink(server.url, timeout=10)
-        assert await RedisScoreCache(other).recall(MODEL, QUERY) == {TEXTS[0]: SCORES[0]}
-        await other.close()
 
     async def test_values_are_small(self, cache: RedisScoreCache, server: RedisServer) -> None:
         scores = {digest(str(number)): CachedScore(number / 100) for number in range(100)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +14,36 @@ import pytest
 from boundarymorph import reading
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import judgments_of, queries_of
-from boundarymorph.cli import common
-from boundarymorph.cli import main as cli
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.judging import Grades, Pair
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
-from tests.api.service import answer, belongings, fake_service, filled, texts
+from tests.api.service import answer, belongings, fake_service, fill_directory, filled, texts
+from tests.cli.conftest import Run
 from tests.faults import stand_in
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer
 from tests.scoring.judge.scripted import Chat
 
 QUERIES = [f"question {number}" for number in range(8)]
-Run = Callable[..., str]
+Calibrate = Callable[..., str]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
     """The command on fakes, with the indexes of `filled`; returns what it prints."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(common.console, "width", 160)
-    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(composition, "build", fake_service)
-    asyncio.run(_filled(tmp_path))
+    asyncio.run(fill_directory(tmp_path))
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
 
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["boundarymorph", "calibrate", *arguments, "--data-directory", "."])
-        with suppress(SystemExit):
-            cli.main()
-        captured = capsys.readouterr()
-        assert "error:" not in captured.err, captured.err
-        return captured.out
+    def calibrate(*arguments: str) -> str:
+        outcome = run("calibrate", *arguments, "--data-directory", ".")
+        assert "error:" not in outcome.err, outcome.err
+        return outcome.out
 
-    return run
-
-
-async def _filled(folder: Path) -> None:
-    async with filled(Settings(data_directory=folder)):
-        pass
+    return calibrate
 
 
 def kept(folder: Path, name: str | None = None) -> Calibration:
@@ -81,8 +67,8 @@ def judged(pairs: Sequence[dict[str, Any]]) -> str:
     return "\n".join(orjson.dumps(row).decode() for row in rows)
 
 
-def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
-    said = run("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
+def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path) -> None:
+    said = calibrate("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
     pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]
     assert {pair["query"] for pair in pairs} == set(QUERIES)
@@ -90,7 +76,7 @@ def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     assert len({(pair["query"], pair["document"]) for pair in pairs}) == 160
 
     (tmp_path / "judged.ndjson").write_text(judged(pairs))
-    said = run("texts", "--judgments", "judged.ndjson")
+    said = calibrate("texts", "--judgments", "judged.ndjson")
     assert "160 judgements of 8 queries" in said
     assert "the scorer is worse than your retriever" in said
     assert "the default of the index 'texts'" in said
@@ -99,7 +85,7 @@ def test_suggest_judge_and_learn(run: Run, tmp_path: Path) -> None:
     assert made.scorer == SeededScorer().name
     asyncio.run(_answers(tmp_path))
     asyncio.run(_graded(tmp_path))
-    said = run("texts", "--update", "--judgments", "judged.ndjson")
+    said = calibrate("texts", "--update", "--judgments", "judged.ndjson")
     assert "170 judgements of 9 queries" in said
 
 
@@ -121,11 +107,11 @@ async def _answers(folder: Path) -> None:
     assert nearness[0] > nearness[1]
 
 
-def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
+def test_a_language_model_judges(calibrate: Calibrate, tmp_path: Path) -> None:
     with stand_in.running(Chat(lambda query, text: float(near(query, text) > 0.3))) as server:
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
         given = ("--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
-        said = run("texts", *given, "--out", "mine.ndjson")
+        said = calibrate("texts", *given, "--out", "mine.ndjson")
         assert len(server.asked) >= 8 * 30
     assert "pairs are to be graded" in said and "input_price" in said
     assert len((tmp_path / "mine.ndjson").read_bytes().splitlines()) == len(server.asked) - 1
@@ -134,7 +120,9 @@ def test_a_language_model_judges(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.strangers
-def test_a_ceiling_of_cost_and_what_was_paid(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ceiling_of_cost_and_what_was_paid(
+    calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The language model is asked until the ceiling is reached. All that it answered is kept, and the next run asks for
     the rest only, however it ends."""
     monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")
@@ -143,10 +131,10 @@ def test_a_ceiling_of_cost_and_what_was_paid(run: Run, tmp_path: Path, monkeypat
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
         wanted = ("texts", "--queries", "queries.txt", "--judge", url, "--name", "dear")
         with pytest.raises(AssertionError, match="--yes"):
-            run(*wanted)
+            calibrate(*wanted)
         assert not server.asked
         with pytest.raises(AssertionError, match="raise the limit"):
-            run(*wanted, "--max-cost", "30")
+            calibrate(*wanted, "--max-cost", "30")
         first = len(server.asked) - 1  # which showed how to ask
         lines = [orjson.loads(line) for line in kept.read_bytes().splitlines()]
         assert 0 < first == len(lines) < 8 * 40
@@ -156,11 +144,11 @@ def test_a_ceiling_of_cost_and_what_was_paid(run: Run, tmp_path: Path, monkeypat
         with kept.open("ab") as file:
             file.write(b'{"query": "question 1", "docu')  # a crash
         with pytest.raises(AssertionError, match="relevant"):
-            run(*wanted, "--max-cost", "2000")
+            calibrate(*wanted, "--max-cost", "2000")
         paid = len(server.asked) - 2
         assert paid == len(kept.read_bytes().splitlines())
         with pytest.raises(AssertionError, match="relevant"):
-            run(*wanted, "--max-cost", "2000")
+            calibrate(*wanted, "--max-cost", "2000")
         assert len(server.asked) - 2 == paid, "nothing is missing"
     assert belongings(Settings(data_directory=tmp_path), "texts").calibration("dear") is None
     assert sum(map(len, judgments_of(sources.records(kept)).values())) == paid
@@ -194,15 +182,15 @@ def test_grades_in_a_file_of_one_s_own_and_changed_documents(tmp_path: Path) -> 
 
 
 @pytest.mark.strangers
-def test_a_ceiling_needs_prices(run: Run) -> None:
+def test_a_ceiling_needs_prices(calibrate: Calibrate) -> None:
     with stand_in.running(Chat()) as server:
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
         with pytest.raises(AssertionError, match=r"input_price and scorer\.judge\.output_price"):
-            run("texts", "--queries", "queries.txt", "--judge", url, "--max-cost", "2")
+            calibrate("texts", "--queries", "queries.txt", "--judge", url, "--max-cost", "2")
         assert not server.asked
 
 
-def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
+def test_pools_with_a_name(calibrate: Calibrate, tmp_path: Path) -> None:
     pool = texts(30)
     (tmp_path / "pools.ndjson").write_bytes(
         b"\n".join(orjson.dumps({"query": query, "documents": pool}) for query in QUERIES)
@@ -213,7 +201,7 @@ def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
         for document in [*pool, {"id": "unknown", "text": ""}]
     ]
     (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, grades)))
-    said = run("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--name", "pools", "--gain", "grade")
+    said = calibrate("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--name", "pools", "--gain", "grade")
     assert "240 judgements of 8 queries" in said
     assert "8 more were in no pool: 'unknown'" in said
     made = pools_of(Settings(data_directory=tmp_path)).get("pools")
@@ -233,18 +221,18 @@ def test_pools_with_a_name(run: Run, tmp_path: Path) -> None:
         (["--pools", "queries.txt", "--name", "a", "--suggest", "3"], "line 1"),
     ],
 )
-def test_mistakes(run: Run, arguments: list[str], message: str) -> None:
+def test_mistakes(calibrate: Calibrate, arguments: list[str], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        run(*arguments)
+        calibrate(*arguments)
 
 
 @pytest.mark.strangers
-def test_judgements_that_say_nothing(run: Run, tmp_path: Path) -> None:
+def test_judgements_that_say_nothing(calibrate: Calibrate, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.ndjson"
     for grade, told in (("null", "no line has a grade yet"), ("2", "none of the judged documents .* 'nosuch'")):
         pairs.write_text(f'{{"query": "question 1", "document": "nosuch", "grade": {grade}}}')
         with pytest.raises(AssertionError, match=told):
-            run("texts", "--judgments", "pairs.ndjson")
+            calibrate("texts", "--judgments", "pairs.ndjson")
 
 
 def records(*lines: bytes) -> Iterator[reading.Record]:

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +17,7 @@ import pytest
 from boundarymorph import __version__
 from boundarymorph.access.keys import KeyRing, Scope
 from boundarymorph.api.select_answers import SelectResponse
-from boundarymorph.cli import common, index
-from boundarymorph.cli import main as cli
+from boundarymorph.cli import index
 from boundarymorph.cli.common import new_console
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval import build
@@ -31,6 +29,7 @@ from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
+from tests.cli.conftest import Outcome, Run, refused
 from tests.patience import PATIENCE, until
 from tests.retrieval.milvus import embedded
 from tests.system import forked
@@ -44,54 +43,11 @@ DOCUMENTS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty directory, at a terminal that is wide and knows no colours."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(common.console, "width", 160)  # which it reads from the environment once
-    monkeypatch.setenv("NO_COLOR", "1")
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The entry point itself, in this process."""
-
-    def run(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["boundarymorph", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(b"\n".join(map(orjson.dumps, DOCUMENTS)))
     return path
-
-
-def refused(outcome: Outcome) -> str:
-    """Check that it was one line on stderr, exit code 1; the line."""
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    return outcome.err
 
 
 @pytest.mark.parametrize(
@@ -403,15 +359,12 @@ class TestKeys:
         assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
 
     def test_scopes_that_do_not_exist(self, run: Run) -> None:
-        refused = run("key", "rag", "--scope", "root")
-        assert refused.code == 1
-        assert "root" in refused.err and "select" in refused.err
+        line = refused(run("key", "rag", "--scope", "root"))
+        assert "root" in line and "select" in line
 
     @pytest.mark.parametrize("role", ["serve", "scorer", "retriever"])
     def test_an_open_address_wants_keys(self, run: Run, role: str) -> None:
-        refused = run(role, "--host", "0.0.0.0", "--port", "0")
-        assert refused.code == 1
-        assert "boundarymorph key" in refused.err
+        assert "boundarymorph key" in run(role, "--host", "0.0.0.0", "--port", "0").err
 
 
 class TestScorer:
@@ -444,7 +397,7 @@ class TestOwnVectors:
         assert (outcome.code, outcome.err) == (index.SKIPPED, "")
         assert "3 added" in outcome.out and "2 skipped" in outcome.out
         assert "line 4 skipped: no embedding" in outcome.out and "line 5 skipped: embedding has 3" in outcome.out
-        told = dict(line.split(maxsplit=1) for line in run("index", "info", "own").out.splitlines())
+        told = told_of(run, "own")
         assert (told["dimension"], told["metric"], told["encoder"]) == ("2", "cosine", "own vectors")
         assert "2 dimensions" in refused(run("index", "build", "own", "--from", str(source), "--dimension", "3"))
 
@@ -460,7 +413,7 @@ class TestWithoutAnEncoder:
         outcome = run("index", "build", "words", "--from", str(source), "--encoder", "none")
         assert (outcome.code, outcome.err) == (0, "")
         run("index", "describe", "words", "What is said.")
-        told = dict(line.split(maxsplit=1) for line in run("index", "info", "words").out.splitlines())
+        told = told_of(run, "words")
         assert told["description"] == "What is said."
         assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
         assert run("index", "compact", "words").code == 0
@@ -480,37 +433,36 @@ def own(source: Path) -> list[str]:
     return ["index", "build", "own", "--dimension", "2", "--from"]
 
 
+def told_of(run: Run, name: str) -> dict[str, str]:
+    """What `index info` says, label by label."""
+    return dict(line.split(maxsplit=1) for line in run("index", "info", name).out.splitlines())
+
+
 def listed(run: Run) -> list[list[str]]:
     """The names of all indexes, and how many documents each has."""
     return [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]]
 
 
 class TestSources:
-    def test_a_packed_file(self, run: Run, source: Path, own: list[str]) -> None:
-        """Of several members, as `cat a.gz b.gz` makes, and whatever its name."""
-        lines = source.read_bytes().splitlines(keepends=True)
-        source.write_bytes(gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:])))
-        assert "3 added, 0 updated, 0 unchanged, 0 skipped" in run(*own, str(source)).out
-        assert listed(run) == [["own", "3"]]
-
     @pytest.mark.parametrize("packed", [False, True])
-    def test_standard_input(
-        self, run: Run, source: Path, own: list[str], packed: bool, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("way", ["file", "-", "pipe"])
+    def test_plain_or_packed(
+        self, run: Run, source: Path, own: list[str], packed: bool, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        body = source.read_bytes()
-        given = BytesIO(gzip.compress(body) if packed else body)
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BufferedReader(given)))
-        assert "3 added" in run(*own, "-").out
-
-    def test_a_pipe_with_a_name(self, run: Run, source: Path, own: list[str], tmp_path: Path) -> None:
-        """As a shell's <(zcat docs.jsonl.gz) is one."""
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        with subprocess.Popen(["sh", "-c", 'exec cat "$0" > "$1"', source, pipe]) as writing:
+        """Of several packed members, as `cat a.gz b.gz` makes, whatever its name; also from standard input, and from a
+        pipe with a name, as a shell's <(zcat docs.jsonl.gz) is one."""
+        if packed:
+            lines = source.read_bytes().splitlines(keepends=True)
+            source.write_bytes(gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:])))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BufferedReader(BytesIO(source.read_bytes()))))
+        os.mkfifo("pipe")
+        with subprocess.Popen(["sh", "-c", 'exec cat "$0" > pipe', source]) as writing:
             try:
-                assert "3 added" in run(*own, str(pipe)).out
+                given = str(source) if way == "file" else way
+                assert "3 added, 0 updated, 0 unchanged, 0 skipped" in run(*own, given).out
             finally:
                 writing.kill()
+        assert listed(run) == [["own", "3"]]
 
     def test_beir(self, run: Run, source: Path, own: list[str]) -> None:
         record = {"_id": "MED-10", "title": "Statins", "text": "t", "metadata": {"url": "u"}, "embedding": [1, 0]}
@@ -534,6 +486,7 @@ class TestSources:
             (b"a\nb\n", (), "no line of"),
             (b'{"id": "a", "text": "t"}', (), "no line of"),
             (b"a\n", ("--strict",), "line 1: "),
+            (b"\n", (), ""),
         ],
     )
     def test_without_a_usable_line_leave_no_index_behind(
@@ -542,21 +495,18 @@ class TestSources:
         whole = source.read_bytes()
         source.write_bytes(body)
         outcome = run(*own, str(source), *options)
-        assert outcome.code == 1
-        assert told in outcome.err and outcome.err.count("\n") == 1
+        assert (outcome.code, outcome.err.count("\n")) == ((1, 1) if told else (0, 0))
+        assert told in outcome.err and (told or "docs.jsonl is empty" in outcome.out)
         assert listed(run) == []
         source.write_bytes(whole)
         assert run(*own, str(source)).code == 0
         source.write_bytes(body)
-        assert run(*own, str(source), *options).code == 1
+        assert run(*own, str(source), *options).code == outcome.code
         assert listed(run) == [["own", "3"]]  # which was there before
 
-    def test_an_empty_file_makes_no_index(self, run: Run, source: Path, own: list[str]) -> None:
-        source.write_bytes(b"\n")
-        outcome = run(*own, str(source))
-        assert (outcome.code, outcome.err) == (0, "")
-        assert "docs.jsonl is empty" in outcome.out
-        assert listed(run) == []
+
+LOCAL = [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
+ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["build", "a", "--from", "docs.jsonl"]]
 
 
 class TestWhereTheIndexesAre:
@@ -586,9 +536,7 @@ class TestWhereTheIndexesAre:
             assert listed(run) == []
         assert LocalCatalog(Path("data/indexes")).get("few").count() == 3
 
-    @pytest.mark.parametrize(
-        "command", [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
-    )
+    @pytest.mark.parametrize("command", LOCAL)
     def test_commands_for_local_indexes_say_that_the_indexes_are_in_a_store(
         self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -597,12 +545,7 @@ class TestWhereTheIndexesAre:
         line = refused(run("index", *command))
         assert f"index_store is 'lake', and `index {command[0]}` is for indexes on this machine only" in line
 
-    @pytest.mark.parametrize(
-        "command",
-        [["list"], ["info", "a"], ["describe", "a", "b"],
-         ["delete", "a"], ["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"],
-         ["restore", "a", "--from", "."], ["build", "a", "--from", "docs.jsonl"]],
-    )  # fmt: skip
+    @pytest.mark.parametrize("command", [*LOCAL, *ANYWHERE])
     @pytest.mark.usefixtures("source")
     def test_at_a_retriever(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://retriever:8082")
@@ -628,17 +571,17 @@ class TestKinds:
         source.write_bytes(b"\n".join(lines))
         options = ("--from", str(source), "--dimension", "16", "--kind", "ivf", "--no-words")
         assert run("index", "build", "many", *options).code == 0
-        told = dict(line.split(maxsplit=1) for line in run("index", "info", "many").out.splitlines())
+        told = told_of(run, "many")
         assert "2,000 documents" in told["trained"]
         assert any(label.startswith("recall@") for label in told)
 
     def test_a_kind_its_description_and_its_training(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
-        told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())
+        told = told_of(run, "few")
         assert (told["kind"], told["documents"], told["dimension"]) == ("ivf", "4", "384")
         assert "trained" not in told
         assert run("index", "compact", "few").code == 0
-        told = dict(line.split(maxsplit=1) for line in run("index", "info", "few").out.splitlines())
+        told = told_of(run, "few")
         assert "4 documents" in told["trained"]
         assert any(label.startswith("recall@") for label in told)
         assert "use one of flat, ivf" in refused(run("index", "build", "new", "--from", str(source), "--kind", "hnsw"))

@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 
 import orjson
 import pytest
 
 from boundarymorph.cli import files, index
-from boundarymorph.cli import main as cli
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from tests.patience import PATIENCE
+from tests.cli.conftest import Outcome, Run
 
 GUIDE = "---\nauthor: Ada\ntitle: 'The guide: first steps'\n---\n# Install\n\nRun setup.\n\n## Use\n\nRead on.\n"
 LONG = "\n\n".join(f"Paragraph {number} says {'a little more ' * 20}and ends." for number in range(12))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
 
 
 Build = Callable[..., Outcome]
 
 
 @pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Build:
+def build(run: Run) -> Build:
     """`index build docs --from SOURCE` in an empty directory, by words alone, which needs no model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "300")
 
     def build(source: str, *options: str) -> Outcome:
-        arguments = ["index", "build", "docs", "--from", source, "--encoder", "none", *options]
-        monkeypatch.setattr(sys, "argv", ["boundarymorph", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
+        return run("index", "build", "docs", "--from", source, "--encoder", "none", *options)
 
     return build
 
@@ -74,20 +53,13 @@ def folder(tmp_path: Path) -> Path:
 
 def stored() -> dict[str, Document]:
     """The documents of the index, by id."""
-    catalog = LocalCatalog(Path("data/indexes"))
-    try:
-        page = catalog.get("docs").page("", 1_000)
-        return {document.id: document for document in page}
-    finally:
-        catalog.close()
+    with closing(LocalCatalog(Path("data/indexes"))) as catalog:
+        return {document.id: document for document in catalog.get("docs").page("", 1_000)}
 
 
 def distinct() -> str | None:
-    catalog = LocalCatalog(Path("data/indexes"))
-    try:
+    with closing(LocalCatalog(Path("data/indexes"))) as catalog:
         return catalog.belongings("docs").distinct()
-    finally:
-        catalog.close()
 
 
 def test_a_folder(build: Build, folder: Path) -> None:
@@ -265,17 +237,3 @@ def test_lines_of_json_are_cut_where_it_is_asked_for(build: Build) -> None:
     assert outcome.code == index.SKIPPED and "line 3 skipped: the field 'passage' is that of a passage" in outcome.out
     assert stored()["a#2"].metadata == {"year": 2020, "document": "a", "passage": 2}
     assert distinct() == "document"
-
-
-@pytest.fixture
-def built(folder: Path, tmp_path: Path) -> str:
-    command = [sys.executable, "-m", "boundarymorph.cli", "index"]
-    build = [*command, "build", "docs", "--from", str(folder), "--encoder", "none"]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert "0 skipped" in done.stdout
-    info = [*command, "info", "docs"]
-    return subprocess.run(info, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
-
-
-def test_the_program_itself(built: str) -> None:
-    assert "distinct by    document" in built

@@ -86,6 +86,16 @@ def typescript(program: str, directory: Path) -> list[str]:
     return [str(NODE), str(copy)]
 
 
+async def printed_by(name: str, *arguments: str, url: str, typed: str = "") -> str:
+    """What an example prints, as a program of its own. typed: on its standard input."""
+    program, pipe = [sys.executable, str(EXAMPLES / name), *arguments], asyncio.subprocess.PIPE
+    environment = {**os.environ, "BOUNDARYMORPH_URL": url}
+    process = await asyncio.create_subprocess_exec(*program, env=environment, stdin=pipe, stdout=pipe)
+    printed = (await process.communicate(typed.encode()))[0].decode()
+    assert process.returncode == 0
+    return printed
+
+
 async def check_example(
     name: str, url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], run: Run | None = None
 ) -> None:

@@ -19,10 +19,10 @@ from boundarymorph.api import batch
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Limits, Settings
 from boundarymorph_client import batches
-from tests.api.service import texts
+from tests.api.service import Held, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder
-from tests.patience import PATIENCE
+from tests.patience import until_async
 from tests.scoring.fakes import SeededScorer
 
 OPTIONS: dict[str, Any] = {"pool": texts(5), "budget": 2, "k": 1, "rounds": 1}
@@ -153,14 +153,10 @@ async def test_killed_in_the_middle_and_resumed_without_a_double(
         return subprocess.Popen([sys.executable, "-c", KILLED, url, str(kept)], stdout=subprocess.PIPE)
 
     with start() as process:
-        async with asyncio.timeout(PATIENCE):
-            while count <= 90 or len(ids(kept)) < 90:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.01)
+        await until_async(lambda: count > 90 and len(ids(kept)) >= 90)
         process.kill()
     access = recorder.app.state.access
-    async with asyncio.timeout(PATIENCE):
-        while access.admission.inside:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_async(lambda: access.admission.inside == 0)
     before = ids(kept)
     opened.set()
     with start() as process:
@@ -173,22 +169,13 @@ async def test_killed_in_the_middle_and_resumed_without_a_double(
 async def test_leaving_early_ends_the_work(
     connect: Connect, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score, never = SeededScorer.score, asyncio.Event()
-
-    async def held(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
-        if query != "q0":
-            await never.wait()
-        return await score(scorer, query, given, **options)
-
-    monkeypatch.setattr(SeededScorer, "score", held)
+    Held(monkeypatch, "q0")
     async with aclosing(connect(url).select_batch(requests(10))) as found:
         async for answer in found:
             assert answer.id == "r0"
             break
     access = recorder.app.state.access
-    async with asyncio.timeout(PATIENCE):
-        while access.admission.inside:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_async(lambda: access.admission.inside == 0)
 
 
 async def test_a_connection_that_breaks(connect: Connect) -> None:

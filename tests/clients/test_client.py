@@ -25,7 +25,7 @@ from boundarymorph_client import Round, Selection
 from tests.api.service import on_socket, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder, Way
-from tests.patience import PATIENCE
+from tests.patience import until_async
 from tests.scoring.fakes import SeededScorer
 
 QUERY = "what is asked"
@@ -196,9 +196,7 @@ class TestStream:
                 if isinstance(step, Round) and step.rounds == 3:
                     break
         admission = recorder.app.state.access.admission
-        async with asyncio.timeout(PATIENCE):
-            while admission.running or admission.inside:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.01)
+        await until_async(lambda: admission.running == admission.inside == 0)
         assert 3 <= len(asked) < 1_500
 
 
@@ -388,21 +386,6 @@ class TestConnections:
         selection = await connect(way.url).select(QUERY, pool=["a", "b"], budget=1, k=1)
         assert selection.status == "complete"
         assert way.connections == 3
-
-    async def test_what_may_have_been_done_is_not_repeated(self, connect: Connect, way: Way) -> None:
-        way.fates = ["reset"]
-        with pytest.raises(bm.ConnectionFailed):
-            await connect(way.url).delete_index("texts")
-        assert way.connections == 1
-
-    async def test_uploads_are_repeated_where_they_can_be(self, connect: Connect, way: Way) -> None:
-        documents = [{"id": "a", "text": "t"}]
-        way.fates = ["reset"]
-        client = connect(way.url)
-        assert (await client.upload("texts", documents)).added == 1
-        way.fates = ["reset"]
-        with pytest.raises(bm.ConnectionFailed):
-            await connect(way.url).upload("texts", iter(documents))
 
     async def test_that_hang(self, connect: Connect, way: Way) -> None:
         way.fates = ["hang"] * 2

@@ -66,6 +66,19 @@ async def test_what_has_no_text_is_last(kind: Any, rerank: Any, url: str) -> Non
     assert [score for _, score in found[2:]] == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
+async def test_texts_come_in_the_order_of_their_retriever(kind: Any, rerank: Any, url: str) -> None:
+    """Without a call."""
+    texts: list[str | None] = [f"text {number}" for number in range(30)]
+    found = await asyncio.to_thread(rerank, kind(base_url=url, budget=0), texts)
+    assert [text for text, _ in found[:3]] == texts[:3]
+
+
+@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
+def test_nothing_found_asks_for_nothing(kind: Any, rerank: Any) -> None:
+    assert rerank(kind(base_url="http://nowhere"), []) == []
+
+
 def copies(component: Any) -> list[Any]:
     return [copy.deepcopy(component), pickle.loads(pickle.dumps(component))]
 

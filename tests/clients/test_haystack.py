@@ -134,16 +134,10 @@ class TestRanker:
     async def test_documents_come_in_the_order_of_their_retriever(self, flavour: Flavour, url: str) -> None:
         ranker = BoundaryMorphRanker(base_url=url, top_k=3, budget=0)
         twice = [*FOUND, *FOUND]
-        assert [found.meta["n"] for found in await documents(flavour, ranker, query=QUERY, documents=twice)] == [
-            0,
-            1,
-            2,
-        ]
+        chosen = await documents(flavour, ranker, query=QUERY, documents=twice)
+        assert [found.meta["n"] for found in chosen] == [0, 1, 2]
         assert "relevance_std" not in FOUND[0].meta
         assert len(await documents(flavour, ranker, query=QUERY, documents=twice, top_k=40)) == 30
-
-    async def test_nothing_found(self, flavour: Flavour) -> None:
-        assert await documents(flavour, BoundaryMorphRanker(base_url="http://nowhere"), query=QUERY, documents=[]) == []
 
     async def test_secrets(self, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
         token = BoundaryMorphRanker(base_url=url, api_key=Secret.from_token("bm_secret"), top_k=1)
@@ -199,18 +193,8 @@ class TestRetriever:
         )
         assert {found.id for found in await documents(flavour, retriever, query=QUERY)} == {"y0", "y1"}
         late = {"field": "meta.year", "operator": ">=", "value": 7}
-        some = {"field": "meta.year", "operator": "in", "value": [0, 1, 8]}
-        for filters, expected in (
-            (late, {"y7", "y8"}),
-            ({"operator": "AND", "conditions": [late, some]}, {"y8"}),
-            ({"operator": "OR", "conditions": [late, some]}, {"y0", "y1", "y7", "y8"}),
-            (
-                {"operator": "AND", "conditions": [{"operator": "NOT", "conditions": [late, some]},
-                                                   {"field": "year", "operator": ">", "value": 4}]},
-                {"y5", "y6", "y7"},
-            ),
-        ):  # fmt: skip
-            assert {found.id for found in await documents(flavour, retriever, query=QUERY, filters=filters)} == expected
+        some = {"operator": "AND", "conditions": [late, {"field": "meta.year", "operator": "in", "value": [0, 8]}]}
+        assert {found.id for found in await documents(flavour, retriever, query=QUERY, filters=some)} == {"y8"}
         with pytest.raises(FilterError, match="contains"):
             retriever.run(QUERY, filters={"field": "meta.year", "operator": "contains", "value": 1})
 

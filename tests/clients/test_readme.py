@@ -77,15 +77,6 @@ def test_an_extra_brings_what_its_example_imports(extra: str) -> None:
     assert imported and all(brought & set(providers[module]) for module in imported)
 
 
-def test_every_extra_of_the_service_is_named_where_it_is_needed() -> None:
-    pages = "".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {extra for extras in re.findall(r"boundarymorph\[([a-z,]+)\]", pages) for extra in extras.split(",")}
-    assert extras.keys() - {"dev"} <= named
-    (before, _) = (ROOT / "README.md").read_text().split("boundarymorph evaluate --data")
-    assert "'boundarymorph[service,models,evaluation]'" in before
-
-
 async def test_retrieval_augmented_generation(
     url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.patience import until
 from tests.ports import free_port
 from tests.scoring.remote.servers import Server, well
 from tests.system.service import Service, retriever, scorer, service
+
+StartGateway = Callable[..., AbstractContextManager[Service]]
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +69,13 @@ def rogue(_rogue: Server) -> Iterator[Server]:
     """The only scorer of `front`."""
     yield _rogue
     _rogue.behaviour, _rogue.script = well, []
+
+
+@pytest.fixture
+def another_gateway(tmp_path: Path, indexes: Role, rogue: Server) -> StartGateway:
+    """A further gateway in front of both; options: of `tests.system.service.service`."""
+    urls = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
+    return partial(service, tmp_path / "data", *urls)
 
 
 @pytest.fixture(scope="package")

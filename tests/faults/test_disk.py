@@ -55,11 +55,12 @@ def names(gateway: Service) -> list[str]:
     return [index["name"] for index in listed["indexes"]]
 
 
-def test_full_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table) -> None:
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table, fault: str) -> None:
     copied = f"cp -a {disk} {disk}.kept && mount -t tmpfs -o size=4m tmpfs {disk} && cp -a {disk}.kept/* {disk}"
     filled = f"{copied} && (head -c 4m /dev/zero > {disk}/ballast || true)"
     with (
-        retriever(disk, through=through(filled)) as indexes,
+        retriever(disk, through=through(filled if fault == "full" else read_only(disk))) as indexes,
         service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
     ):
         assert names(gateway) == ["tales"]
@@ -68,28 +69,14 @@ def test_full_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Tab
         nothing_is_lost(gateway)
         refused = write(gateway)
         assert names(gateway) == ["tales"]
-        Path(f"/proc/{indexes.process.pid}/root{disk}/ballast").unlink()
+        if fault == "full":
+            Path(f"/proc/{indexes.process.pid}/root{disk}/ballast").unlink()
+        else:
+            make_writable(indexes, disk)
         recovery = Stopwatch().until(lambda: write(gateway).is_success)
         assert completes(gateway)
         assert "Traceback" not in indexes.log + gateway.log
-    table.add("disk full at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
-
-
-def test_read_only_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table) -> None:
-    with (
-        retriever(disk, through=through(read_only(disk))) as indexes,
-        service(tmp_path / "data", "--retriever-url", indexes.url, "--scorer-url", rogue.endpoint().base) as gateway,
-    ):
-        assert names(gateway) == ["tales"]
-        answer = ask(gateway)
-        whole(answer)
-        nothing_is_lost(gateway)
-        refused = write(gateway)
-        make_writable(indexes, disk)
-        recovery = Stopwatch().until(lambda: write(gateway).is_success)
-        assert completes(gateway)
-        assert "Traceback" not in indexes.log + gateway.log
-    table.add("disk read-only at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
+    table.add(f"disk {fault} at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
 
 
 def test_read_only_without_what_was_written_last(disk: Path, table: Table) -> None:

@@ -6,9 +6,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,9 @@ import libfaketime  # type: ignore[import-untyped]
 import orjson
 import pytest
 
-from tests.faults.conftest import Deployment
+from tests.faults.conftest import Deployment, StartGateway
 from tests.faults.scenario import (
     BUDGET,
-    Role,
     Stopwatch,
     ask,
     asked,
@@ -37,7 +35,7 @@ from tests.faults.table import Table
 from tests.patience import PATIENCE, until
 from tests.scoring.remote.servers import Server, hang, slow, well
 from tests.system.load import outcome
-from tests.system.service import Service, service
+from tests.system.service import Service
 
 DAY = 86_400
 GRACE = 30  # seconds that what is under way has after one SIGTERM
@@ -73,9 +71,8 @@ def test_kill_9(deployment: Deployment, table: Table) -> None:
     table.add("gateway killed", saw, recovery)
 
 
-def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+def test_sigterm_under_load(another_gateway: StartGateway, rogue: Server, table: Table) -> None:
     """Who is inside gets an answer; who comes later finds the door closed."""
-    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
 
     def caller(gateway: Service) -> tuple[list[httpx.Response], str]:
         """Ask again and again: the answers, and the query that had none."""
@@ -87,7 +84,7 @@ def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table:
             except httpx.TransportError:
                 return answered, str(request["query"])
 
-    with service(tmp_path / "data", *options) as gateway, ThreadPoolExecutor(8) as threads:
+    with another_gateway() as gateway, ThreadPoolExecutor(8) as threads:
         rogue.behaviour = slow(0.3)
         before = len(rogue.asked)
         callers = [threads.submit(caller, gateway) for _ in range(8)]
@@ -109,10 +106,9 @@ def test_sigterm_under_load(tmp_path: Path, indexes: Role, rogue: Server, table:
     )
 
 
-def test_a_second_sigterm_does_not_wait(tmp_path: Path, indexes: Role, rogue: Server) -> None:
+def test_a_second_sigterm_does_not_wait(another_gateway: StartGateway, rogue: Server) -> None:
     """Though a request is under way, which the first one would wait for."""
-    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
-    with service(tmp_path / "data", *options) as gateway, ThreadPoolExecutor(1) as thread:
+    with another_gateway() as gateway, ThreadPoolExecutor(1) as thread:
         rogue.behaviour = hang
         before = len(rogue.asked)
         request = thread.submit(ask, gateway)
@@ -164,11 +160,10 @@ def test_clients_leave_their_streams(front: Service, rogue: Server, table: Table
     table.add("100 clients leave their streams", saw, recovery)
 
 
-def test_heads_that_never_end(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+def test_heads_that_never_end(another_gateway: StartGateway, table: Table) -> None:
     """Without a key, from more connections than the process may open."""
-    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
-    with service(tmp_path / "data", *options, through=few) as gateway, ExitStack() as held:
+    with another_gateway(through=few) as gateway, ExitStack() as held:
         for _ in range(300):
             connection = held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE))
             with suppress(OSError):  # it may have had to make room already
@@ -183,33 +178,24 @@ def test_heads_that_never_end(tmp_path: Path, indexes: Role, rogue: Server, tabl
         table.add("300 heads that never end, where a process may open 256 descriptors", saw, 0.0)
 
 
-@contextmanager
-def _with_a_clock_of_its_own(folder: Path, *options: str) -> Iterator[tuple[Service, Path]]:
-    """A service, and the file that says by how many seconds its wall clock is off."""
-    offset = folder / "offset"
-    offset.write_text("+0\n")
-    library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
-    preloaded = shutil.copy(library, folder)  # as the loader takes a space for the end of a path
-    environment = {
-        "LD_PRELOAD": str(preloaded),
-        "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_CACHE_DURATION": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-        "BOUNDARYMORPH_MEMORY__ENABLED": "false",
-    }
-    with service(folder / "data", *options, environment=environment) as running:
-        yield running, offset
-
-
 def _is_off_by(running: Service, days: int) -> bool:
     there = parsedate_to_datetime(running.client.get("/livez").headers["date"]).timestamp()
     return abs(there - time.time() - days * DAY) < DAY
 
 
-def test_the_clock_jumps(tmp_path: Path, indexes: Role, rogue: Server, table: Table) -> None:
+def test_the_clock_jumps(tmp_path: Path, another_gateway: StartGateway, rogue: Server, table: Table) -> None:
     """In the middle of a selection, by more than any deadline and any time to live."""
-    options = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
-    with _with_a_clock_of_its_own(tmp_path, *options) as (gateway, offset), ThreadPoolExecutor(1) as thread:
+    offset = tmp_path / "offset"  # says by how many seconds the wall clock of the gateway is off
+    offset.write_text("+0\n")
+    library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
+    environment = {
+        "LD_PRELOAD": str(shutil.copy(library, tmp_path)),  # as the loader takes a space for the end of a path
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_CACHE_DURATION": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+        "BOUNDARYMORPH_MEMORY__ENABLED": "false",
+    }
+    with another_gateway(environment=environment) as gateway, ThreadPoolExecutor(1) as thread:
         query = new_query()
         expected = ids(asked(gateway, query))
         for direction, days in (("forward", 30), ("back", -30)):

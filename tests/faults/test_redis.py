@@ -2,38 +2,33 @@
 
 import time
 
+import pytest
+
 from tests.faults.conftest import Deployment
-from tests.faults.scenario import (
-    BUDGET,
-    Stopwatch,
-    ask,
-    asked,
-    ids,
-    new_query,
-    remembers,
-    selection,
-    spent,
-    whole,
-)
+from tests.faults.scenario import BUDGET, Stopwatch, ask, asked, ids, new_query, remembers, selection, spent, whole
 from tests.faults.table import Table, load_row
 from tests.patience import until
 from tests.system.load import COMPLETE, Answer, load, outcome
 
-PAID_AGAIN = "scores are paid for again"
 
-
-def test_killed(deployment: Deployment, table: Table) -> None:
+@pytest.mark.parametrize(
+    ("fault", "saw"),
+    [("killed", ""), ("hangs", ", later by `cache.timeout_seconds` a lookup until it is left alone")],
+)
+def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> None:
     gateway, query = deployment.gateway.service, new_query()
     expected = ids(asked(gateway, query))
-    deployment.redis.kill()
-    for _ in range(3):
-        response = ask(gateway, query)
-        body = whole(response)
-        assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
-    watch = Stopwatch()
-    deployment.redis.start()
+    deployment.redis.kill() if fault == "killed" else deployment.redis.hang()
+    try:
+        for _ in range(3):
+            response = ask(gateway, query)
+            body = whole(response)
+            assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
+    finally:
+        watch = Stopwatch()
+        deployment.redis.mend()
     recovery = watch.until(lambda: remembers(gateway, query))
-    table.add("Redis killed", f"{outcome(response)}; {PAID_AGAIN}", recovery)
+    table.add(f"Redis {fault}", f"{outcome(response)}{saw}; scores are paid for again", recovery)
 
 
 def test_killed_under_load(deployment: Deployment, table: Table) -> None:
@@ -55,22 +50,6 @@ def test_killed_under_load(deployment: Deployment, table: Table) -> None:
         until(lambda: seen.is_normal(restarted, is_free))
     assert set(seen.outcomes()) == {COMPLETE}
     table.under_load = load_row("Redis", "make test-faults", seen, killed, restarted, is_free)
-
-
-def test_hangs(deployment: Deployment, table: Table) -> None:
-    gateway, query = deployment.gateway.service, new_query()
-    expected = ids(asked(gateway, query))
-    deployment.redis.hang()
-    try:
-        for _ in range(3):
-            response = ask(gateway, query)
-            body = whole(response)
-            assert (spent(body), ids(body)) == ((BUDGET, 0), expected)
-    finally:
-        deployment.redis.go_on()
-    recovery = Stopwatch().until(lambda: remembers(gateway, query))
-    saw = f"{outcome(response)}, later by `cache.timeout_seconds` a lookup until it is left alone; {PAID_AGAIN}"
-    table.add("Redis hangs", saw, recovery)
 
 
 def test_full(deployment: Deployment, table: Table) -> None:

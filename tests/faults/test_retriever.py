@@ -3,6 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.faults.scenario import (
     BUDGET,
     DOCUMENTS,
@@ -23,7 +25,6 @@ from tests.scoring.remote.servers import Server, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service, retriever, service
 
-RETRIEVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/retrieve"'
 POOL = [document | {"embedding": [1.0, number / 120]} for number, document in enumerate(DOCUMENTS)]
 
 
@@ -45,30 +46,10 @@ def test_killed(front: Service, indexes: Role, table: Table) -> None:
     table.add("retriever killed", saw, recovery)
 
 
-def test_one_of_two_is_killed(directory: Path, indexes: Role, rogue: Server, table: Table) -> None:
+@pytest.mark.parametrize(("fault", "saw"), [("killed", ""), ("hangs", ", after `retriever.attempt_seconds` once")])
+def test_one_of_two(directory: Path, indexes: Role, rogue: Server, table: Table, fault: str, saw: str) -> None:
     """Both over one directory."""
-    port = free_port()
-    second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
-    folder = directory / "two"
-    folder.mkdir()
-    (folder / "boundarymorph.toml").write_text("[memory]\nenabled = false")
-    options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
-    with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
-        expected = ids(whole(ask(gateway, query := new_query())))
-        second.kill()
-        for _ in range(4):
-            response = ask(gateway, query, on_failure="error", reuse=False)
-            assert ids(whole(response)) == expected
-        watch = Stopwatch()
-        second.start()
-        recovery = watch.until(lambda: completes(gateway) and second.service.metric(RETRIEVED) > 0)
-        second.kill()
-    table.add("one of two retrievers killed", outcome(response), recovery)
-
-
-def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: Table) -> None:
-    """Both over one directory."""
-    port, folder = free_port(), directory / "hanging"
+    port, folder = free_port(), directory / fault
     second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
     folder.mkdir()
     (folder / "boundarymorph.toml").write_text("[retriever]\nattempt_seconds = 3\n[memory]\nenabled = false")
@@ -77,7 +58,7 @@ def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: 
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
         expected = ids(whole(ask(gateway, query := new_query())))
         assert gateway.metric(works) == 1
-        second.hang()
+        second.kill() if fault == "killed" else second.hang()
 
         def noticed() -> bool:
             assert ids(whole(ask(gateway, query, on_failure="error", reuse=False))) == expected
@@ -85,11 +66,11 @@ def test_one_of_two_hangs(directory: Path, indexes: Role, rogue: Server, table: 
 
         until(noticed)
         response = ask(gateway, query, on_failure="error", reuse=False)
-        second.go_on()
-        recovery = Stopwatch().until(lambda: completes(gateway) and gateway.metric(works) == 1)
+        watch = Stopwatch()
+        second.mend() if fault == "hangs" else second.start()
+        recovery = watch.until(lambda: completes(gateway) and gateway.metric(works) == 1)
         second.kill()
-    saw = f"{outcome(response)}, after `retriever.attempt_seconds` once"
-    table.add("one of two retrievers hangs", saw, recovery)
+    table.add(f"one of two retrievers {fault}", f"{outcome(response)}{saw}", recovery)
 
 
 def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, table: Table) -> None:

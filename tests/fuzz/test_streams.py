@@ -23,8 +23,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from boundarymorph.retrieval.uploads import parse_ndjson
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import NDJSON, answer, block, fake_retrieval, fake_service, on_socket, problem, ready, texts
-from tests.api.test_retrieval import fake_gateway
+from tests.api.service import (
+    NDJSON,
+    answer,
+    block,
+    fake_gateway,
+    fake_retrieval,
+    fake_service,
+    on_socket,
+    problem,
+    ready,
+    texts,
+)
 from tests.patience import PATIENCE
 from tests.stateful.profile import times
 

@@ -1,12 +1,16 @@
 """Cheap scorers: a pair's score is drawn from a generator that is seeded with the pair."""
 
+import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
 from boundarymorph.scoring.scorer import Pair, Scores
 
@@ -37,6 +41,27 @@ class SeededScorer:
 
     async def close(self) -> None:
         pass
+
+
+def failing(error: Exception, first: int = 0) -> Any:
+    """A scorer's `score` that fails from the given call on, counted from 0."""
+    score, calls = SeededScorer.score, 0
+
+    async def fail(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
+        nonlocal calls
+        calls += 1
+        if calls <= first:
+            return await score(scorer, query, texts, **options)
+        raise error
+
+    return fail
+
+
+async def late(scorer: SeededScorer, query: str, texts: Sequence[str], *, deadline: float | None, **_: Any) -> Scores:
+    """As of a scorer that has not done the work by the deadline."""
+    assert deadline is not None
+    await asyncio.sleep(deadline - time.monotonic())
+    raise DeadlineExceeded("late")
 
 
 class SeededCrossEncoder:

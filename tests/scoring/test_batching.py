@@ -23,7 +23,7 @@ from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Pair
 from tests import metrics
 from tests.contract.scorer import ScorerContract
-from tests.patience import PATIENCE, until_async
+from tests.patience import until_async
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LABELS = {"model": "seeded", "backend": "test"}
@@ -39,6 +39,18 @@ def asked(scorer: BatchingScorer, query: str, *texts: str, **options: Any) -> as
 
 async def queued(scorer: BatchingScorer, pairs: int) -> None:
     await until_async(lambda: scorer.waiting()[0] == pairs)
+
+
+def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.Event:
+    """Texts of a query are not tokenized before this is set."""
+    tokenize, may_go_on = model.tokenize, threading.Event()
+
+    def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        assert asked != query or may_go_on.wait(10)
+        return tokenize(asked, texts, instruction)
+
+    model.tokenize = held  # type: ignore[method-assign, assignment]
+    return may_go_on
 
 
 class Bench:
@@ -87,14 +99,6 @@ class TestBatches:
             await asyncio.gather(*tasks)
             assert [len(batch) for batch in bench.model.batches] == [1, 5, 3]
 
-    async def test_nothing_waits_for_a_batch_to_fill(self) -> None:
-        model = SeededCrossEncoder(batch_tokens=1_000_000)
-        scorer = BatchingScorer(model)
-        async with asyncio.timeout(PATIENCE):
-            await scorer.score("q", ["alone"])
-        assert model.batches == [["alone"]]
-        await scorer.close()
-
     async def test_the_earliest_deadline_first(self) -> None:
         async with Bench(batch_tokens=1, patience=30) as bench:
             now = time.monotonic()
@@ -128,15 +132,6 @@ class TestBatches:
             bench.model.open.set()
             await asyncio.gather(*tasks)
             assert bench.model.batches[1:] == [[f"of {number}"] for number in range(3) for _ in range(4)]
-
-    async def test_all_workers_work(self) -> None:
-        model = SeededCrossEncoder(workers=3, batch_tokens=1, open=False)
-        scorer = BatchingScorer(model)
-        task = asked(scorer, "q", "a", "b", "c", "d")
-        await until_async(lambda: len(model.batches) == 3)
-        model.open.set()
-        await task
-        await scorer.close()
 
     @pytest.mark.parametrize(("parallel", "batches"), [(True, [1, 1, 2, 2, 2]), (False, [1, 1, 1, 6])])
     async def test_idle_cores_share_what_waits(self, parallel: bool, batches: list[int]) -> None:
@@ -207,17 +202,11 @@ class TestDoor:
             await patient
             assert bench.model.batches[1] == ["y" * 7]
 
-    async def test_nor_does_what_is_less_urgent_and_still_being_tokenised(self, monkeypatch: Any) -> None:
+    async def test_nor_does_what_is_less_urgent_and_still_being_tokenised(self) -> None:
         async with Bench() as bench:
             bench.scorer.token_seconds = 0.01
-            slow, may_go_on = bench.model.tokenize, threading.Event()
-
-            def tokenize(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-                assert query != "patient" or may_go_on.wait(10)
-                return slow(query, texts, instruction)
-
-            monkeypatch.setattr(bench.model, "tokenize", tokenize)
-            patient = asked(bench.scorer, "patient", *["x" * 400] * 10)
+            may_go_on = hold_tokenizer(bench.model)
+            patient = asked(bench.scorer, "slow", *["x" * 400] * 10)
             await asyncio.sleep(0)
             urgent = asked(bench.scorer, "urgent", "y", deadline=time.monotonic() + 5)
             await queued(bench.scorer, 1)
@@ -225,15 +214,9 @@ class TestDoor:
             bench.model.open.set()
             await asyncio.gather(patient, urgent)
 
-    async def test_what_is_being_tokenised_takes_room_and_time_too(self, monkeypatch: Any) -> None:
+    async def test_what_is_being_tokenised_takes_room_and_time_too(self) -> None:
         async with Bench(queue_tokens=120) as bench:
-            tokenize, may_go_on = bench.model.tokenize, threading.Event()
-
-            def gated(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-                assert query != "slow" or may_go_on.wait(10)
-                return tokenize(query, texts, instruction)
-
-            monkeypatch.setattr(bench.model, "tokenize", gated)
+            may_go_on = hold_tokenizer(bench.model)
             slow = asked(bench.scorer, "slow", "x" * 400, deadline=time.monotonic() + 20)
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
@@ -246,16 +229,9 @@ class TestDoor:
             bench.model.open.set()
             await slow
 
-    async def test_the_deadline_ends_the_wait_for_the_tokenizer_too(self, monkeypatch: Any) -> None:
+    async def test_the_deadline_ends_the_wait_for_the_tokenizer_too(self) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
-        may_go_on = threading.Event()
-        tokenize = model.tokenize
-
-        def slowly(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-            assert query != "slow" or may_go_on.wait(10)
-            return tokenize(query, texts, instruction)
-
-        monkeypatch.setattr(model, "tokenize", slowly)
+        may_go_on = hold_tokenizer(model)
         with pytest.raises(DeadlineExceeded):
             await scorer.score("slow", ["text"], deadline=time.monotonic() + 0.05)
         assert not may_go_on.is_set()
@@ -331,17 +307,10 @@ class TestLeaving:
         with pytest.raises(RuntimeError):
             await scorer.score("q", ["after"])
 
-    async def test_closing_while_a_request_is_tokenised(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model, may_go_on = SeededCrossEncoder(), threading.Event()
-        scorer = BatchingScorer(model)
-        tokenize = model.tokenize
-
-        def slowly(query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-            assert may_go_on.wait(10)
-            return tokenize(query, texts, instruction)
-
-        monkeypatch.setattr(model, "tokenize", slowly)
-        task = asked(scorer, "q", "text")
+    async def test_closing_while_a_request_is_tokenised(self) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        may_go_on = hold_tokenizer(model)
+        task = asked(scorer, "slow", "text")
         await asyncio.sleep(0.01)
         closing = asyncio.create_task(scorer.close())
         await asyncio.sleep(0.01)
@@ -434,15 +403,6 @@ class TestTrouble:
         assert metric("out_of_memory_total") == before + 3
         await scorer.close()
 
-    async def test_smaller_batches_after_that(self) -> None:
-        model = SeededCrossEncoder(batch_tokens=400, memory=200)
-        scorer = BatchingScorer(model)
-        await scorer.score("q", ["x" * 50] * 8)
-        model.batches.clear()
-        await scorer.score("q", ["x" * 50] * 8)
-        assert [len(batch) for batch in model.batches] == [4, 4]
-        await scorer.close()
-
     async def test_larger_ones_again_when_there_is_room(self) -> None:
         model = SeededCrossEncoder(batch_tokens=400, memory=200)
         scorer = BatchingScorer(model)
@@ -467,18 +427,11 @@ class TestTrouble:
     async def test_a_model_of_single_pairs_gets_no_larger_batches_for_a_failure(self) -> None:
         model = SeededCrossEncoder(batch_tokens=1, memory=25)
         scorer = BatchingScorer(model)
-        with pytest.raises(ScorerFailed):
+        with pytest.raises(ScorerFailed, match="single pair of 30 tokens"):
             await scorer.score("q", ["x" * 30])
         await scorer.score("q", ["a", "b", "c"])
         assert list(map(len, model.batches)) == [1, 1, 1, 1]
         assert scorer.batch_tokens == 1
-        await scorer.close()
-
-    async def test_no_memory_for_a_single_pair(self) -> None:
-        scorer = BatchingScorer(SeededCrossEncoder(batch_tokens=80, memory=25))
-        with pytest.raises(ScorerFailed, match="single pair of 30 tokens"):
-            await scorer.score("q", ["fits", "x" * 30, "fits too"])
-        await scorer.score("q", ["fits"])
         await scorer.close()
 
     async def test_a_pair_that_breaks_its_batch_fails_its_own_request_only(self) -> None:
@@ -533,37 +486,6 @@ class TestMetrics:
             added = {name: metric(name) - before[name] for name in before}
         assert [added[name] for name in names] == pytest.approx([2, 150, 0.25, 1])  # sums of floats since the start
         assert [added[name] for name in counts] == [2, 1, 1]
-
-
-async def test_many_threads_lose_nothing() -> None:
-    """Requests, cancellations and deadlines at random over several workers: every answer right, nothing left."""
-    rng = np.random.default_rng(3)
-    model = SeededCrossEncoder(workers=4, batch_tokens=60)
-    others = set(threading.enumerate())
-    scorer = BatchingScorer(model)
-
-    async def one(number: int) -> None:
-        texts = [f"{number} {m} " + "x" * int(rng.integers(0, 90)) for m in range(int(rng.integers(1, 9)))]
-        fate = rng.integers(0, 4)
-        deadline = time.monotonic() + float(rng.uniform(0, 0.02)) if fate == 1 else None
-        task = asyncio.create_task(scorer.score("q", texts, deadline=deadline))
-        if fate == 0:
-            await asyncio.sleep(float(rng.uniform(0, 0.01)))
-            task.cancel()
-        try:
-            scores = await task
-        except (asyncio.CancelledError, DeadlineExceeded, Overloaded):
-            assert fate in (0, 1)
-        else:
-            assert scores.values.tolist() == [score_of("q", text) for text in texts]
-
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(one(number) for number in range(400)))
-    assert scorer.waiting() == (0, 0)
-    await scorer.close()
-    assert not any(
-        thread.name.startswith("scorer-") and thread.is_alive() for thread in set(threading.enumerate()) - others
-    )
 
 
 class TestCallers:

@@ -1,6 +1,5 @@
 """The embedded cross-encoder, batched, against the contract; its truncation, fairness and cancellation."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -62,26 +61,3 @@ class TestOnnxCrossEncoder(ScorerContract):
         scores = await scorer.score(query, [PASSAGE, TEXTS[1], ""])
         assert scores.truncated == 3
         assert scores.values[0] > scores.values[1]
-
-    async def test_a_gone_client_stops_spending(self, scorer: BatchingScorer) -> None:
-        """A cancelled request of a thousand pairs leaves the next one nothing to wait for."""
-        abandoned = asyncio.create_task(scorer.score(QUERY, [PASSAGE] * 1000))
-        await asyncio.sleep(0.1)
-        abandoned.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await abandoned
-        async with asyncio.timeout(2):
-            await scorer.score(QUERY, TEXTS)
-
-    async def test_a_small_request_does_not_wait_for_a_large_one(self, scorer: BatchingScorer) -> None:
-        await scorer.check()
-        large = asyncio.create_task(scorer.score(QUERY, [PASSAGE] * 120))
-        await asyncio.sleep(0.05)
-        await scorer.score(QUERY, TEXTS)
-        assert not large.done()
-        await large
-
-    async def test_a_closed_scorer_refuses_calls(self, scorer: BatchingScorer) -> None:
-        await scorer.close()
-        with pytest.raises(RuntimeError):
-            await scorer.score(QUERY, TEXTS)

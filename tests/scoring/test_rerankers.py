@@ -18,7 +18,6 @@ from boundarymorph.scoring.rerankers import ENGLISH, RERANKERS, repository_of
 from boundarymorph.settings import Settings
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.tiny import QUERY
-from tests.system.service import service
 
 Reference = Callable[[Path, str, Sequence[str]], NDArray[np.float64]]
 MAIN, OTHER = "a" * 40, "b" * 40  # commits
@@ -117,15 +116,3 @@ def test_the_page_has_the_same_table() -> None:
         for name, repository, size, tokens, languages, licence in rows
     }
     assert told == {name: tuple(known) for name, known in RERANKERS.items()}
-
-
-@pytest.mark.slow
-def test_the_command(hub: Path, tmp_path: Path) -> None:
-    """`serve --scorer NAME`, from the command to the answer."""
-    environment = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    with service(tmp_path, "--scorer", "bge-reranker-v2-m3", environment=environment, through=["env"]) as running:
-        pool = [{"id": str(place), "text": text} for place, text in enumerate(TEXTS)]
-        answer = running.select(query=QUERY, pool=pool, budget=len(TEXTS), k=len(TEXTS), relevance="scorer")
-    found = {document["id"]: document["relevance"] for document in answer["documents"]}
-    expected = reference.classified(snapshot(hub, "bge-reranker-v2-m3"), QUERY, TEXTS)
-    np.testing.assert_allclose([found[str(place)] for place in range(len(TEXTS))], expected, rtol=0, atol=1e-5)

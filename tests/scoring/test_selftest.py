@@ -13,13 +13,12 @@ import pytest
 
 from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
-from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.patience import PATIENCE
-from tests.scoring.remote.servers import Ours, running
+from tests.scoring.remote.servers import Ours, running, scoring
 
 Score = Callable[[str, list[str]], list[Any]]
 
@@ -78,12 +77,8 @@ class Scoring(Ours):
 
 
 async def found(score: Score) -> str | None:
-    async with running(Scoring(score)) as servers:
-        scorer = RemoteScorer([server.endpoint() for server in servers])
-        try:
-            return await trouble_of(scorer)
-        finally:
-            await scorer.close()
+    async with running(Scoring(score)) as servers, scoring(*servers) as scorer:
+        return await trouble_of(scorer)
 
 
 async def test_one_that_works() -> None:
@@ -110,37 +105,29 @@ async def test_what_is_wrong(what: str) -> None:
 
 async def test_a_probe_tests_each_model_once() -> None:
     wire = Scoring(works, "first")
-    async with running(wire) as servers:
-        scorer = RemoteScorer([server.endpoint() for server in servers])
-        try:
-            probe = ScorerProbe(scorer)
-            await until_tested(probe)
-            asked = len(servers[0].asked)
-            await probe(time.monotonic() + PATIENCE)
-            assert len(servers[0].asked) == asked + 1
+    async with running(wire) as servers, scoring(*servers) as scorer:
+        probe = ScorerProbe(scorer)
+        await until_tested(probe)
+        asked = len(servers[0].asked)
+        await probe(time.monotonic() + PATIENCE)
+        assert len(servers[0].asked) == asked + 1
 
-            wire.score, wire.model = BROKEN["swapped labels"][0], "second"
-            wire.description = {"model": "second", "max_texts": 512}
-            with pytest.raises(Unfit, match=r"second: .*labels swapped.*scorer.self_test"):
-                await until_tested(probe)
-            await ScorerProbe(scorer, tests=False)(time.monotonic() + PATIENCE)
-        finally:
-            await scorer.close()
+        wire.score, wire.model = BROKEN["swapped labels"][0], "second"
+        wire.description = {"model": "second", "max_texts": 512}
+        with pytest.raises(Unfit, match=r"second: .*labels swapped.*scorer.self_test"):
+            await until_tested(probe)
+        await ScorerProbe(scorer, tests=False)(time.monotonic() + PATIENCE)
 
 
 async def test_a_scorer_that_was_mended_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "RETEST_SECONDS", 0.0)
     wire = Scoring(BROKEN["swapped labels"][0])
-    async with running(wire) as servers:
-        scorer = RemoteScorer([server.endpoint() for server in servers])
-        try:
-            probe = ScorerProbe(scorer)
-            with pytest.raises(Unfit):
-                await until_tested(probe)
-            wire.score = works
+    async with running(wire) as servers, scoring(*servers) as scorer:
+        probe = ScorerProbe(scorer)
+        with pytest.raises(Unfit):
             await until_tested(probe)
-        finally:
-            await scorer.close()
+        wire.score = works
+        await until_tested(probe)
 
 
 async def test_readiness_names_it(tmp_path: Path) -> None:

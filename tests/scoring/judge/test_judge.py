@@ -14,7 +14,6 @@ import pytest
 from boundarymorph.errors import (
     CostCeiling,
     DeadlineExceeded,
-    InvalidConfiguration,
     Overloaded,
     ScorerFailed,
     ScorerUnavailable,
@@ -23,7 +22,6 @@ from boundarymorph.remote.wire import Context
 from boundarymorph.scoring.bill import Bill
 from boundarymorph.scoring.judge.judge import PASSAGE, QUERY, Judge
 from boundarymorph.scoring.judge.wording import messages
-from boundarymorph.scoring.remote.urls import parse
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 from boundarymorph.settings import JudgeSettings
 from tests.contract.scorer import QUERY as ASKED
@@ -40,7 +38,7 @@ from tests.scoring.judge.scripted import (
     pair_of,
     passages_of,
 )
-from tests.scoring.remote.servers import Behaviour, Server, answer, hang, reset, running, slow
+from tests.scoring.remote.servers import Behaviour, Server, answer, hang, reset, running
 
 KEY = "sk-secret"
 
@@ -117,17 +115,6 @@ async def test_quirks_of_servers() -> None:
         "max_completion_tokens": 500,
         "chat_template_kwargs": {"enable_thinking": False},
     }
-
-
-async def test_openai_itself_calls_the_limit_of_tokens_otherwise() -> None:
-    endpoint = parse("openai://?model=m")
-    assert endpoint.base == "https://api.openai.com/v1"
-    assert parse("openai://host/v1?model=m").base == "https://host/v1"
-    assert parse("openai+http://host:1?model=m").base == "http://host:1/v1"
-    assert parse("openai+http://host:1/v1beta/openai/?model=m").base == "http://host:1/v1beta/openai"
-    for wrong in ("openai://host/v1", "openai://host/v1/chat/completions?model=m"):
-        with pytest.raises(InvalidConfiguration):
-            parse(wrong)
 
 
 def test_no_passage_can_end_its_own_quotation() -> None:
@@ -450,13 +437,6 @@ async def test_a_server_that_is_not_there_costs_nothing() -> None:
         with pytest.raises(ScorerUnavailable):
             await judge.score_for(bill, "q", ["text"])
         assert bill.spent.tokens == bill.reserved.tokens == 0
-
-
-async def test_slow_is_a_failure_of_the_server_after_its_time() -> None:
-    async with judging(attempt_timeout=0.1) as (judge, (server,)):
-        server.behaviour = slow(5)
-        with pytest.raises(ScorerUnavailable, match="did not answer within"):
-            await judge.score("q", ["text"])
 
 
 async def test_probing_is_one_short_pair() -> None:

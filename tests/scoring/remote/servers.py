@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.scoring.remote.urls import Endpoint, parse
 from tests.scoring.fakes import score_of
 
@@ -391,6 +392,19 @@ async def running(*wires: Wire, key: str | None = None) -> AsyncIterator[list[Se
     finally:
         for server in servers:
             await server.kill()
+
+
+@asynccontextmanager
+async def scoring(
+    *servers: Server, prefix: str = "", model: str | None = None, activation: str = "", **options: Any
+) -> AsyncIterator[RemoteScorer]:
+    """A scorer that calls servers, closed in the end. prefix, model, activation: of their URLs."""
+    endpoints = [server.endpoint(prefix=prefix, model=model, activation=activation) for server in servers]
+    scorer = RemoteScorer(endpoints, **options)
+    try:
+        yield scorer
+    finally:
+        await scorer.close()
 
 
 def _by_score(results: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:

@@ -36,6 +36,10 @@ from boundarymorph.scoring.remote.urls import parse
         ("systemone+http://ollama:11434?model=clef", "systemone", "http://ollama:11434", "clef"),
         ("decisions://?model=pplx-decider", "decisions", "https://api.perplexity.ai", "pplx-decider"),
         ("decisions://openrouter.ai/api?model=m", "decisions", "https://openrouter.ai/api", "m"),
+        ("openai://?model=m", "openai", "https://api.openai.com/v1", "m"),
+        ("openai://host/v1?model=m", "openai", "https://host/v1", "m"),
+        ("openai+http://host:1?model=m", "openai", "http://host:1/v1", "m"),
+        ("openai+http://host:1/v1beta/openai/?model=m", "openai", "http://host:1/v1beta/openai", "m"),
     ],
 )
 def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None:
@@ -84,6 +88,8 @@ def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None
         ("tei://scorer/rerank", "leave /rerank off"),
         ("cohere+http://scorer/v2/?model=m", "leave /v2 off"),
         ("http://scorer/score", "leave /score off"),
+        ("openai://host/v1", "needs the name of a model"),
+        ("openai://host/v1/chat/completions?model=m", "leave"),
         ("http://-ä-", "is not a valid address"),
     ],
 )

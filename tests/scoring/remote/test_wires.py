@@ -29,6 +29,7 @@ from tests.scoring.remote.servers import (
     answer,
     edited,
     running,
+    scoring,
 )
 
 WIRES: list[Callable[[], Wire]] = [Ours, Tei, Vllm, Infinity, Cohere, Jina, Voyage]
@@ -52,10 +53,8 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 class TestRemoteScorer(ScorerContract):
     @pytest.fixture
     async def scorer(self, wire: Wire) -> AsyncIterator[RemoteScorer]:
-        async with running(wire) as [server]:
-            scorer = RemoteScorer([server.endpoint()])
+        async with running(wire) as [server], scoring(server) as scorer:
             yield scorer
-            await scorer.close()
 
     async def test_a_closed_scorer_refuses_calls(self, scorer: RemoteScorer) -> None:
         await scorer.close()
@@ -65,36 +64,23 @@ class TestRemoteScorer(ScorerContract):
             await scorer.connect()
 
 
-async def test_scores_come_in_the_order_of_the_texts_whatever_the_number_of_requests(wire: Wire) -> None:
-    texts = [f"text {index}" for index in range(2 * wire.most + 1)]
-    async with running(wire) as [server]:
-        scorer = RemoteScorer([server.endpoint()])
+async def test_the_limit_is_one_request_and_one_more_text_is_two(wire: Wire) -> None:
+    texts = [f"text {index}" for index in range(wire.most + 1)]
+    async with running(wire) as [server], scoring(server) as scorer:
+        await scorer.score(QUERY, texts[1:])
+        assert server.batches == [wire.most]
         scores = await scorer.score(QUERY, texts)
-        assert sum(server.batches) == len(texts) and len(server.batches) == 3
-        await scorer.close()
+        assert len(server.batches) == 3 and sum(server.batches[1:]) == wire.most + 1
     np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
 
 
-async def test_the_limit_is_one_request_and_one_more_text_is_two(wire: Wire) -> None:
-    texts = ["text"] * (wire.most + 1)
-    async with running(wire) as [server]:
-        scorer = RemoteScorer([server.endpoint()])
-        await scorer.score(QUERY, texts[1:])
-        assert server.batches == [wire.most]
-        await scorer.score(QUERY, texts)
-        assert len(server.batches) == 3 and sum(server.batches[1:]) == wire.most + 1
-        await scorer.close()
-
-
 async def test_the_name_is_what_the_server_tells(wire: Wire) -> None:
-    async with running(wire) as [server]:
-        scorer = RemoteScorer([server.endpoint()])
+    async with running(wire) as [server], scoring(server) as scorer:
         await scorer.connect()
         expected = NAMES[type(wire)]
         assert scorer.name.startswith(expected)
         assert len(scorer.name) == len(expected) + 8 * expected.endswith("@")
         assert server.asked == []
-        await scorer.close()
 
 
 def _without_the_first(body: object) -> object:
@@ -142,140 +128,111 @@ def _score_key(result: dict[str, object]) -> str:
     ids=["html", "string", "empty", "missing", "double", "null", "bool", "nan", "logit", "cosine"],
 )
 async def test_an_answer_that_breaks_the_wire_is_refused(wire: Wire, behaviour: Behaviour, message: str) -> None:
-    async with running(wire) as [server]:
+    async with running(wire) as [server], scoring(server) as scorer:
         server.behaviour = behaviour
-        scorer = RemoteScorer([server.endpoint()])
         with pytest.raises(ScorerFailed, match=message) as caught:
             await scorer.score(QUERY, TEXTS[:2])
         assert f"127.0.0.1:{server.port}" in str(caught.value)
         assert len(server.asked) == 1
         server.behaviour = edited(_with_score(1.0000005))
         np.testing.assert_array_equal((await scorer.score(QUERY, TEXTS[:2])).values, [1.0, 1.0])
-        await scorer.close()
 
 
 async def test_half_a_surrogate_pair_is_the_callers_mistake(wire: Wire) -> None:
-    async with running(wire) as [server]:
-        scorer = RemoteScorer([server.endpoint()])
+    async with running(wire) as [server], scoring(server) as scorer:
         with pytest.raises(InvalidInput, match="surrogate"):
             await scorer.score(QUERY, ["\ud800"])
-        await scorer.close()
 
 
 async def test_a_path_prefix_is_kept(wire: Wire) -> None:
     wire.score_path = f"/gateway/a{wire.score_path}"
     if wire.description_path is not None:
         wire.description_path = f"/gateway/a{wire.description_path}"
-    async with running(wire) as [server]:
-        scorer = RemoteScorer([server.endpoint(prefix="/gateway/a/")])
+    async with running(wire) as [server], scoring(server, prefix="/gateway/a/") as scorer:
         await scorer.score(QUERY, TEXTS)
-        await scorer.close()
 
 
 class TestOurs:
     async def test_truncated_texts_are_counted_over_all_requests(self) -> None:
-        async with running(Ours(most=2)) as [server]:
-            scorer = RemoteScorer([server.endpoint()])
+        async with running(Ours(most=2)) as [server], scoring(server) as scorer:
             assert (await scorer.score(QUERY, ["short", "l" * 101, "l" * 102, "short", "l" * 103])).truncated == 3
-            await scorer.close()
 
     async def test_the_scorer_is_given_the_time_that_is_left(self) -> None:
-        async with running(Ours()) as [server]:
-            scorer = RemoteScorer([server.endpoint()], timeout=20.0, attempt_timeout=10.0)
+        async with running(Ours()) as [server], scoring(server, timeout=20.0, attempt_timeout=10.0) as scorer:
             await scorer.score(QUERY, TEXTS)
             assert server.asked[0]["deadline_ms"] == DEADLINE_SHARE * 10_000
-            await scorer.close()
 
-    async def test_a_model_is_wanted_by_its_name_or_its_family(self) -> None:
-        async with running(Ours("a-model@1234/int8/512")) as [server]:
-            for wanted in ("a-model", "a-model@1234/int8/512"):
-                scorer = RemoteScorer([server.endpoint(model=wanted)])
-                await scorer.connect()
-                await scorer.close()
-            scorer = RemoteScorer([server.endpoint(model="another")])
+    @pytest.mark.parametrize("wanted", ["a-model", "a-model@1234/int8/512", "another"])
+    async def test_a_model_is_wanted_by_its_name_or_its_family(self, wanted: str) -> None:
+        async with running(Ours("a-model@1234/int8/512")) as [server], scoring(server, model=wanted) as scorer:
+            if wanted != "another":
+                return await scorer.connect()
             with pytest.raises(ScorerFailed, match="serves a-model@1234/int8/512, not another"):
                 await scorer.connect()
-            await scorer.close()
 
     async def test_a_count_that_is_none(self) -> None:
-        async with running(Ours()) as [server]:
+        async with running(Ours()) as [server], scoring(server) as scorer:
             server.behaviour = edited(lambda body: body | {"truncated": -1})
-            scorer = RemoteScorer([server.endpoint()])
             with pytest.raises(ScorerFailed, match="not a count"):
                 await scorer.score(QUERY, TEXTS)
-            await scorer.close()
 
 
 class TestTei:
     async def test_bodies_stay_below_two_megabytes(self) -> None:
         texts = [f"{index} " + "é" * 300_000 for index in range(8)]
-        async with running(Tei()) as [server]:
-            scorer = RemoteScorer([server.endpoint()])
+        async with running(Tei()) as [server], scoring(server) as scorer:
             scores = await scorer.score(QUERY, texts)
             assert len(server.batches) == 4
-            await scorer.close()
         np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
 
     async def test_another_limit_of_its_is_heeded(self) -> None:
-        async with running(Tei(most=3)) as [server]:
-            scorer = RemoteScorer([server.endpoint()])
+        async with running(Tei(most=3)) as [server], scoring(server) as scorer:
             await scorer.score(QUERY, ["text"] * 10)
             assert max(server.batches) <= 3
-            await scorer.close()
 
     async def test_an_encoder_is_not_taken_for_a_reranker(self) -> None:
-        async with running(Tei()) as [server]:
+        async with running(Tei()) as [server], scoring(server) as scorer:
             server.description = edited(lambda info: info | {"model_type": {"embedding": {"pooling": "cls"}}})
-            scorer = RemoteScorer([server.endpoint()])
             with pytest.raises(ScorerFailed, match="not a reranker but a model of type embedding"):
                 await scorer.score(QUERY, TEXTS)
             assert server.asked == []
-            await scorer.close()
 
 
 class TestSeveralModels:
     @pytest.mark.parametrize("kind", [Vllm, Infinity])
     async def test_one_must_be_chosen(self, kind: type[Vllm] | type[Infinity]) -> None:
         async with running(kind("a", "b")) as [server]:
-            scorer = RemoteScorer([server.endpoint()])
-            with pytest.raises(ScorerFailed, match=r"several models, a, b: choose one with \?model=NAME"):
-                await scorer.connect()
-            await scorer.close()
-            scorer = RemoteScorer([server.endpoint(model="b")])
-            await scorer.score(QUERY, TEXTS)
-            assert server.asked[0]["model"] == "b"
-            assert scorer.name.startswith("b/")
-            await scorer.close()
-            scorer = RemoteScorer([server.endpoint(model="c")])
-            with pytest.raises(ScorerFailed, match="serves a, b, not c"):
-                await scorer.connect()
-            await scorer.close()
+            for model, said in (
+                (None, r"several models, a, b: choose one with \?model=NAME"),
+                ("c", "serves a, b, not c"),
+            ):
+                async with scoring(server, model=model) as scorer:
+                    with pytest.raises(ScorerFailed, match=said):
+                        await scorer.connect()
+            async with scoring(server, model="b") as scorer:
+                await scorer.score(QUERY, TEXTS)
+                assert server.asked[0]["model"] == "b"
+                assert scorer.name.startswith("b/")
 
     async def test_a_server_without_a_reranker_is_refused(self) -> None:
-        async with running(Infinity()) as [server]:
+        async with running(Infinity()) as [server], scoring(server) as scorer:
             server.description = edited(lambda info: {"data": info["data"][:1]})
-            scorer = RemoteScorer([server.endpoint()])
             with pytest.raises(ScorerFailed, match="no model of this kind"):
                 await scorer.connect()
-            await scorer.close()
 
 
 async def test_infinity_gets_no_more_characters_than_it_takes() -> None:
-    async with running(Infinity()) as [server]:
-        scorer = RemoteScorer([server.endpoint()])
+    async with running(Infinity()) as [server], scoring(server) as scorer:
         scores = await scorer.score(QUERY, ["a" * 122_881, "a" * 122_880])
         assert scores.truncated == 1
         assert scores.values[0] == scores.values[1]
-        await scorer.close()
 
 
 class TestLogits(ScorerContract):
     @pytest.fixture
     async def scorer(self) -> AsyncIterator[RemoteScorer]:
-        async with running(LlamaCpp()) as [server]:
-            scorer = RemoteScorer([server.endpoint(activation="sigmoid")])
+        async with running(LlamaCpp()) as [server], scoring(server, activation="sigmoid") as scorer:
             yield scorer
-            await scorer.close()
 
     async def test_are_the_log_odds_of_its_scores(self, scorer: RemoteScorer) -> None:
         scores = await scorer.score(QUERY, TEXTS)
@@ -291,9 +248,8 @@ class TestDecisionModels(ScorerContract):
 
     @pytest.fixture
     async def scorer(self, server: Server) -> AsyncIterator[RemoteScorer]:
-        scorer = RemoteScorer([server.endpoint()])
-        yield scorer
-        await scorer.close()
+        async with scoring(server) as scorer:
+            yield scorer
 
     async def test_a_request_is_a_state_and_a_question_for_each_text(
         self, server: Server, scorer: RemoteScorer
@@ -336,19 +292,16 @@ class TestDecisionModels(ScorerContract):
 class TestCosines(ScorerContract):
     @pytest.fixture
     async def scorer(self) -> AsyncIterator[RemoteScorer]:
-        async with running(ListwiseJina()) as [server]:
-            scorer = RemoteScorer([server.endpoint()])
+        async with running(ListwiseJina()) as [server], scoring(server) as scorer:
             yield scorer
-            await scorer.close()
 
     async def test_become_relevances(self, scorer: RemoteScorer) -> None:
         scores = await scorer.score(QUERY, TEXTS)
         np.testing.assert_allclose(scores.values, [score_of(QUERY, text) for text in TEXTS], rtol=1e-12)
 
     async def test_of_any_server_if_its_url_says_so(self) -> None:
-        async with running(Jina()) as [server]:
+        async with running(Jina()) as [server], scoring(server, activation="cosine") as scorer:
             server.behaviour = edited(_with_score(-0.5))
-            scorer = RemoteScorer([server.endpoint(activation="cosine")])
             np.testing.assert_array_equal((await scorer.score(QUERY, TEXTS[:2])).values, [0.25, 0.25])
             assert "/cosine" in scorer.name
             server.behaviour = edited(_with_score(1.1))
@@ -357,7 +310,6 @@ class TestCosines(ScorerContract):
             server.behaviour = edited(_with_score("high"))
             with pytest.raises(ScorerFailed, match="not a number"):
                 await scorer.score(QUERY, TEXTS[:2])
-            await scorer.close()
 
 
 @pytest.mark.parametrize("logit", [7.7, -11.0, 1.01, -0.01])
@@ -367,12 +319,10 @@ async def test_logits_are_refused_unless_announced(activation: str, logit: float
         body["results"] = [{**result, "relevance_score": logit} for result in body["results"]]
         return body
 
-    async with running(LlamaCpp()) as [server]:
+    async with running(LlamaCpp()) as [server], scoring(server, activation=activation) as scorer:
         server.behaviour = edited(one)
-        scorer = RemoteScorer([server.endpoint(activation=activation)])
         with pytest.raises(ScorerFailed, match="raw logit") as caught:
             await scorer.score(QUERY, ["a text"])
-        await scorer.close()
     assert ("?activation=sigmoid" in str(caught.value)) == (not activation)
 
 

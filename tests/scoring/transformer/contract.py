@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from tests.scoring.transformer.tiny import LONG, OTHER_QUERY, QUERY, TEXTS
 
 
 class CrossEncoderContract:
-    tolerance: ClassVar[float] = 1e-5
+    tolerance: float = 1e-5
 
     def test_scores_are_relevances(self, encoder: CrossEncoder) -> None:
         scores = encoder.run(encoder.tokenize(QUERY, TEXTS))

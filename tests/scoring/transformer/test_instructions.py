@@ -21,9 +21,9 @@ from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import JudgeSettings, Limits, Settings
-from tests.api.service import faked, on_socket, ready, serving
-from tests.scoring.judge.scripted import MODEL, Chat
-from tests.scoring.remote.servers import Ours, Tei, Vllm, running
+from tests.api.service import faked, listening, serving
+from tests.scoring.judge.scripted import MODEL, Chat, graded
+from tests.scoring.remote.servers import Ours, Tei, Vllm, edited, running, scoring
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder
 from tests.scoring.transformer.test_model import WITH_ROOM, load
@@ -51,9 +51,7 @@ async def served(folder: Path) -> AsyncIterator[RemoteScorer]:
         return Scoring(BatchingScorer(load(folder)))
 
     app = create_scorer_app(Settings(), build=build)
-    async with on_socket(app) as url:
-        async with httpx.AsyncClient(base_url=url) as client:
-            await ready(client)
+    async with listening(app) as (url, _):
         scorer = RemoteScorer([parse(url)])
         try:
             yield scorer
@@ -140,16 +138,13 @@ async def test_an_instruction_over_the_limit_is_refused(folder: Folder, tmp_path
 
 
 async def test_servers_of_others() -> None:
-    async with running(Vllm(), Tei(), Ours()) as servers:
-        vllm, tei, ours = [RemoteScorer([server.endpoint()]) for server in servers]
-        for scorer in (vllm, tei, ours):
+    for wire, takes in ((Vllm(), True), (Tei(), False), (Ours(), False)):
+        async with running(wire) as [server], scoring(server) as scorer:
             await scorer.connect()
-        assert [scorer.takes_instruction for scorer in (vllm, tei, ours)] == [True, False, False]
-        await vllm.score(QUERY, TEXTS, instruction=FIND)
-        await vllm.score(QUERY, TEXTS)
-        assert [body.get("instruction") for body in servers[0].asked] == [FIND, None]
-        for scorer in (vllm, tei, ours):
-            await scorer.close()
+            assert scorer.takes_instruction == takes
+            for instruction in (FIND, None) if takes else ():
+                await scorer.score(QUERY, TEXTS, instruction=instruction)
+            assert [body.get("instruction") for body in server.asked] == [FIND, None][: 2 * takes]
 
 
 async def test_a_judge_reads_it_beside_the_operators() -> None:
@@ -157,20 +152,13 @@ async def test_a_judge_reads_it_beside_the_operators() -> None:
         judge = Judge([server.endpoint(model=MODEL)], JudgeSettings(instruction="Mind the year."), api_key="k")
         await judge.check()
         server.asked.clear()
-        server.behaviour = _graded
+        server.behaviour = edited(lambda _: graded(0.5))
         await judge.score(QUERY, ["a text"], instruction=FIND)
         [asked] = server.asked
         await judge.close()
     system, user = asked["messages"]
     assert "Mind the year." in system["content"] and FIND not in system["content"]
     assert user["content"].index(FIND) < user["content"].index("The passage:")
-
-
-async def _graded(reply: Any) -> Any:
-    from tests.scoring.judge.scripted import graded
-    from tests.scoring.remote.servers import Reply
-
-    return Reply(graded(0.5))
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
@@ -184,12 +172,3 @@ async def test_fields_that_are_not_known(path: str, tmp_path: Path) -> None:
         [warning] = answer["boundarymorph"]["warnings"]
         assert "'rank_field', 'temperature\\n', 'field 0" in warning and warning.endswith(" and 3 more")
         assert len(warning) < 700
-
-
-async def test_an_array_has_its_warnings_in_a_header(tmp_path: Path) -> None:
-    async with serving(Settings(data_directory=tmp_path)) as client:
-        body = {"query": QUERY, "texts": ROOMY, "truncaté\r\n": True}
-        answer = (await client.post("/rerank", json=body)).raise_for_status()
-        assert len(answer.json()) == len(ROOMY)
-        [warning] = httpx.Response(200, content=answer.headers["X-BoundaryMORPH-Warnings"]).json()
-        assert "truncaté" in warning

@@ -50,13 +50,6 @@ def theirs_of(folder: Path) -> Any:
 
 
 class TestScores:
-    @pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "qwen3-classifier"])
-    def test_a_classifier_is_the_one_of_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
-        found = scores(opened(name, "fp32"), QUERY, WITH_ROOM)
-        expected = reference.classified(folder(name), QUERY, WITH_ROOM)
-        assert np.ptp(expected) > 0.01
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-
     @pytest.mark.parametrize("name", CLASSIFIERS)
     def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
         theirs = theirs_of(folder(name))
@@ -134,62 +127,20 @@ def spoiled(folder: Path, weight: str) -> Path:
     return folder
 
 
-class Contracted(CrossEncoderContract):
-    model = "bert"
-    precision: Precision = "fp32"
-
-    @pytest.fixture
-    def encoder(self, opened: Opened) -> CrossEncoder:
-        return opened(self.model, self.precision)
-
-
-class TestBert(Contracted):
-    pass
+CONTRACTED: list[tuple[str, Precision]] = [
+    *((name, "fp32") for name in (*CLASSIFIERS, *GENERATORS) if name not in ("roberta", "Qwen3-Reranker-untied")),
+    ("bert", "bf16"),
+    ("Qwen3-Reranker-tiny", "bf16"),
+    ("Qwen3-Reranker-tiny", "fp16"),
+]
 
 
-class TestHalfBert(Contracted):
-    precision: Precision = "bf16"
-    tolerance = 2e-2
-
-
-class TestXlmRoberta(Contracted):
-    model = "xlm-roberta"
-
-
-class TestDeberta(Contracted):
-    model = "deberta"
-
-
-class TestModernBert(Contracted):
-    model = "modernbert"
-
-
-class TestQwen3Reranker(Contracted):
-    model = "Qwen3-Reranker-tiny"
-
-
-class TestHalfQwen3Reranker(Contracted):
-    model = "Qwen3-Reranker-tiny"
-    precision: Precision = "bf16"
-    tolerance = 2e-2
-
-
-class TestFloat16Qwen3Reranker(Contracted):
-    model = "Qwen3-Reranker-tiny"
-    precision: Precision = "fp16"
-    tolerance = 1e-2
-
-
-class TestWindowedQwen2(Contracted):
-    model = "Qwen3-Reranker-windowed"
-
-
-class TestZerank(Contracted):
-    model = "zerank-tiny"
-
-
-class TestQwen3Classifier(Contracted):
-    model = "qwen3-classifier"
+class TestContract(CrossEncoderContract):
+    @pytest.fixture(params=CONTRACTED, ids=lambda chosen: "-".join(chosen))
+    def encoder(self, opened: Opened, request: pytest.FixtureRequest) -> CrossEncoder:
+        name, precision = request.param
+        self.tolerance = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 1e-2}[precision]
+        return opened(name, precision)
 
 
 class TestDescribed:
@@ -336,24 +287,17 @@ class TestFiles:
         with pytest.raises(ModelUnavailable, match="download it again"):
             load(tmp_path)
 
-    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-    def test_an_incomplete_folder(self, tmp_path: Path, folder: Folder, name: str) -> None:
-        path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
-        (path / name).unlink()
-        with pytest.raises(ModelUnavailable, match="download it again"):
-            load(path)
-
-    def test_a_broken_download(self, tmp_path: Path, folder: Folder) -> None:
-        path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
-        (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:1000])
-        with pytest.raises(ModelUnavailable, match="download it again"):
-            load(path)
-
-    def test_pickles_are_not_opened(self, tmp_path: Path, folder: Folder) -> None:
+    @pytest.mark.parametrize(
+        ("name", "size"),
+        [("config.json", 0), ("tokenizer.json", 0), ("model.safetensors", 0), ("model.safetensors", 1_000)],
+    )
+    def test_an_incomplete_download(self, tmp_path: Path, folder: Folder, name: str, size: int) -> None:
+        """size: bytes that have come of a file; of none, it is not there. Pickles in its place are not opened."""
         path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
         torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
-        (path / "model.safetensors").unlink()
-        with pytest.raises(ModelUnavailable):
+        begun = (path / name).read_bytes()[:size]
+        (path / name).write_bytes(begun) if size else (path / name).unlink()
+        with pytest.raises(ModelUnavailable, match="download it again"):
             load(path)
 
 

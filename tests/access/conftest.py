@@ -1,0 +1,21 @@
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.caching.conftest import own_server as own_server  # fixtures
+from tests.caching.conftest import server as server
+from tests.caching.conftest import shared_server as shared_server
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[AsyncExitStack]:
+    """What is closed after the test."""
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=["process", "redis"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Of a Redis, or none, where the process keeps its own sums."""
+    return request.getfixturevalue("server").url if request.param == "redis" else None

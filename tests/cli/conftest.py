@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from boundarymorph.cli import common
+from boundarymorph.cli import main as cli
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The entry point, in this process and an empty directory, at a terminal that is wide and knows no colours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common.console, "width", 300)  # which it reads from the environment once
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["boundarymorph", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+def refused(outcome: Outcome) -> str:
+    """Check that it was one line on stderr, exit code 1; the line."""
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    return outcome.err
