@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.remote.client import RemoteScorer, parse
 from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
 from load_tests import infinity, models, report
 from load_tests.processes import Server, checkout, serving

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from boundarymorph.access.admission import Admission
+from boundarymorph.access.limits import Admission
 from boundarymorph.errors import Overloaded
 from tests import metrics
 from tests.clocks import Clock

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from boundarymorph.errors import Overloaded
-from boundarymorph.inference.shares import Shares
+from boundarymorph.inference.concurrency import Shares
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Scoring

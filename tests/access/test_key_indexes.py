@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.memory.memory import Observation, observations_to_json
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
@@ -20,7 +20,7 @@ from tests.agents import rpc
 from tests.api.service import NDJSON, answer, client_of, fake_retrieval, on_socket, problem, ready, serving
 from tests.api.test_retrieval import fake_gateway
 
-SOME, ALL = keys.make("some", list(Scope), ["photos", "team-*"]), keys.make("all", list(Scope))
+SOME, ALL = callers.make_key("some", list(Scope), ["photos", "team-*"]), callers.make_key("all", list(Scope))
 DOCUMENT = {"id": "a", "text": "t", "embedding": [1, 0]}
 ON_INDEXES: list[tuple[str, str, object]] = [
     ("GET", "/indexes/{name}", None),
@@ -90,7 +90,7 @@ async def role(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield request.param, client
 
 
-def bearer(key: tuple[str, keys.Key]) -> dict[str, str]:
+def bearer(key: tuple[str, callers.Key]) -> dict[str, str]:
     return {"authorization": f"Bearer {key[0]}"}
 
 

@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
 from tests.api.service import client_of, fake_retrieval, fake_service, problem, serving, texts
@@ -17,7 +17,7 @@ from tests.api.service import client_of, fake_retrieval, fake_service, problem, 
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
 ALLOWED = ("search.example.org", "*.example.com")
 REBOUND = {"host": "rebind.evil.example", "origin": "http://rebind.evil.example"}
-SECRET, KEY = keys.make("all", list(Scope))
+SECRET, KEY = callers.make_key("all", list(Scope))
 
 
 @pytest.mark.parametrize(

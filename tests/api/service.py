@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
-from boundarymorph.caching.interfaces import ScoreCache
+from boundarymorph.caching.known import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever
@@ -28,9 +28,8 @@ from boundarymorph.retrieval.learned import Learned
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.app import create_app
+from boundarymorph.server.app import Build, create_app
 from boundarymorph.server.composition import AllInOne, Retrieval
-from boundarymorph.server.lifecycle import Build
 from boundarymorph.server.protocol import configured
 from boundarymorph.settings import Settings
 from tests.patience import PATIENCE

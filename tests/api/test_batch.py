@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.callers import Scope
 from boundarymorph.api import batch
 from boundarymorph.errors import Overloaded
 from boundarymorph.scoring.scorer import Scores
@@ -227,7 +227,7 @@ async def test_but_not_for_longer_than_its_deadline(tmp_path: Path, monkeypatch:
     assert len(calls) > 1
 
 
-BUSY, OF_BUSY = keys.make("busy", [Scope.SELECT])
+BUSY, OF_BUSY = callers.make_key("busy", [Scope.SELECT])
 
 
 @pytest.mark.parametrize(("limit", "lines", "answered"), [("3/year", 3, 3), ("3/year", 4, 3), ("2/second", 5, 5)])

@@ -9,8 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import (
@@ -26,7 +26,7 @@ from tests.api.service import (
 )
 from tests.api.test_retrieval import fake_gateway
 
-SECRET, KEY = keys.make("rag", list(Scope))
+SECRET, KEY = callers.make_key("rag", list(Scope))
 GATEWAY = RetrieverSettings(url="http://127.0.0.1:1")
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fastapi import Request
 
-from boundarymorph.api.negotiation import prefers
+from boundarymorph.api.dependencies import prefers
 from boundarymorph.settings import Settings
 from tests.api.service import answer, serving
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from boundarymorph.errors import Overloaded
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval import ingestion, uploads
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.index import LocalIndex

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable, Overloaded
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, TokenSequence
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.retrieval.encoders import BatchingEncoder
 from boundarymorph.retrieval.encoders.encoder import unit_vectors
 from tests import metrics

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.inference.models import DeviceLost, OutOfMemory
 from boundarymorph.scoring.scorer import Pair, Scores
 
 

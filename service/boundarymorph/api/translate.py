@@ -32,8 +32,8 @@ from boundarymorph.api.select_answers import (
 )
 from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.inference.deadline import Deadline
-from boundarymorph.parsing import bound
+from boundarymorph.inference.concurrency import Deadline
+from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path

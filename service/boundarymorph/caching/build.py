@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from boundarymorph.caching.interfaces import ScoreCache
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.known import ScoreCache
+from boundarymorph.caching.local import MemoryScoreCache
 from boundarymorph.settings import CacheSettings
 
 if TYPE_CHECKING:  # a standalone scorer loads neither Redis nor an encoder
@@ -29,7 +29,7 @@ class Caches:
         """Return an encoder that caches queries."""
         if not self.vector_bytes:
             return encoder
-        from boundarymorph.caching.encoder import CachingEncoder
+        from boundarymorph.caching.local import CachingEncoder
 
         return CachingEncoder(encoder, self.vector_bytes)
 

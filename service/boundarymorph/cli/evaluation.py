@@ -28,8 +28,8 @@ from boundarymorph.evaluation.study import METRIC_TITLES, Study, quality_by_tabl
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.build import build_encoder
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.scoring.bill import Amount, OpenLedger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer
+from boundarymorph.scoring.costs import Amount, OpenLedger
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.settings import Settings
 

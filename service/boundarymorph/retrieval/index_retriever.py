@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.memory.memory import Audited, Observation
 from boundarymorph.retrieval.catalog import WORDS, Catalog, Index, IndexConfiguration
 from boundarymorph.retrieval.document import Document

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidInput, LimitExceeded, StorageFull
-from boundarymorph.inference.executors import Run, in_default_thread
+from boundarymorph.inference.concurrency import Run, in_default_thread
 from boundarymorph.retrieval.catalog import Index
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.encoders import Encoder

@@ -16,7 +16,7 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.selection.pool import Pool, unit_rows
-from boundarymorph.telemetry import metrics, timing, tracing
+from boundarymorph.telemetry import metrics, tracing
 
 if TYPE_CHECKING:  # a gateway uses a remote retriever and does not import encoders
     from boundarymorph.retrieval.encoders import Embeddings
@@ -119,6 +119,6 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
         finally:
             seconds = time.perf_counter() - start
             metrics.retriever_seconds.labels(name, outcome).observe(seconds)
-            timing.add(name, seconds)
+            tracing.add(name, seconds)
 
     return call

@@ -13,11 +13,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph import parsing, reading
+from boundarymorph import reading
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.executors import Run, in_default_thread
+from boundarymorph.inference.concurrency import Run, in_default_thread
+from boundarymorph.reading import has_content
 from boundarymorph.retrieval.document import Document
-from boundarymorph.text import has_content
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
@@ -131,7 +131,7 @@ def _loaded(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        repaired = parsing.with_whole_characters(line)
+        repaired = reading.with_whole_characters(line)
         if repaired == line:
             raise
         return orjson.loads(repaired)

@@ -20,10 +20,10 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.remote.wire import Context
-from boundarymorph.scoring.bill import Bill
+from boundarymorph.scoring.costs import Bill
+from boundarymorph.scoring.judge.dialect import messages
 from boundarymorph.scoring.judge.judge import PASSAGE, QUERY, Judge
-from boundarymorph.scoring.judge.wording import messages
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.remote.client import parse
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 from boundarymorph.settings import JudgeSettings
 from tests.contract.scorer import QUERY as ASKED

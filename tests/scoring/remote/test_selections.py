@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.local import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.inference.deadline import Deadline
+from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.remote.client import RemoteScorer
 from boundarymorph.selector.selector import Selector

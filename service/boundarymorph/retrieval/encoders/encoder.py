@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
-from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher
-from boundarymorph.inference.batching.model import Model, ModelRole, TokenSequence
-from boundarymorph.remote.together import together
+from boundarymorph.inference.batching import CHARACTERS_A_TOKEN, Batcher
+from boundarymorph.inference.concurrency import together
+from boundarymorph.inference.models import Model, ModelRole, TokenSequence
 from boundarymorph.telemetry import metrics
 
 ENCODER = ModelRole(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.batching.model import TokenSequence
-from boundarymorph.inference.models import embedded_encoder
+from boundarymorph.inference.models import TokenSequence, embedded_encoder
 from boundarymorph.inference.onnx import OnnxTextModel
 from boundarymorph.retrieval.encoders.encoder import unit_vectors
 

@@ -24,7 +24,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.catalog import (
     NAME,
     UNREADABLE,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput, StorageFull, StorageUnavailable
-from boundarymorph.inference.executors import computing
+from boundarymorph.inference.concurrency import computing
 from boundarymorph.retrieval.catalog import WORDS, StructureDescription
 from boundarymorph.retrieval.document import Document, in_pieces
 from boundarymorph.retrieval.fusion import fused

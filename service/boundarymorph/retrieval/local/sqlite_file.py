@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
-from boundarymorph.inference.executors import Abandoned, check_awaited, is_abandoned
+from boundarymorph.inference.concurrency import Abandoned, check_awaited, is_abandoned
 from boundarymorph.retrieval.storage import exists
 
 LOG_BYTES = 4 * 2**20

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.catalog import IndexConfiguration
 from boundarymorph.retrieval.document import STOP, Document, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter
@@ -22,7 +23,6 @@ from boundarymorph.retrieval.stores.times import with_times
 from boundarymorph.retrieval.vectors import check_search, exact_scores, unit_embeddings, unit_from_halves
 from boundarymorph.retrieval.words.lexical import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
-from boundarymorph.text import counted, has_content
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.executors import check_awaited
+from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.words.lexical import (
     PoolWords,
     contributions,

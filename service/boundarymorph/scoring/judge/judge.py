@@ -19,14 +19,13 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.inference.deadline import Deadline
+from boundarymorph.inference.concurrency import Deadline, owned
 from boundarymorph.remote.balancer import Balancer, Role, ignore_change
 from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
-from boundarymorph.remote.together import owned
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, encoded
-from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
+from boundarymorph.scoring.costs import NOTHING, Amount, Bill, Ledger, OpenLedger, Prices
 from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Ungraded
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import JudgeSettings

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.logistic import sigmoid
+from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.remote import wire
 from boundarymorph.remote.wire import (
     Answer,

@@ -1,16 +1,20 @@
-"""API keys: who the caller is, and what it may do."""
+"""Who may call: API keys and what each may do; the names that a service answers to, and the pages that may call it."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import urlsplit
 
-from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, UnknownIndex
+from starlette.datastructures import Headers
+
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, InvalidInput, UnknownIndex
 
 ANONYMOUS = "anonymous"
 NO_KEY = "this service needs an API key: Authorization: Bearer KEY"
@@ -99,7 +103,7 @@ class Caller:
             raise UnknownIndex(f"there is no index {index!r} for the API key of {self.name}")
 
 
-def parse(text: str) -> Key:
+def parse_key(text: str) -> Key:
     """Parse `NAME:SCOPE,SCOPE:SHA256`, with `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT` behind it, where the indexes of a
     tenant may be empty. Raises InvalidConfiguration."""
     name, scopes, sha256, indexes, tenant = [*text.split(":", 4), "", "", "", ""][:5]
@@ -126,18 +130,18 @@ def parse(text: str) -> Key:
     )
 
 
-def make(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
+def make_key(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
     """Return a new secret, to be shown once, and the key to configure. Raises InvalidConfiguration."""
     secret = f"bm_{secrets.token_urlsafe(32)}"
-    return secret, parse(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
+    return secret, parse_key(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
 
 
 class KeyRing:
     """All keys of a service. Several keys with one name are the same caller, so that a key can be rotated."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """keys: in the format of `parse`. Raises InvalidConfiguration."""
-        self._keys = [parse(text) for text in keys]
+        """keys: in the format of `parse_key`. Raises InvalidConfiguration."""
+        self._keys = [parse_key(text) for text in keys]
         for same in ("name", "sha256"):
             tenants = {(getattr(key, same), key.tenant) for key in self._keys}
             if len(tenants) > len({getattr(key, same) for key in self._keys}):
@@ -168,3 +172,68 @@ class KeyRing:
 
 def _sha256(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+HERE = ("localhost", "127.0.0.1", "::1")
+PRIVATE = ("localhost", "internal", "svc", "cluster.local")  # nobody can register a name that ends in one of these
+NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
+UNDECLARED = ("", "application/x-www-form-urlencoded")  # as curl and others send a body whose type nobody has named
+
+
+class UnsupportedMediaType(InvalidInput):
+    """The service, or the route, does not accept this content type."""
+
+
+class Origins:
+    """The names that the service answers to, and the pages of other sites that may call it.
+
+    Such a page, opened in a browser on this machine or network, can send requests to a service here: with its own name,
+    if it lets that name resolve to the service's address (DNS rebinding), or to the service's name, in a form that
+    needs no permission of the service. It cannot read an API key, so this matters where there are none.
+
+    allowed: names besides those of this machine and of private networks, `*.` before one for all under it, `*` for
+    any. with_keys: whether callers need a key; then all names are accepted if `allowed` is empty.
+    """
+
+    def __init__(self, allowed: Sequence[str], *, with_keys: bool) -> None:
+        self._allowed = tuple(name.lower() for name in allowed)
+        self._any = "*" in allowed or (with_keys and not allowed)
+
+    def check(self, headers: Headers) -> None:
+        """Raises Forbidden for the wrong host, or a page of another site, and UnsupportedMediaType for a body that is
+        neither JSON nor NDJSON."""
+        origin = headers.get("origin")
+        if not self._any:
+            given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
+            host, page = _name(f"//{given}"), _name(origin or "")
+            if not (_is_private(host) or self._allows(host)):
+                raise Forbidden(f"this service does not answer for the host {given[:100]!r}; add it to allowed_hosts")
+            if origin is not None and not (page in (*HERE, host) or self._allows(page)):
+                raise Forbidden(f"pages from {origin[:100]!r} may not call this service; add the host to allowed_hosts")
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            return
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (*NDJSON, "application/json", *(UNDECLARED if origin is None else ())) and not (
+            kind.startswith("application/") and kind.endswith("+json")
+        ):
+            raise UnsupportedMediaType(f"send the body as application/json, or documents as {NDJSON[0]}, not {kind!r}")
+
+    def _allows(self, name: str) -> bool:
+        return any(name == one or (one.startswith("*.") and name.endswith(one[1:])) for one in self._allowed)
+
+
+def _name(url: str) -> str:
+    """Return the host of a URL; empty if it has none."""
+    try:
+        return (urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
+
+
+def _is_private(name: str) -> bool:
+    """Whether no other site can have this name: an address, a name without dots, or one of a private domain."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return bool(name) and ("." not in name or name.endswith(tuple(f".{suffix}" for suffix in PRIVATE)))
+    return True
