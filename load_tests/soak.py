@@ -35,7 +35,7 @@ from boundarymorph.errors import DeadlineExceeded, Overloaded
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.retriever import Search
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
-from boundarymorph.scoring.remote.client import RemoteScorer, parse
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from load_tests import report
 from load_tests.processes import Server, retriever, serving
 from load_tests.workload import QUERIES, passages

@@ -12,7 +12,7 @@ import pytest_asyncio
 from numpy.typing import NDArray
 
 from boundarymorph.errors import ScorerUnavailable
-from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
 from tests import metrics

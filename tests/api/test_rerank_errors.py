@@ -14,7 +14,7 @@ import pytest_asyncio
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api.rerank.routes import ROUTES
-from boundarymorph.caching.local import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Limits, Settings

@@ -10,8 +10,8 @@ import httpx
 import orjson
 import pytest
 
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.caching.known import ScoreCache
-from boundarymorph.caching.local import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.scoring.costs import LATEST, Clock, Trips
 from boundarymorph.selector.selector import Selector

@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.access.callers import Scope, make_key
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
-from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.server.app import Readiness, create_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings

@@ -28,7 +28,7 @@ import numpy as np
 import orjson
 
 from boundarymorph.access import callers
-from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from load_tests import answers, models
 from tests.deploy.buildah import Image, Process, build
 from tests.deploy.dockerfile import DOCKERFILE, TARGETS, requirements, stages

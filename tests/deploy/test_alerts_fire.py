@@ -23,7 +23,7 @@ from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.costs import Amount, Bill
-from boundarymorph.scoring.remote.client import RemoteScorer, parse
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.server import middleware
 from boundarymorph.server.app import Readiness
 from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings

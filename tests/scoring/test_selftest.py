@@ -13,7 +13,7 @@ import pytest
 
 from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
-from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
 from boundarymorph.server.app import Readiness
 from boundarymorph.server.composition import build_gateway

@@ -15,7 +15,7 @@ from yarl import URL
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.model import GRACE
 from boundarymorph.remote.peer import MOST_BACKOFF, Peer
-from boundarymorph.scoring.remote.client import RemoteScorer, parse
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from tests.clocks import VirtualLoop
 from tests.stateful.profile import draws
 

@@ -21,7 +21,7 @@ from playwright.sync_api import Page, Route, expect
 from boundarymorph.access import callers
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.cli import demo
-from boundarymorph.cli.learning import keep
+from boundarymorph.cli.calibrate import keep
 from boundarymorph.settings import Settings
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service

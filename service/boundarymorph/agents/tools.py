@@ -23,8 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from boundarymorph import __version__, reading
 from boundarymorph.agents import answers
-from boundarymorph.agents.loopback import Loopback
-from boundarymorph.agents.rest import ADVICE, Refused, Rest, path_of
+from boundarymorph.agents.rest import ADVICE, Loopback, Refused, Rest, path_of
 from boundarymorph.api.schemas import Array, QueryText
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.settings import AgentSettings

@@ -21,9 +21,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.remote.wire import Context
 from boundarymorph.scoring.costs import Bill
-from boundarymorph.scoring.judge.dialect import messages
-from boundarymorph.scoring.judge.judge import PASSAGE, QUERY, Judge
-from boundarymorph.scoring.remote.client import parse
+from boundarymorph.scoring.judge import PASSAGE, QUERY, Judge, messages
+from boundarymorph.scoring.remote import parse
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 from boundarymorph.settings import JudgeSettings
 from tests.contract.scorer import QUERY as ASKED

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from boundarymorph.scoring.remote.client import Endpoint, parse
+from boundarymorph.scoring.remote import Endpoint, parse
 from tests.scoring.fakes import score_of
 
 MODEL = "stand-in"

@@ -18,7 +18,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.remote.peer import BACKOFF
-from boundarymorph.scoring.remote.client import Endpoint, RemoteScorer, parse
+from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
 from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
 from tests.patience import PATIENCE

@@ -26,7 +26,6 @@ from boundarymorph.access.access import Access
 from boundarymorph.access.policies import Policy, share_of
 from boundarymorph.api import openapi, operations, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
-from boundarymorph.api.rerank.aliyun import AliyunAnswer, AliyunRequest, flattened
 from boundarymorph.api.rerank.dialects import (
     CohereV2Request,
     Diagnostics,
@@ -53,7 +52,7 @@ from boundarymorph.api.rerank.dialects import (
     tei_refusal,
     unknown_fields,
 )
-from boundarymorph.api.rerank.weaviate import WeaviateAnswer, WeaviateRequest
+from boundarymorph.api.rerank.frameworks import AliyunAnswer, AliyunRequest, WeaviateAnswer, WeaviateRequest, flattened
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
 from boundarymorph.api.select import STATUS_HEADER, calibrated, selected, with_memory
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest

@@ -14,8 +14,18 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
 from boundarymorph.inference.models import TokenSequence
 from boundarymorph.inference.tokenization import encode_texts, plain
-from boundarymorph.inference.transformer.model import DeviceModel, Forward, LoadOptions, Placement, on_device, open_body
-from boundarymorph.inference.transformer.repository import CAUSAL_MAX_LENGTH, Repository, chosen_length, typed
+from boundarymorph.inference.transformer import (
+    CAUSAL_MAX_LENGTH,
+    DeviceModel,
+    Forward,
+    LoadOptions,
+    Placement,
+    Repository,
+    chosen_length,
+    on_device,
+    open_body,
+    typed,
+)
 from boundarymorph.retrieval.encoders.encoder import unit_vectors
 from boundarymorph.retrieval.encoders.recipe import Pooling, Recipe, described_recipe
 
