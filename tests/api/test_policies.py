@@ -16,8 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from boundarymorph.access import callers
-from boundarymorph.access.callers import Scope
-from boundarymorph.access.policies import Policies
+from boundarymorph.access.callers import Policies, Scope
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from boundarymorph.access.callers import KeyRing, Origins
+from boundarymorph.access.callers import KeyRing, Origins, Policies
 from boundarymorph.access.learned import Audits, Calibrations, MemoriesInUse
 from boundarymorph.access.limits import Admission, RateLimits
-from boundarymorph.access.policies import Policies
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
 from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Settings, WorkSettings

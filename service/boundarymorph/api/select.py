@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
+from boundarymorph.access.callers import Policy
 from boundarymorph.access.learned import TaskMemory, Wanted
-from boundarymorph.access.policies import Policy
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import (
     AccessOf,

@@ -15,7 +15,7 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.access.policies import DEFAULT
+from boundarymorph.access.callers import DEFAULT_POLICY
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     Certificate,
@@ -296,7 +296,7 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
 
 
 def response_of(
-    result: SelectionResult, task: SelectionTask, *, explain: bool = False, policy: str = DEFAULT
+    result: SelectionResult, task: SelectionTask, *, explain: bool = False, policy: str = DEFAULT_POLICY
 ) -> SelectResponse:
     """Convert the result of a selection to the response. policy: the name of the one in force."""
     return SelectResponse(

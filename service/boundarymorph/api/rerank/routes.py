@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph import __version__
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.policies import Policy, share_of
+from boundarymorph.access.callers import Policy, share_of
 from boundarymorph.api import openapi, operations, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
 from boundarymorph.api.rerank.dialects import (
