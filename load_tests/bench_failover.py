@@ -11,8 +11,7 @@ import itertools
 import time
 from urllib.parse import urlsplit
 
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from load_tests import report
 from load_tests.processes import Server, serving
 from load_tests.workload import QUERIES, passages

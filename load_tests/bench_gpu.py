@@ -24,7 +24,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
 from load_tests import report
 from load_tests.models import SHAPES
 from load_tests.processes import Server, retriever

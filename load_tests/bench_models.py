@@ -25,9 +25,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
-from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from boundarymorph.scoring.remote import RemoteScorer, parse
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from load_tests import infinity, models, report
 from load_tests.processes import Server, checkout, serving
 from load_tests.workload import QUERIES, passages

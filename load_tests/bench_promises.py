@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from boundarymorph.access.memories import SECONDS
+from boundarymorph.access.learned import SECONDS
 from boundarymorph.evaluation import datasets, tables
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.tables import ScoreTable

@@ -35,8 +35,7 @@ from boundarymorph.errors import DeadlineExceeded, Overloaded
 from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from load_tests import report
 from load_tests.processes import Server, retriever, serving
 from load_tests.workload import QUERIES, passages

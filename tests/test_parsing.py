@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from boundarymorph import parsing
+from boundarymorph import reading
 from boundarymorph.api import openapi, retrieval
 from boundarymorph.errors import InvalidInput
 from boundarymorph.server import app  # noqa: F401 - its routes register their bodies
@@ -19,7 +19,7 @@ REQUESTS = sorted(OF_RETRIEVERS.union(openapi.BODIES), key=lambda model: (model.
 @pytest.mark.parametrize("text", [b"[{}, ]", b"{", b'{"a": NaN, b}', b"\xff", b"", b"1 2"])
 def test_what_is_not_json(text: bytes) -> None:
     with pytest.raises(InvalidInput, match="the body is not JSON"):
-        parsing.parse(text)
+        reading.parse(text)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[1,{"b":2,"a":'])
@@ -27,18 +27,18 @@ def test_nesting_at_the_bound_and_beyond(opening: str) -> None:
     levels = opening.count("[") + opening.count("{")
     closing = "".join("]" if mark == "[" else "}" for mark in reversed(opening) if mark in "[{")
     most = 200 // levels
-    parsing.parse((opening * most + "1" + closing * most).encode())
+    reading.parse((opening * most + "1" + closing * most).encode())
     with pytest.raises(InvalidInput, match="recursion"):
-        parsing.parse((opening * (most + 1) + "1" + closing * (most + 1)).encode())
+        reading.parse((opening * (most + 1) + "1" + closing * (most + 1)).encode())
 
 
 @pytest.mark.parametrize("value", [b"{}", b"[]", b'{"a":1}', b"[1]", b"[[]]"])
 def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
     """Up to 32 MiB of them, whatever the size of the body is."""
     few, many = (b"[" + b",".join([value] * number) + b"]" for number in (100_000, 700_000))
-    assert len(parsing.parse(few)) == 100_000
+    assert len(reading.parse(few)) == 100_000
     with pytest.raises(InvalidInput, match="more than 15 times its"):
-        parsing.parse(many)
+        reading.parse(many)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
 )
 def test_many_values_of_the_usual_kinds_are_not(value: bytes) -> None:
     body = b"[" + b",".join([value] * 700_000) + b"]"
-    assert len(parsing.parse(body)) == 700_000
+    assert len(reading.parse(body)) == 700_000
 
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from boundarymorph.access.admission import Admission
+from boundarymorph.access.limits import Admission
 from boundarymorph.errors import Overloaded
 from tests import metrics
 from tests.clocks import Clock

@@ -16,7 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from boundarymorph.errors import Overloaded
-from boundarymorph.inference.shares import Shares
+from boundarymorph.inference.concurrency import Shares
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
 from tests.api.service import answer, application, client_of, listening, on_socket, problem, ready, texts
 from tests.patience import until_async

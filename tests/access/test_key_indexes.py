@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.memory.memory import Observation, observations_to_json
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
@@ -19,7 +19,7 @@ from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
 from tests.api.service import NDJSON, answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
 
-SOME, ALL = keys.make("some", list(Scope), ["photos", "team-*"]), keys.make("all", list(Scope))
+SOME, ALL = callers.make_key("some", list(Scope), ["photos", "team-*"]), callers.make_key("all", list(Scope))
 DOCUMENT = {"id": "a", "text": "t", "embedding": [1, 0]}
 ON_INDEXES: list[tuple[str, str, object]] = [
     ("GET", "/indexes/{name}", None),

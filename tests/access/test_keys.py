@@ -2,13 +2,13 @@
 
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import ANONYMOUS, Forbidden, KeyRing, Scope, Unauthenticated
+from boundarymorph.access import callers
+from boundarymorph.access.callers import ANONYMOUS, Forbidden, KeyRing, Scope, Unauthenticated
 from boundarymorph.errors import InvalidConfiguration
 
 
 def test_a_new_key_opens_what_it_is_for() -> None:
-    secret, key = keys.make("rag", [Scope.SELECT, Scope.WRITE])
+    secret, key = callers.make_key("rag", [Scope.SELECT, Scope.WRITE])
     ring = KeyRing([str(key)])
     assert ring.caller(f"Bearer {secret}").within(Scope.SELECT).name == "rag"
     assert ring.caller(f"bearer  {secret}").within(Scope.WRITE).name == "rag"
@@ -18,28 +18,28 @@ def test_a_new_key_opens_what_it_is_for() -> None:
 
 
 def test_keys_are_long_and_never_the_same() -> None:
-    made = {keys.make("rag", [Scope.SELECT])[0] for _ in range(100)}
+    made = {callers.make_key("rag", [Scope.SELECT])[0] for _ in range(100)}
     assert len(made) == 100
     assert min(map(len, made)) > 40
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "abc"])
 def test_without_a_key(header: str | None) -> None:
-    ring = KeyRing([str(keys.make("rag", [Scope.SELECT])[1])])
+    ring = KeyRing([str(callers.make_key("rag", [Scope.SELECT])[1])])
     with pytest.raises(Unauthenticated, match="Authorization: Bearer"):
         ring.caller(header)
 
 
 @pytest.mark.parametrize("secret", ["bm_wrong", "ß", "\udcff".encode("utf-8", "replace").decode()])
 def test_with_a_wrong_one(secret: str) -> None:
-    ring = KeyRing([str(keys.make("rag", [Scope.SELECT])[1])])
+    ring = KeyRing([str(callers.make_key("rag", [Scope.SELECT])[1])])
     with pytest.raises(Unauthenticated, match="not known") as error:
         ring.caller(f"Bearer {secret}")
     assert secret not in str(error.value)
 
 
 def test_one_key_follows_another() -> None:
-    (old, old_key), (new, new_key) = keys.make("rag", [Scope.SELECT]), keys.make("rag", [Scope.SELECT])
+    (old, old_key), (new, new_key) = callers.make_key("rag", [Scope.SELECT]), callers.make_key("rag", [Scope.SELECT])
     both = KeyRing([str(old_key), str(new_key)])
     assert both.caller(f"Bearer {old}").name == both.caller(f"Bearer {new}").name == "rag"
     with pytest.raises(Unauthenticated):
@@ -64,7 +64,7 @@ def test_a_malformed_key_is_refused(text: str) -> None:
 
 
 def test_a_secret_in_place_of_a_key_is_not_repeated() -> None:
-    secret, key = keys.make("rag", [Scope.SELECT])
+    secret, key = callers.make_key("rag", [Scope.SELECT])
     for text in (secret, f"rag:{secret}", f"rag:select:{secret}", f"{secret[:9]} {secret[9:]}:select"):
         with pytest.raises(InvalidConfiguration) as raised:
             KeyRing([str(key), text])
@@ -74,17 +74,20 @@ def test_a_secret_in_place_of_a_key_is_not_repeated() -> None:
 @pytest.mark.parametrize("indexes", ["", ":photos", ":photos,team-*", ":*", "::acme", ":photos,team-*:acme"])
 def test_a_configured_key_reads_as_it_is_written(indexes: str) -> None:
     text = f"rag:admin,select:{'0f' * 32}{indexes}"
-    assert str(keys.parse(text)) == text
+    assert str(callers.parse_key(text)) == text
 
 
 class TestTenants:
     @pytest.mark.parametrize("tenant", ["", "a b", "a:b", "_x", "x" * 65])
     def test_a_malformed_tenant_is_refused(self, tenant: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' has a tenant"):
-            keys.parse(f"rag:select:{'0f' * 32}::{tenant}")
+            callers.parse_key(f"rag:select:{'0f' * 32}::{tenant}")
 
     def test_each_caller_has_the_tenant_of_its_key(self) -> None:
-        (mine, one), (theirs, other) = keys.make("a", [Scope.SELECT], tenant="acme"), keys.make("b", [Scope.SELECT])
+        (mine, one), (theirs, other) = (
+            callers.make_key("a", [Scope.SELECT], tenant="acme"),
+            callers.make_key("b", [Scope.SELECT]),
+        )
         ring = KeyRing([str(one), str(other)])
         assert ring.caller(f"Bearer {mine}").within(Scope.SELECT).tenant == "acme"
         assert ring.caller(f"Bearer {theirs}").tenant == KeyRing([]).caller(None).tenant == ""
@@ -105,7 +108,7 @@ class TestIndexes:
     @pytest.mark.parametrize("indexes", ["", ",", "photos,", "Photos", "a b", "a*b", "**", "_x"])
     def test_a_malformed_name_of_an_index_is_refused(self, indexes: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' is for indexes"):
-            keys.parse(f"rag:select:{'0f' * 32}:{indexes}")
+            callers.parse_key(f"rag:select:{'0f' * 32}:{indexes}")
 
     @pytest.mark.parametrize(
         ("indexes", "seen", "unseen"),
@@ -117,7 +120,7 @@ class TestIndexes:
         ],
     )
     def test_of_one_key(self, indexes: list[str], seen: list[str], unseen: list[str]) -> None:
-        secret, key = keys.make("rag", [Scope.SELECT], indexes)
+        secret, key = callers.make_key("rag", [Scope.SELECT], indexes)
         caller = KeyRing([str(key)]).caller(f"Bearer {secret}").within(Scope.SELECT)
         assert all(map(caller.sees, seen))
         assert not any(map(caller.sees, unseen))
@@ -125,7 +128,7 @@ class TestIndexes:
 
     def test_go_with_the_scope_of_their_key(self) -> None:
         """One secret may be configured twice: to read all indexes, and to write to one."""
-        secret, reading = keys.make("rag", [Scope.SELECT])
+        secret, reading = callers.make_key("rag", [Scope.SELECT])
         writing = f"rag:write:{reading.sha256}:own"
         caller = KeyRing([str(reading), writing]).caller(f"Bearer {secret}")
         assert caller.within(Scope.SELECT).sees("other")

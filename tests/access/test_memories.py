@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from boundarymorph.access import memories
-from boundarymorph.access.memories import MemoriesInUse, digest
+from boundarymorph.access import learned
+from boundarymorph.access.learned import MemoriesInUse, digest
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
 from boundarymorph.retrieval.interfaces import MemoryKey, Recalled
@@ -62,8 +62,8 @@ async def test_requests_of_a_memory_are_recorded_together_and_the_rest_at_the_en
 
 
 async def test_one_request_alone_is_recorded_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memories, "FIRST_GATHERING", 0.01)
-    monkeypatch.setattr(memories, "LONGEST_GATHERING", 0.02)
+    monkeypatch.setattr(learned, "FIRST_GATHERING", 0.01)
+    monkeypatch.setattr(learned, "LONGEST_GATHERING", 0.02)
     source, used = Source(), MemoriesInUse()
     for number in range(3):
         used.record(source, KEY, evidence(), "a")
@@ -73,7 +73,7 @@ async def test_one_request_alone_is_recorded_after_a_while(monkeypatch: pytest.M
 
 
 async def test_of_too_many_some_are_left_out_until_there_is_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memories, "WAITING", 3)
+    monkeypatch.setattr(learned, "UNRECORDED", 3)
     source, used, before = Source(), MemoriesInUse(), left_out()
     source.fails = True
     for turn in range(1, 3):

@@ -7,15 +7,15 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Settings
 from tests.api.service import application, client_of, problem, serving, texts
 
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
 ALLOWED = ("search.example.org", "*.example.com")
 REBOUND = {"host": "rebind.evil.example", "origin": "http://rebind.evil.example"}
-SECRET, KEY = keys.make("all", list(Scope))
+SECRET, KEY = callers.make_key("all", list(Scope))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
-from boundarymorph.access.rates import Decision, RateLimited, RateLimits
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
+from boundarymorph.access.limits import Decision, RateLimited, RateLimits
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.circuit import CircuitBreaker
 from boundarymorph.settings import RateLimitSettings, Settings
@@ -24,7 +24,7 @@ from tests.clocks import Clock
 from tests.patience import PATIENCE
 
 NAMES = ("rag", "batch")
-SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in NAMES}
+SECRETS = {name: callers.make_key(name, [Scope.SELECT]) for name in NAMES}
 KEYS = tuple(str(key) for _, key in SECRETS.values())
 PATIENT = 5.0  # seconds for Redis, where it is there
 

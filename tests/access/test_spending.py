@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from boundarymorph.access.spending import DAY, Spending
+from boundarymorph.access.limits import DAY, Spending
 from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import TokenCounts
-from boundarymorph.scoring.bill import NOTHING, Amount, Bill, Prices, Reservation
+from boundarymorph.scoring.costs import NOTHING, Amount, Bill, Prices, Reservation
 from boundarymorph.settings import JudgeSettings
 from tests import metrics
 from tests.caching.servers import RedisServer

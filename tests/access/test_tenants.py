@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.settings import Settings
 from tests.api.service import answer, faked, serving, texts
 
 MADE = {
-    name: keys.make(name, [Scope.SELECT], tenant=tenant)
+    name: callers.make_key(name, [Scope.SELECT], tenant=tenant)
     for name, tenant in (("ada", "acme"), ("alan", "acme"), ("grace", "other"), ("nobody", ""), ("anybody", ""))
 }
 SELECT = {"query": "who is to be bought?", "pool": texts(5), "k": 5, "budget": 5}

@@ -18,8 +18,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.caching.build import build_caches
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -34,10 +34,10 @@ from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 
 SECRETS = {
-    "owner": keys.make("owner", list(Scope)),
-    "narrow": keys.make("narrow", [Scope.SELECT], ["papers"]),
-    "rare": keys.make("rare", [Scope.SELECT]),
-    "writer": keys.make("writer", [Scope.WRITE]),
+    "owner": callers.make_key("owner", list(Scope)),
+    "narrow": callers.make_key("narrow", [Scope.SELECT], ["papers"]),
+    "rare": callers.make_key("rare", [Scope.SELECT]),
+    "writer": callers.make_key("writer", [Scope.WRITE]),
 }
 LONG = " ".join(f"word{number}" for number in range(3_000))
 ABOUT = "Papers, each with its year. " + "Said at length. " * 40

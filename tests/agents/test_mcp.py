@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from boundarymorph.agents import tokens
+from boundarymorph.agents.answers import MARK, count, cut
 from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents.conftest import ABOUT, LONG, SECRETS, GatedScorer, Running, Serve, Transport, refused, structured
@@ -52,7 +52,7 @@ async def answers(client: Client, url: str) -> None:
     empty, papers = listed["indexes"]
     assert empty == {"name": "empty", "documents": 0, "fields": {}}
     assert (papers["name"], papers["documents"]) == ("papers", 40)
-    assert papers["description"] == tokens.cut(ABOUT, 100) != ABOUT
+    assert papers["description"] == cut(ABOUT, 100) != ABOUT
     assert papers["fields"]["url"] == {"type": "string", "examples": ["https://example.org/seven"]}
     assert papers["fields"]["year"]["type"] == "number" and len(papers["fields"]["year"]["examples"]) == 3
 
@@ -218,14 +218,14 @@ class TestKeysAndLimits:
         settings = AgentSettings(answer_tokens=1_000)
         async with serve(agents=settings) as service, service.connect(Transport.HTTP) as client:
             selected = await structured(client, "select_documents", **PAPERS, k=40, budget=0)
-            assert 700 < tokens.count(orjson.dumps(selected).decode()) <= 1_000
+            assert 700 < count(orjson.dumps(selected).decode()) <= 1_000
             assert len(selected["documents"]) < 40
             text = ""
             offset: int | None = 0
             while offset is not None:
                 part = await structured(client, "fetch", id="papers/p7", offset=offset)
-                assert tokens.count(orjson.dumps(part).decode()) <= 1_000
-                text += part["text"].removesuffix(tokens.MARK)
+                assert count(orjson.dumps(part).decode()) <= 1_000
+                text += part["text"].removesuffix(MARK)
                 offset = part.get("next_offset")
             assert text.replace(" ", "") == LONG.replace(" ", "")
 

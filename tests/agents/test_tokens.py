@@ -17,9 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from boundarymorph.agents import tokens
-from boundarymorph.agents.answers import Costs, FetchedDocument, SelectedText, SelectedTexts
-from boundarymorph.agents.tokens import fitted, fitted_document, size
+from boundarymorph.agents import answers
+from boundarymorph.agents.answers import (
+    Costs,
+    FetchedDocument,
+    SelectedText,
+    SelectedTexts,
+    fitted,
+    fitted_document,
+    size,
+)
 from boundarymorph.inference.models import embedded_encoder
 from tests.stateful.profile import times
 
@@ -44,7 +51,7 @@ class TestCount:
         members = [member for module in modules for member in vars(module).values() if inspect.isclass(member)]
         texts = [text for member in members for part in vars(member).values() if (text := inspect.getdoc(part))]
         real = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
-        estimated = [tokens.count(text) for text in texts]
+        estimated = [answers.count(text) for text in texts]
         assert len(texts) > 300
         assert sum(real) <= sum(estimated) <= 1.5 * sum(real)
         assert sum(one < other for one, other in zip(estimated, real, strict=True)) < 0.05 * len(texts)
@@ -53,22 +60,22 @@ class TestCount:
         ("text", "count"), [("", 0), ("word", 1), ("words", 2), ("two words", 3), ("1234", 2), ("a, b", 3), ("漢字", 4)]
     )
     def test_the_tokens_of_a_text_are_estimated(self, text: str, count: int) -> None:
-        assert tokens.count(text) == count
+        assert answers.count(text) == count
 
 
 class TestCut:
     @DRAWS
     @given(TEXT, st.integers(0, 60))
     def test_keeps_the_beginning(self, text: str, most: int) -> None:
-        cut = tokens.cut(text, most)
-        if tokens.count(text) <= most:
+        cut = answers.cut(text, most)
+        if answers.count(text) <= most:
             assert cut == text
         else:
-            assert text.startswith(cut.removesuffix(tokens.MARK))
-            assert tokens.count(cut.removesuffix(tokens.MARK)) <= most
+            assert text.startswith(cut.removesuffix(answers.MARK))
+            assert answers.count(cut.removesuffix(answers.MARK)) <= most
 
     def test_ends_with_a_word(self) -> None:
-        assert tokens.cut("one two three, four and more", 3) == "one two …"
+        assert answers.cut("one two three, four and more", 3) == "one two …"
 
 
 class TestFitting:
@@ -79,9 +86,9 @@ class TestFitting:
         ]
         shorter = fitted(SelectedTexts(documents=documents, notes=[]), 1_000)
         first, second, third = (document.text for document in shorter.documents)
-        assert tokens.count(first) == pytest.approx(2 * tokens.count(second), abs=4)
+        assert answers.count(first) == pytest.approx(2 * answers.count(second), abs=4)
         assert third == "short" and 950 < size(shorter) <= 1_000
-        assert shorter.notes == [tokens.CUT.format(count=2)]
+        assert shorter.notes == [answers.CUT.format(count=2)]
 
     def test_long_metadata_and_long_notes_leave_room_for_texts(self) -> None:
         small, large = {"m": "word " * 80}, {"m": "word " * 110}  # an eighth of 800 tokens is between them
@@ -91,7 +98,7 @@ class TestFitting:
         ]
         shorter = fitted(SelectedTexts(documents=documents, notes=["note " * 99, "note " * 99]), 800)
         assert [document.metadata for document in shorter.documents] == [small, None, None]
-        assert [tokens.count(note.removesuffix(tokens.MARK)) for note in shorter.notes[:2]] == [40, 40]
+        assert [answers.count(note.removesuffix(answers.MARK)) for note in shorter.notes[:2]] == [40, 40]
         assert 750 < size(shorter) <= 800
 
     def test_a_whole_answer_is_as_it_was(self) -> None:
@@ -128,9 +135,9 @@ class TestFitting:
             assert shorter.text == text and (shorter == document or not shorter.metadata)
         else:
             assert shorter.next_offset < len(text)
-            assert shorter.text.removesuffix(tokens.MARK).rstrip() == text[: shorter.next_offset].rstrip()
+            assert shorter.text.removesuffix(answers.MARK).rstrip() == text[: shorter.next_offset].rstrip()
 
-    @pytest.mark.parametrize("text", ["", "short", f"it ends so{tokens.MARK}"])
+    @pytest.mark.parametrize("text", ["", "short", f"it ends so{answers.MARK}"])
     def test_a_text_that_fits_without_its_metadata_is_whole(self, text: str) -> None:
         metadata = {"long": "word " * 999}
         document = FetchedDocument(id="i/d", title="T", text=text, url="http://h/i/d", metadata=metadata)

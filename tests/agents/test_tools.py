@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
-from boundarymorph.agents import tokens, tools
+from boundarymorph.agents import answers, tools
 from boundarymorph.settings import AgentSettings
 from tests.agents import rpc
 from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
@@ -145,7 +145,7 @@ class TestCalls:
         async with service.connect(Transport.HTTP) as client:
             found = await structured(client, "select_documents", **QUERY, max_tokens=400)
         assert 3 <= len(found["documents"]) < 40
-        assert tokens.count(orjson.dumps(found).decode()) <= 400
+        assert answers.count(orjson.dumps(found).decode()) <= 400
 
 
 class TestLoading:

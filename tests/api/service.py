@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
-from boundarymorph.caching.interfaces import ScoreCache
+from boundarymorph.caching.known import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
@@ -30,9 +30,8 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scorer, Scores
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.server.app import Build, create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import AllInOne, Gateway, Retrieval, Scoring
-from boundarymorph.server.lifecycle import Build
 from boundarymorph.server.protocol import configured
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.patience import PATIENCE

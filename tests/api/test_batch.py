@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.callers import Scope
 from boundarymorph.api import batch
 from boundarymorph.errors import Overloaded
 from boundarymorph.scoring.scorer import Scores
@@ -188,7 +188,7 @@ async def test_a_line_without_capacity_is_tried_again_until_its_deadline(
         assert line["status"] == 429 and line["problem"]["type"].endswith("overloaded") and len(calls) > 1
 
 
-BUSY, OF_BUSY = keys.make("busy", [Scope.SELECT])
+BUSY, OF_BUSY = callers.make_key("busy", [Scope.SELECT])
 
 
 @pytest.mark.parametrize(("limit", "lines", "answered"), [("3/year", 3, 3), ("3/year", 4, 3), ("2/second", 5, 5)])

@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.errors import ScorerFailed
+from boundarymorph.reading import has_content
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Settings
-from boundarymorph.text import has_content
 from tests.api.service import answer, client_of, faked, problem, ready, serving
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.settings import Settings
@@ -63,7 +63,7 @@ async def test_an_index_has_its_own_by_default(client: httpx.AsyncClient) -> Non
 
 
 async def test_a_key_has_one_by_default(tmp_path: Path) -> None:
-    secret, key = keys.make("ours", [keys.Scope.SELECT])
+    secret, key = callers.make_key("ours", [callers.Scope.SELECT])
     settings = Settings(data_directory=tmp_path, keys=(str(key),), calibration={"keys": {"ours": "scale"}})
     async with filled(Settings(data_directory=tmp_path)):
         pass
@@ -101,7 +101,7 @@ async def test_rerank_routes_take_a_calibration_and_a_threshold(client: httpx.As
 
 @pytest.mark.strangers
 async def test_a_key_sees_and_uses_only_the_calibrations_of_its_indexes(tmp_path: Path) -> None:
-    secret, key = keys.make("acme", [keys.Scope.SELECT], ["own"], "acme")
+    secret, key = callers.make_key("acme", [callers.Scope.SELECT], ["own"], "acme")
     async with filled(Settings(data_directory=tmp_path)):
         pass
     settings = Settings(data_directory=tmp_path, keys=(str(key),))

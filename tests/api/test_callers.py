@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.access import callers
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
@@ -66,7 +66,7 @@ async def test_behind_a_proxy_on_this_machine_it_is_the_address_that_the_proxy_t
 
 
 async def test_with_keys_it_is_the_key_wherever_it_comes_from(tmp_path: Path, told: list[str]) -> None:
-    secret, key = keys.make("rag", [keys.Scope.SELECT])
+    secret, key = callers.make_key("rag", [callers.Scope.SELECT])
     app = create_app(Settings(data_directory=tmp_path, keys=(str(key),)), build=fake_service)
     async with client_of(app) as client:
         client.headers["Authorization"] = f"Bearer {secret}"

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
@@ -18,8 +18,8 @@ from tests.scoring.fakes import SeededScorer, failing
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SECRET, KEY = keys.make("dify", list(Scope), ["books"])
-OTHER, OTHERS = keys.make("other", [Scope.WRITE])
+SECRET, KEY = callers.make_key("dify", list(Scope), ["books"])
+OTHER, OTHERS = callers.make_key("other", [Scope.WRITE])
 YEARS = list(range(1990, 2010))
 BOOKS: list[dict[str, Any]] = [
     {

@@ -10,13 +10,21 @@ import orjson
 import pytest
 from fastapi import Request
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
-from boundarymorph.api.negotiation import prefers
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
+from boundarymorph.api.dependencies import prefers
 from boundarymorph.settings import Settings
-from tests.api.service import answer, application, gateway, listening, problem, serving, texts
+from tests.api.service import (
+    answer,
+    application,
+    gateway,
+    listening,
+    problem,
+    serving,
+    texts,
+)
 
-SECRET, KEY = keys.make("rag", list(Scope))
+SECRET, KEY = callers.make_key("rag", list(Scope))
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 
 

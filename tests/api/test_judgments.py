@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from boundarymorph.calibration.belongings import Event
 from boundarymorph.settings import Settings
 from tests.api.service import answer, belongings, filled, problem
@@ -51,14 +51,14 @@ async def test_limits(tmp_path: Path) -> None:
 
 
 async def test_scopes(tmp_path: Path) -> None:
-    made = {scope: keys.make(scope, [scope], ["own"]) for scope in (keys.Scope.SELECT, keys.Scope.JUDGE)}
+    made = {scope: callers.make_key(scope, [scope], ["own"]) for scope in (callers.Scope.SELECT, callers.Scope.JUDGE)}
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in made.values()))
     async with filled(Settings(data_directory=tmp_path)):
         pass
     async with filled(settings) as client:
-        client.headers["authorization"] = f"Bearer {made[keys.Scope.SELECT][0]}"
+        client.headers["authorization"] = f"Bearer {made[callers.Scope.SELECT][0]}"
         problem(await client.post("/judgments", json={**GIVEN, "index": "own"}), 403, "forbidden")
-        client.headers["authorization"] = f"Bearer {made[keys.Scope.JUDGE][0]}"
+        client.headers["authorization"] = f"Bearer {made[callers.Scope.JUDGE][0]}"
         assert (
             answer(
                 await client.post(

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.caching.build import build_caches
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -26,7 +26,7 @@ from tests.scoring.fakes import score_of
 from tests.scoring.judge.scripted import READ, WRITTEN, Chat, completion
 from tests.scoring.remote.servers import Behaviour, Server, answer, running
 
-SECRETS = {name: keys.make(name, [Scope.SELECT]) for name in ("rag", "batch")}
+SECRETS = {name: callers.make_key(name, [Scope.SELECT]) for name in ("rag", "batch")}
 POOL = [{"id": f"d{number}", "text": f"Text {number} of music.", "score": -float(number)} for number in range(12)]
 REQUEST: dict[str, Any] = {"query": "music", "pool": POOL, "budget": 6, "rounds": 3, "k": 4}
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.executors import Abandoned
+from boundarymorph.inference.concurrency import Abandoned
 from boundarymorph.retrieval import lexical_vectors as lexical
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever

@@ -11,8 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.access.admission import Admission
-from boundarymorph.inference.shares import Shares
+from boundarymorph.access.limits import Admission
+from boundarymorph.inference.concurrency import Shares
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app, create_scorer_app

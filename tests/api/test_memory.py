@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.memories import SECONDS
+from boundarymorph.access import callers
+from boundarymorph.access.learned import SECONDS
 from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.settings import Settings
@@ -130,7 +130,7 @@ async def test_a_policy_gives_pools_a_memory_on_rerank_routes_too(tmp_path: Path
 
 
 async def test_tenants_learn_apart(tmp_path: Path) -> None:
-    made = {tenant: keys.make(tenant, [keys.Scope.SELECT], tenant=tenant) for tenant in ("a", "b")}
+    made = {tenant: callers.make_key(tenant, [callers.Scope.SELECT], tenant=tenant) for tenant in ("a", "b")}
     guarded = tuple(str(key) for _, key in made.values())
     await fill_directory(tmp_path)
     async with serving(Settings(data_directory=tmp_path, memory={"enabled": True}, keys=guarded)) as client:

@@ -10,17 +10,17 @@ import pytest
 from fastapi import FastAPI
 from openapi_spec_validator import validate
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
-from boundarymorph.api import examples
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
+from boundarymorph.api import openapi
 from boundarymorph.cli import main
-from boundarymorph.parsing import ALLOWED
+from boundarymorph.reading import ALLOWED
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import answer
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
-SECRET, KEY = keys.make("rag", list(Scope))
+SECRET, KEY = callers.make_key("rag", list(Scope))
 APPS: dict[str, Callable[[Settings], FastAPI]] = {
     "whole": create_app,
     "gateway": create_app,
@@ -125,16 +125,16 @@ def test_a_gateway_describes_itself_as_one_process_does() -> None:
             assert names[0] >= names[1] - {"name", "id"}
 
 
-@pytest.mark.parametrize("name", examples.SELECT)
+@pytest.mark.parametrize("name", openapi.SELECT)
 async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> None:
     kinds = ("trial", "review", "essay")
     papers = [
         {"id": f"p{number}", "text": f"paper {number}", "metadata": {"year": 2000 + number, "kind": kinds[number % 3]}}
         for number in range(30)
     ]
-    answer(await client.put(f"/indexes/{examples.INDEX}"))
-    answer(await client.post(f"/indexes/{examples.INDEX}/documents", json=papers))
-    request = examples.SELECT[name]["value"]
+    answer(await client.put(f"/indexes/{openapi.INDEX}"))
+    answer(await client.post(f"/indexes/{openapi.INDEX}/documents", json=papers))
+    request = openapi.SELECT[name]["value"]
     body = answer(await client.post("/select", json=request))
     assert body["status"] == "complete"
     assert 0 < len(body["documents"]) <= request.get("k", 30)

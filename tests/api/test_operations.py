@@ -11,14 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.errors import ModelUnavailable, NotReady
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server import composition
-from boundarymorph.server.app import create_app
+from boundarymorph.server.app import Lifecycle, create_app
 from boundarymorph.server.composition import AllInOne
-from boundarymorph.server.lifecycle import Lifecycle
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics
 from tests.api.service import answer, client_of, fake_service, problem, serving, starting, texts
@@ -130,7 +129,7 @@ class TestStarting:
 class TestMetrics:
     async def test_names_of_keys_are_for_some(self, tmp_path: Path) -> None:
         scopes = {"acme": Scope.SELECT, "globex": Scope.SELECT, "prometheus": Scope.METRICS, "ops": Scope.ADMIN}
-        made = {name: keys.make(name, [scope]) for name, scope in scopes.items()}
+        made = {name: callers.make_key(name, [scope]) for name, scope in scopes.items()}
         settings = Settings(
             data_directory=tmp_path,
             keys=tuple(str(key) for _, key in made.values()),

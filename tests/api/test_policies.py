@@ -14,9 +14,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
-from boundarymorph.access.policies import Policies
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Policies, Scope
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
@@ -40,7 +39,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     secrets = {}
     settings_keys = []
     for name in ("chat", "plain"):
-        secrets[name], key = keys.make(name, [Scope.SELECT])
+        secrets[name], key = callers.make_key(name, [Scope.SELECT])
         settings_keys.append(str(key))
     settings = Settings(data_directory=tmp_path, policies=POLICIES, keys=tuple(settings_keys))
     async with serving(settings) as client:

@@ -9,8 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.access import audits
-from boundarymorph.access.memories import SECONDS
+from boundarymorph.access import learned
+from boundarymorph.access.learned import SECONDS
 from boundarymorph.memory.memory import Audited
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selection.promise import Audit, Look
@@ -44,8 +44,8 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audits, "QUIET", 0.05)
-    monkeypatch.setattr(audits, "PAUSE", 0.01)
+    monkeypatch.setattr(learned, "QUIET", 0.05)
+    monkeypatch.setattr(learned, "PAUSE", 0.01)
 
 
 async def asked(client: httpx.AsyncClient, count: int) -> None:

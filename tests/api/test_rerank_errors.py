@@ -8,10 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.api.rerank.routes import ROUTES
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import faked, serving
@@ -200,7 +200,7 @@ async def test_a_scorer_in_trouble(
 
 
 async def test_keys(tmp_path: Path) -> None:
-    secrets = {scope: keys.make(scope, [scope]) for scope in (Scope.SELECT, Scope.WRITE)}
+    secrets = {scope: callers.make_key(scope, [scope]) for scope in (Scope.SELECT, Scope.WRITE)}
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in secrets.values()))
     async with serving(settings) as client:
         for field, path in EACH:

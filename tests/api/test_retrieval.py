@@ -15,7 +15,7 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -23,7 +23,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_embeddings, decode_pool
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_retriever_app
@@ -172,7 +172,7 @@ class TestRetriever:
             async def close(self) -> None:
                 pass
 
-        monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.server.app.RETRY_SECONDS", 0.01)
         app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Retrieval, Elsewhere()))
         async with client_of(app) as client, asyncio.timeout(PATIENCE):
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
@@ -284,7 +284,7 @@ class TestGateway:
 
     async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waits for it, does without it in order, and finds it again."""
-        monkeypatch.setattr("boundarymorph.server.lifecycle.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.server.app.RETRY_SECONDS", 0.01)
         retriever = application("retriever", Settings(data_directory=tmp_path))
         async with on_socket(retriever) as url:
             pass
@@ -424,7 +424,7 @@ async def test_a_retriever_is_told_on_whose_behalf_a_gateway_calls(
         told.append(CALLER.get())
         return described(catalog, name)
 
-    secret, key = keys.make("rag", list(keys.Scope))
+    secret, key = callers.make_key("rag", list(callers.Scope))
     behind = application("retriever", Settings(data_directory=tmp_path))
     async with on_socket(behind) as url, gateway_to(url, Settings(keys=(str(key),))) as client:
         client.headers.update(bearer(secret))

@@ -12,15 +12,15 @@ import pytest
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.server.middleware import Observed
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import tracing
 from tests import metrics
 from tests.api.service import Held, answer, bearer, problem, serving, texts
 
-SECRETS = {scope: keys.make(scope, [scope]) for scope in Scope}
+SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
 ROUTES = [
     ("POST", "/select", Scope.SELECT),
@@ -91,7 +91,7 @@ class TestEveryAnswer:
             await client.post("/select?token=private", json=request, headers={"x-request-id": "r1"})
             await client.get("/livez")
         (record,) = [record for record in caplog.records if record.name == "boundarymorph.access_log"]
-        line = orjson.loads(logs.JsonLines().format(record))
+        line = orjson.loads(tracing.JsonLines().format(record))
         assert (line["method"], line["path"], line["status"]) == ("POST", "/select", 422)
         assert line["seconds"] > 0
         assert "private" not in caplog.text
@@ -111,7 +111,7 @@ class TestEveryAnswer:
         with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
             await client.get(path)
         (record,) = [record for record in caplog.records if record.name == "boundarymorph.access_log"]
-        text, line = logs.Lines().format(record), orjson.loads(logs.JsonLines().format(record))
+        text, line = tracing.Lines().format(record), orjson.loads(tracing.JsonLines().format(record))
         assert line["path"] == (logged or path)
         assert f" GET {logged or path} 4" in text
         assert text.isprintable()
@@ -122,7 +122,7 @@ class TestEveryAnswer:
             scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/a", "headers": []}
             for given in ({"raw_path": b"/a \r\n\xff\x1b"}, {"path": "/a \n\u20ac"}):
                 await Observed(_silent)(scope | given, _nothing, _ignored)
-        paths = [orjson.loads(logs.JsonLines().format(record))["path"] for record in caplog.records]
+        paths = [orjson.loads(tracing.JsonLines().format(record))["path"] for record in caplog.records]
         assert paths == ["/a%20%0D%0A%FF%1B", "/a%20%0A%E2%82%AC"]
 
     async def test_is_logged_with_its_caller(self, locked: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,9 +134,9 @@ class TestEveryAnswer:
             ):
                 assert (await locked.put("/indexes/x", headers=headers)).status_code == status
         records = [record for record in caplog.records if record.name == "boundarymorph.access_log"]
-        lines = [orjson.loads(logs.JsonLines().format(record)) for record in records]
+        lines = [orjson.loads(tracing.JsonLines().format(record)) for record in records]
         assert [(line["status"], line["caller"]) for line in lines] == [(201, "write"), (403, "select"), (401, None)]
-        texts_ = [logs.Lines().format(record) for record in records]
+        texts_ = [tracing.Lines().format(record) for record in records]
         assert [text.rpartition(" ms ")[2] for text in texts_] == ["write", "select", "-"]
         assert "bm_wrong" not in caplog.text
 
@@ -231,7 +231,7 @@ class TestAdmission(Small):
 
 
 class TestFairness(Small):
-    SECRETS: ClassVar = {name: keys.make(name, [Scope.SELECT]) for name in ("busy", "other")}
+    SECRETS: ClassVar = {name: callers.make_key(name, [Scope.SELECT]) for name in ("busy", "other")}
     keys: ClassVar = tuple(str(key) for _, key in SECRETS.values())
     key_share: ClassVar = 0.75
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from boundarymorph.caching.interfaces import ScoreCache
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import ScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
-from boundarymorph.scoring.trips import LATEST, Clock, Trips
+from boundarymorph.scoring.costs import LATEST, Clock, Trips
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import tracing
 from tests.api.service import client_of, fake_service, problem
 
 
@@ -21,7 +21,7 @@ def log() -> Iterator[io.StringIO]:
     """The lines as they are written, with the ids of their requests."""
     lines, logger = io.StringIO(), logging.getLogger("boundarymorph.server.middleware")
     handler = logging.StreamHandler(lines)
-    handler.setFormatter(logs.Lines())
+    handler.setFormatter(tracing.Lines())
     logger.addHandler(handler)
     yield lines
     logger.removeHandler(handler)

@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from boundarymorph.access.keys import Scope, make
+from boundarymorph.access.callers import Scope, make_key
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.server.app import create_app
+from boundarymorph.scoring.remote import RemoteScorer
+from boundarymorph.server.app import Readiness, create_app
 from boundarymorph.server.composition import Gateway, build_gateway
-from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import tracing
 from tests.api.service import client_of, fake_service, faked, problem, ready, serving, texts
 from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
 
@@ -53,7 +52,7 @@ async def test_callers_read_nothing_of_a_scorer(
     class WithId(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             if record.name in ("boundarymorph.selector.run", "boundarymorph.api.problems"):
-                ids.append(logs.request_id.get())
+                ids.append(tracing.request_id.get())
             return True
 
     caplog.handler.addFilter(WithId())
@@ -95,8 +94,8 @@ async def test_nor_of_a_retriever(
 
 
 async def test_only_admins_read_the_addresses_of_parts(tmp_path: Path) -> None:
-    admin, admin_key = make("root", {Scope.ADMIN})
-    reader, reader_key = make("app", {Scope.SELECT, Scope.WRITE})
+    admin, admin_key = make_key("root", {Scope.ADMIN})
+    reader, reader_key = make_key("app", {Scope.SELECT, Scope.WRITE})
     away = ScorerUnavailable("http://10.0.0.5:8081 cannot be reached")
 
     async def probe(deadline: float) -> None:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.errors import Overloaded
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import BATCH_BYTES
 from boundarymorph.settings import Limits, Settings, WorkSettings

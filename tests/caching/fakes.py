@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.interfaces import CachedScore
-from boundarymorph.caching.known import KnownScores
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import CachedScore, KnownScores
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.scoring.scorer import Scores

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from boundarymorph.caching.interfaces import CachedScore, digest
+from boundarymorph.caching.known import CachedScore, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache, score_key
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.circuit import State

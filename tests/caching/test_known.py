@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.caching.interfaces import CachedScore, digest
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import CachedScore, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
+from boundarymorph.calibration.calibration import fit, log_loss, sigmoid
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
-from boundarymorph.calibration.learning import learn
-from boundarymorph.calibration.logistic import fit, log_loss, sigmoid
-from boundarymorph.calibration.validation import MeanDifference, Predictions, calibration_error, gate
+from boundarymorph.calibration.learning import MeanDifference, Predictions, calibration_error, gate, learn
 from boundarymorph.errors import InvalidInput
 from tests.calibration.worlds import World
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from boundarymorph.calibration.validation import _standing
+from boundarymorph.calibration.learning import _standing
 
 
 @pytest.mark.strangers

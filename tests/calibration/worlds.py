@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
-from boundarymorph.calibration.logistic import sigmoid
 from boundarymorph.selection import Pool
 
 

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from boundarymorph import __version__
-from boundarymorph.access.keys import KeyRing, Scope
+from boundarymorph.access.callers import KeyRing, Scope
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
 from boundarymorph.cli.common import new_console

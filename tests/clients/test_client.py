@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import boundarymorph_client as bm
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import RateLimitSettings, Settings
-from boundarymorph.settings.environment import CLIENT_VARIABLES
+from boundarymorph.settings.settings import CLIENT_VARIABLES
 from boundarymorph_client import Round, Selection
 from tests.api.service import on_socket, texts
 from tests.clients.flavours import Connect
@@ -29,7 +29,7 @@ from tests.patience import until_async
 from tests.scoring.fakes import SeededScorer
 
 QUERY = "what is asked"
-SECRET, KEY = keys.make("client", list(Scope))
+SECRET, KEY = callers.make_key("client", list(Scope))
 
 
 def same(one: Selection, other: Selection) -> bool:

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from tests.compatibility.check import Servers
 from tests.system.service import service
 
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def servers(directory: Path, *, embedded: bool) -> Iterator[Servers]:
     """The services, ready. embedded: with the embedded weights, or with tiny ones in their place."""
-    secret, key = keys.make("client", [Scope.SELECT])
+    secret, key = callers.make_key("client", [Scope.SELECT])
     environment = {"BOUNDARYMORPH_KEYS": str(key), "BOUNDARYMORPH_LIMITS__POOL": "50", "BOUNDARYMORPH_DEPTH": "50"}
     late = environment | {"BOUNDARYMORPH_DEADLINE_SECONDS": DEADLINE_SECONDS}
     with ExitStack() as stack:

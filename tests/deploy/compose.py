@@ -23,7 +23,7 @@ import httpx
 import orjson
 import yaml
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from tests.deploy.named import PORTS
 
 FILE = Path(__file__).parents[2] / "docker/compose.yaml"
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], help="a service to leave out; repeatable")
     options = parser.parse_args()
     services = [name for name in yaml.safe_load(FILE.read_text())["services"] if name not in options.without]
-    secret, key = keys.make("compose", list(keys.Scope))
+    secret, key = callers.make_key("compose", list(callers.Scope))
     variables = {"BOUNDARYMORPH_KEYS": str(key)}
     lines = [f"`{options.compose}`, {', '.join(services)}", "", "| check | |", "|---|---|"]
 

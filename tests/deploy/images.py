@@ -27,8 +27,8 @@ import httpx
 import numpy as np
 import orjson
 
-from boundarymorph.access import keys
-from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from boundarymorph.access import callers
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from load_tests import answers, models
 from tests.deploy.buildah import Image, Process, build
 from tests.deploy.dockerfile import DOCKERFILE, TARGETS, requirements, stages
@@ -259,7 +259,7 @@ def main() -> None:
         for image in (base, *built.values()):
             stack.callback(image.remove)
         Path(folder).chmod(0o755)
-        secret, key = keys.make("images", list(keys.Scope))
+        secret, key = callers.make_key("images", list(callers.Scope))
         images = Images(built, Path(folder), secret, str(key))
         for target, image in built.items():
             lines.append(f"| `{target}` | {image.size / 1e6:.0f} | {base.size / 1e6:.0f} | {seconds[target]:.0f} s |")

@@ -15,20 +15,17 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
-from boundarymorph.access.admission import Admission
-from boundarymorph.access.rates import RateLimits
-from boundarymorph.access.spending import Spending
+from boundarymorph.access.limits import Admission, RateLimits, Spending
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.bill import Amount, Bill
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.costs import Amount, Bill
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.server import middleware
-from boundarymorph.server.readiness import Readiness
+from boundarymorph.server.app import Readiness
 from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
 from tests.api.service import filled

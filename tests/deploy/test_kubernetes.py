@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 import boundarymorph.telemetry.metrics
 from boundarymorph import __version__
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from tests.deploy.dockerfile import TARGETS, stages
 from tests.deploy.manifests import KUBERNETES, container, documents, kustomizations, resources, validate, workloads
 from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
@@ -25,7 +25,7 @@ CUSTOM = {
     "ServiceMonitor",
 }  # of operators: `make check-deploy` validates them where it has their CRDs
 ELSEWHERE = {53, 6379, 19530}  # DNS, Redis, Milvus
-KEY = str(keys.make("tests", list(keys.Scope))[1])
+KEY = str(callers.make_key("tests", list(callers.Scope))[1])
 FROM_SECRETS = {"keys": KEY, "secret": "bm_x", "url": "redis://redis:6379", "token": "root:Milvus"}
 
 

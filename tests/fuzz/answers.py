@@ -27,8 +27,8 @@ import orjson
 from fastapi import FastAPI
 from pydantic import SecretStr
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app
@@ -41,8 +41,8 @@ from tests.scoring.fakes import SeededScorer
 
 App = Literal["whole", "gateway", "retriever"]
 APPS: tuple[App, ...] = ("whole", "gateway", "retriever")
-OWNER, OWNERS = keys.make("owner", list(Scope))
-READER, READERS = keys.make("reader", [Scope.SELECT])
+OWNER, OWNERS = callers.make_key("owner", list(Scope))
+READER, READERS = callers.make_key("reader", [Scope.SELECT])
 DOCUMENTS, CHARACTERS = 40, 3_900_000
 MEBIBYTE = 2**20
 LIMITS = Limits(body_bytes=16 * MEBIBYTE, bytes_in_hand=32 * MEBIBYTE, answer_bytes=8 * MEBIBYTE)

@@ -11,8 +11,8 @@ import httpx
 import orjson
 from pydantic import SecretStr
 
-from boundarymorph.access import keys
-from boundarymorph.access.keys import Scope
+from boundarymorph.access import callers
+from boundarymorph.access.callers import Scope
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.selector.selector import Selector
@@ -24,7 +24,7 @@ from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 App = Literal["whole", "gateway", "retriever", "scorer"]
-SECRET, KEY = keys.make("fuzzer", list(Scope))
+SECRET, KEY = callers.make_key("fuzzer", list(Scope))
 APPS: tuple[App, ...] = ("whole", "gateway", "retriever", "scorer")
 
 

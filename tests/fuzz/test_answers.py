@@ -11,7 +11,7 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
-from boundarymorph.access import answers
+from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.server.app import create_app, create_retriever_app
@@ -53,9 +53,9 @@ def test_every_route_of_the_scope_select_is_among_them(
 async def test_an_answer_at_the_limit_and_over_it(tmp_path: Path) -> None:
     access = Access(Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_048)))
     for large in (True, False):
-        assert len(await answers.made(access, lambda: b" " * 2_048, large=large)) == 2_048
+        assert len(await bodies.made(access, lambda: b" " * 2_048, large=large)) == 2_048
         with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.answer_bytes\): ask for fewer"):
-            await answers.made(access, lambda: b" " * 2_049, large=large)
+            await bodies.made(access, lambda: b" " * 2_049, large=large)
     await access.close()
 
 

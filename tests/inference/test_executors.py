@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from boundarymorph.errors import Overloaded
-from boundarymorph.inference import executors
-from boundarymorph.inference.executors import BoundedExecutor, computing
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference import concurrency
+from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, computing
 from tests.patience import PATIENCE, until_async
 
 
@@ -87,7 +86,7 @@ class TestComputing:
 
     @pytest.fixture(autouse=True)
     def _two(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(executors, "_cores", threading.Semaphore(2))
+        monkeypatch.setattr(concurrency, "_cores", threading.Semaphore(2))
 
     def test_no_more_threads_than_cores_at_a_time(self) -> None:
         inside, most, lock = 0, 0, threading.Lock()
@@ -109,17 +108,17 @@ class TestComputing:
         assert most == 2
 
     def test_two_that_hang_keep_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(executors, "PATIENCE", 0.01)
+        monkeypatch.setattr(concurrency, "PATIENCE", 0.01)
         with computing(), computing():
             for _ in range(3):
                 with computing():
                     pass
-            assert not executors._cores.acquire(blocking=False)  # and nothing is given back that nobody had
+            assert not concurrency._cores.acquire(blocking=False)  # and nothing is given back that nobody had
         for _ in range(2):
-            assert executors._cores.acquire(blocking=False)
+            assert concurrency._cores.acquire(blocking=False)
 
     def test_an_error_ends_it(self) -> None:
         for _ in range(3):
             with pytest.raises(KeyError), computing():
                 raise KeyError
-        assert executors._cores.acquire(blocking=False)
+        assert concurrency._cores.acquire(blocking=False)

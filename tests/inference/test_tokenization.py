@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from boundarymorph.inference import tokenization
-from boundarymorph.inference.executors import Abandoned, awaited
+from boundarymorph.inference.concurrency import Abandoned, awaited
 from boundarymorph.inference.models import embedded_cross_encoder, embedded_encoder
 from boundarymorph.inference.tokenization import encode_heads, encode_pairs, encode_texts, plain
-from boundarymorph.scoring.transformer.prompts import QWEN3, ZERANK, ChatPrompt, Template
+from boundarymorph.scoring.transformer import QWEN3, ZERANK, ChatPrompt, Template
 from tests.scoring.transformer import tiny
 
 PROSE = "The timetable of the tram: one leaves each quarter of an hour, from 5 in the morning until midnight.\n"

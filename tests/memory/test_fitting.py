@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 from scipy.stats import multivariate_normal
 
-from boundarymorph.memory.fitting import fitted, log_likelihoods
+from boundarymorph.memory.memory import fitted, log_likelihoods
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.pool import standardised
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior

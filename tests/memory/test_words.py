@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from boundarymorph.cli.main import app
 from boundarymorph.memory.memory import FIRST, Observation
-from boundarymorph.memory.words import described, in_words
+from boundarymorph.memory.store import described, in_words
 from boundarymorph.retrieval.interfaces import MemoryKey
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of

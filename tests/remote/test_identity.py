@@ -9,15 +9,15 @@ from typing import Any
 import orjson
 import pytest
 
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.caching.known import KnownScores
-from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Unusable
 from boundarymorph.retrieval.encoders.remote import RemoteEncoder
 from boundarymorph.retrieval.encoders.remote import parse as parse_encoder
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse as parse_scorer
+from boundarymorph.scoring.remote import RemoteScorer
+from boundarymorph.scoring.remote import parse as parse_scorer
 from tests.retrieval import test_encoders_remote as encoders
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import MODEL, Cohere, Infinity, Jina, Tei, Vllm, Wire, edited, running

@@ -2,9 +2,9 @@
 
 import pytest
 
-from boundarymorph.inference.deadline import Budget
+from boundarymorph.inference.concurrency import Budget
 from boundarymorph.remote.peer import Peer, Refused, retry_after
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import tracing
 from tests.scoring.remote.servers import Ours, answer, running
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
@@ -37,9 +37,9 @@ async def test_the_id_of_the_request_that_is_answered_here_goes_along() -> None:
     async with running(Ours()) as [server]:
         peer = Peer(server.endpoint().base, "scorer")
         request = b'{"query": "q", "texts": ["t"], "deadline_ms": 1000}'
-        token = logs.request_id.set("named")
+        token = tracing.request_id.set("named")
         await peer.fetch("/score", request, Budget(10, last=False))
-        logs.request_id.reset(token)
+        tracing.request_id.reset(token)
         await peer.fetch("/score", request, Budget(10, last=False))
         await peer.close()
     assert server.request_ids == ["named", None]

@@ -6,7 +6,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from boundarymorph.remote.together import end, owned, together
+from boundarymorph.inference.concurrency import end, owned, together
 
 TURNS = 5  # of the event loop that a connection takes to close
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, Overloaded
-from boundarymorph.inference.batching.model import TokenSequence
+from boundarymorph.inference.models import TokenSequence
 from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from tests import metrics

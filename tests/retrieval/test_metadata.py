@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.inference.executors import Abandoned, awaited
+from boundarymorph.inference.concurrency import Abandoned, awaited
 from boundarymorph.retrieval.build import build_catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter

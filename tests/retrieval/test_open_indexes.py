@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from tests.retrieval.fakes import nearest

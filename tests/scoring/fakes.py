@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
+from boundarymorph.inference.models import DeviceLost, OutOfMemory
 from boundarymorph.scoring.scorer import Pair, Scores
 
 

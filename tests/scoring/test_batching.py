@@ -17,8 +17,8 @@ from boundarymorph.errors import (
     ScorerUnavailable,
     TextTooLong,
 )
-from boundarymorph.inference.batching.batcher import GROW_AFTER
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.batching import GROW_AFTER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Pair
 from tests import metrics

@@ -14,8 +14,8 @@ import pytest
 from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
+from boundarymorph.server.app import Readiness
 from boundarymorph.server.composition import build_gateway
-from boundarymorph.server.readiness import Readiness
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.patience import PATIENCE
 from tests.scoring.remote.servers import Ours, running, scoring

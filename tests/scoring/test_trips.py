@@ -7,7 +7,7 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.build import trips_to
-from boundarymorph.scoring.trips import ENOUGH, FADES, LATEST, Clock, Fare, Kind, Price, Trips
+from boundarymorph.scoring.costs import ENOUGH, FADES, LATEST, Clock, Fare, Kind, Price, Trips
 from boundarymorph.settings import JudgeSettings, ScorerSettings
 from tests import clocks
 from tests.scoring.fakes import SeededScorer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
@@ -20,11 +20,11 @@ from boundarymorph.errors import (
     ScorerUnavailable,
     StorageFull,
 )
-from boundarymorph.inference.deadline import RESERVE, Deadline
+from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Retrieved
+from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.selector import Selector
 from tests.clocks import Clock
 from tests.patience import PATIENCE

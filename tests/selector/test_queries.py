@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
@@ -16,7 +16,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
-from boundarymorph.inference.deadline import Deadline
+from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Search

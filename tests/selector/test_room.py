@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from boundarymorph.errors import LimitExceeded, Overloaded
-from boundarymorph.inference.shares import Shares
+from boundarymorph.inference.concurrency import Shares
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Grouping, Room

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.known import KnownScores
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Observer, unfamiliar
-from boundarymorph.telemetry.timing import Stopwatch
+from boundarymorph.telemetry.tracing import Stopwatch
 from tests.scoring.fakes import SeededScorer
 from tests.selector.fakes import FakeRetriever, task
 

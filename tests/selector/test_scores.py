@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.selector import Selector

@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server.app import create_app
-from boundarymorph.server.connections import ROOM, Connections, check_connections, descriptors, most_connections
+from boundarymorph.server.protocol import ROOM, Connections, check_connections, descriptors, most_connections
 from boundarymorph.settings import Limits, Settings
 from tests.access.test_bodies import SECONDS, SELECT, connected, head
 from tests.api.service import answer, fake_service, on_socket, ready

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from boundarymorph.server import workers
+from boundarymorph.server import process
 
 
 def test_a_worker_that_does_not_answer_in_time_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     now, alive = [0.0], [True]
-    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    worker = workers.Worker.__new__(workers.Worker)
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    worker = process.Worker.__new__(process.Worker)
     worker.parent_conn, answering = Pipe()
     worker.process = cast(Any, SimpleNamespace(is_alive=lambda: alive[0]))
     for second, answers, lives in (

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded, ScorerFailed, ScorerUnavailable
-from boundarymorph.inference.batching import batcher as batching
-from boundarymorph.inference.batching.batcher import Batcher
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory, Results
+from boundarymorph.inference import batching
+from boundarymorph.inference.batching import Batcher
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, Results
 from boundarymorph.scoring.batching import SCORER
 from boundarymorph.scoring.scorer import Pair
 from tests.clocks import StoppedLoop

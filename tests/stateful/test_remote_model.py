@@ -14,10 +14,8 @@ from yarl import URL
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.model import GRACE
-from boundarymorph.remote.peer import Peer
-from boundarymorph.remote.replica import MOST_BACKOFF
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.remote.peer import MOST_BACKOFF, Peer
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from tests.clocks import VirtualLoop
 from tests.stateful.profile import draws
 

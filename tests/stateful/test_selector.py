@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import (
     DeadlineExceeded,
     Overloaded,
@@ -19,7 +19,7 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.inference.deadline import LATE, NEVER, Deadline
+from boundarymorph.inference.concurrency import LATE, NEVER, Deadline
 from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from fastapi import FastAPI
 
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.access.keys import Scope, make
+from boundarymorph.access.callers import Scope, make_key
 from tests.patience import PATIENCE, until
 from tests.system.service import Service, retriever, service
 
@@ -87,7 +87,7 @@ class Key:
 def keys(path: Path, settings: str = SETTINGS) -> Iterator[tuple[dict[str, str], Callable[[Service], tuple[Key, Key]]]]:
     """The environment of a service with two keys, and what makes their callers."""
     path.mkdir(exist_ok=True)
-    made = [make(name, list(Scope)) for name in ("greedy", "modest")]
+    made = [make_key(name, list(Scope)) for name in ("greedy", "modest")]
     file = path / "boundarymorph.toml"
     file.write_text(f"keys = {json.dumps([str(key) for _, key in made])}\n{settings}")
     with ExitStack() as stack:

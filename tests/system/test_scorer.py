@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
-from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.patience import PATIENCE, until
 from tests.scoring.transformer import tiny
 from tests.system.service import Service, scorer, service

@@ -6,7 +6,7 @@ import sys
 
 import orjson
 
-from boundarymorph.telemetry import logs
+from boundarymorph.telemetry import tracing
 
 TIME = "1970-01-01 00:01:40"
 
@@ -20,20 +20,20 @@ def record(message: str, *arguments: object, fields: dict[str, object] | None = 
 
 
 def test_a_line_of_json() -> None:
-    line = orjson.loads(logs.JsonLines().format(record("%d of %d\nlines", 1, 2, fields={"status": 200})))
+    line = orjson.loads(tracing.JsonLines().format(record("%d of %d\nlines", 1, 2, fields={"status": 200})))
     assert line.pop("time").endswith("+00:00")
     assert line.pop("process") == os.getpid()
     assert line == {"level": "warning", "logger": "boundarymorph.test", "message": "1 of 2\nlines", "status": 200}
 
 
 def test_the_request_it_is_about() -> None:
-    token = logs.request_id.set("abc")
+    token = tracing.request_id.set("abc")
     try:
-        assert orjson.loads(logs.JsonLines().format(record("hello")))["request_id"] == "abc"
-        assert logs.Lines().format(record("hello")) == f"{TIME} WARNING:  hello [abc]"
+        assert orjson.loads(tracing.JsonLines().format(record("hello")))["request_id"] == "abc"
+        assert tracing.Lines().format(record("hello")) == f"{TIME} WARNING:  hello [abc]"
     finally:
-        logs.request_id.reset(token)
-    assert logs.Lines().format(record("hello")) == f"{TIME} WARNING:  hello"
+        tracing.request_id.reset(token)
+    assert tracing.Lines().format(record("hello")) == f"{TIME} WARNING:  hello"
 
 
 def test_exceptions() -> None:
@@ -42,18 +42,18 @@ def test_exceptions() -> None:
     except ValueError:
         failed = record("it failed")
         failed.exc_info = sys.exc_info()
-    assert "ValueError: broken" in orjson.loads(logs.JsonLines().format(failed))["exception"]
-    assert logs.JsonLines().format(failed).count("\n") == 0
-    assert "ValueError: broken" in logs.Lines().format(failed)
+    assert "ValueError: broken" in orjson.loads(tracing.JsonLines().format(failed))["exception"]
+    assert tracing.JsonLines().format(failed).count("\n") == 0
+    assert "ValueError: broken" in tracing.Lines().format(failed)
 
 
 def test_values_that_json_cannot_hold_are_logged_as_text() -> None:
-    assert "object at" in orjson.loads(logs.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
+    assert "object at" in orjson.loads(tracing.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
 
 
 def test_a_message_stays_on_its_line() -> None:
     """Whatever it quotes: a tab and letters of any alphabet are what they are."""
     forged = record("no index %s", "'x'\nINFO:     all is well\r\x1b[2K\u2028\x85\té\u20ac")
-    assert logs.Lines().format(forged) == (
+    assert tracing.Lines().format(forged) == (
         f"{TIME} WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.settings import Settings
-from boundarymorph.telemetry import timing
+from boundarymorph.telemetry import tracing
 from tests.api.service import answer, client_of, fake_retrieval, problem, ready, serving, texts
 
 REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "rounds": 3}
@@ -71,20 +71,20 @@ async def test_pools_of_a_retriever(tmp_path: Path) -> None:
 
 async def test_requests_side_by_side_are_kept_apart() -> None:
     async def request(name: str) -> dict[str, float]:
-        with timing.collecting() as stages:
-            timing.add(name, 1)
+        with tracing.collecting() as stages:
+            tracing.add(name, 1)
             await asyncio.sleep(0)
-            await asyncio.gather(asyncio.to_thread(timing.add, name, 2))
+            await asyncio.gather(asyncio.to_thread(tracing.add, name, 2))
             return stages
 
     assert list(await asyncio.gather(request("a"), request("b"))) == [{"a": 3}, {"b": 3}]
 
 
 def test_outside_of_a_request_nothing_is_kept() -> None:
-    timing.add("a", 1)
-    timing.tell({"a": 1})
-    with timing.collecting() as stages:
+    tracing.add("a", 1)
+    tracing.tell({"a": 1})
+    with tracing.collecting() as stages:
         assert stages == {}
-        timing.add("a", 1)
-        timing.tell({"b": 0.0123456})
-    assert timing.header(stages) == "b;dur=12.346"
+        tracing.add("a", 1)
+        tracing.tell({"b": 0.0123456})
+    assert tracing.header(stages) == "b;dur=12.346"

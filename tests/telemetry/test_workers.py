@@ -14,10 +14,10 @@ import orjson
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.server import process, workers
+from boundarymorph.server import process
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings, TraceSettings
-from boundarymorph.telemetry import logs, tracing
+from boundarymorph.telemetry import tracing
 from tests.patience import PATIENCE, until
 from tests.system.service import Service, retriever, scorer, service
 
@@ -204,8 +204,8 @@ def test_traces_without_their_extra_are_told_before_any_worker(monkeypatch: pyte
         raise ModuleNotFoundError(name="opentelemetry")
 
     monkeypatch.setattr(tracing, "configure", missing)
-    monkeypatch.setattr(workers, "supervise", lambda *_, **__: pytest.fail("workers were started"))
-    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    monkeypatch.setattr(process, "supervise", lambda *_, **__: pytest.fail("workers were started"))
+    monkeypatch.setattr(tracing, "configure_logs", lambda *_: None)
     settings = Settings(workers=2, traces=TraceSettings(url="http://127.0.0.1:1/v1/traces"))
     with pytest.raises(InvalidConfiguration, match=r"needs opentelemetry: pip install 'boundarymorph\[otel\]'"):
         process.serve(create_app, settings, "test")

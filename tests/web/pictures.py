@@ -16,7 +16,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from boundarymorph.web.files import STATIC
+from boundarymorph.web.pages import STATIC
 from load_tests.processes import serving
 from tests.web.conftest import CHROMIUM, UNPACKED
 

@@ -18,10 +18,10 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
-from boundarymorph.access import keys
+from boundarymorph.access import callers
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.cli import demo
-from boundarymorph.cli.learning import keep
+from boundarymorph.cli.calibrate import keep
 from boundarymorph.settings import Settings
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service
@@ -340,7 +340,7 @@ def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
 
 
 def test_a_key(opened: Open, tmp_path: Path) -> None:
-    secret, key = keys.make("reader", [keys.Scope.SELECT])
+    secret, key = callers.make_key("reader", [callers.Scope.SELECT])
     with (
         service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
         opened(url=running.url, refusals=True) as page,
@@ -761,7 +761,7 @@ def test_judging_by_keys(opened: Open, demonstrated: Service) -> None:
 
 
 def test_judgements_that_are_refused(opened: Open, tmp_path: Path) -> None:
-    secret, key = keys.make("reader", [keys.Scope.SELECT, keys.Scope.WRITE])
+    secret, key = callers.make_key("reader", [callers.Scope.SELECT, callers.Scope.WRITE])
     with (
         service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
         opened(url=running.url, refusals=True) as page,

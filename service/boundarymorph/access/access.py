@@ -5,16 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from boundarymorph.access.admission import Admission
-from boundarymorph.access.audits import Audits
-from boundarymorph.access.calibrations import Calibrations
-from boundarymorph.access.keys import KeyRing
-from boundarymorph.access.memories import MemoriesInUse
-from boundarymorph.access.origins import Origins
-from boundarymorph.access.policies import Policies
-from boundarymorph.access.rates import RateLimits
-from boundarymorph.inference.executors import BoundedExecutor
-from boundarymorph.inference.shares import CALLER, Shares, Turns
+from boundarymorph.access.callers import KeyRing, Origins, Policies
+from boundarymorph.access.learned import Audits, Calibrations, MemoriesInUse
+from boundarymorph.access.limits import Admission, RateLimits
+from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
 from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Settings, WorkSettings
 

@@ -1,4 +1,4 @@
-"""Reading request bodies within their limits, and detecting that the client has disconnected."""
+"""Bodies of requests and answers within their limits, and what happens when the client disconnects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from boundarymorph import parsing
+from boundarymorph import reading
 from boundarymorph.access.access import Access
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow
-from boundarymorph.inference.shares import CALLER
-from boundarymorph.remote.together import end
+from boundarymorph.inference.concurrency import CALLER, end
+from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Limits
 
 LARGE = 2**15  # bytes from which a body is parsed in a thread instead of on the event loop
@@ -63,7 +63,7 @@ async def parsed(request: Request, access: Access, model: type[Model], *, defaul
 def decoded(body: bytes, limits: Limits) -> Any:
     """Return the value of a JSON body. Raises InvalidInput for what is not JSON, and LimitExceeded for a list that is
     longer than any list of a request may be."""
-    value = parsing.parse(body)
+    value = reading.parse(body)
     check_lists(value, limits)
     return value
 
@@ -72,7 +72,7 @@ def check_lists(value: Any, limits: Limits) -> None:
     """Raise LimitExceeded for a list that is longer than any list of a request may be."""
     most = max(limits.dimension, limits.pool)
     for name, count in _lists(value):
-        parsing.bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
+        reading.bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
 
 
 async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
@@ -180,3 +180,25 @@ async def _disconnected(receive: Receive) -> None:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is over this service's limit of {limit:,} bytes")
+
+
+LARGE_ANSWER = 2**17  # bytes from which an answer is counted, and sent in pieces
+
+
+async def made(access: Access, make: Callable[[], bytes], *, large: bool = True) -> bytes:
+    """Return what `make` makes, within limits.answer_bytes. large: whether to make it in a thread.
+
+    Raises LimitExceeded, and Overloaded.
+    """
+    content = await access.work.parsing.run(make) if large else make()
+    Room(answer=access.settings.limits.answer_bytes).check_answer(len(content))
+    return content
+
+
+async def sent(message: Message, send: Send) -> None:
+    """Send a message of an answer: its body in pieces, each when the one before it has left for the client."""
+    body = message.get("body", b"")
+    for begin in range(0, len(body), LARGE_ANSWER) or (0,):
+        piece = body[begin : begin + LARGE_ANSWER]
+        more = message.get("more_body", False) or begin + LARGE_ANSWER < len(body)
+        await send({**message, "body": piece, "more_body": more})

@@ -1,7 +1,10 @@
-"""The answers of the tools, described for the language models that read them."""
+"""The answers of the tools: described for the language models that read them, and cut to a number of tokens."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -89,3 +92,115 @@ class FetchedDocument(BaseModel):
     url: str = Field(description="For citations.")
     metadata: dict[str, Any] = Field(description="Fields of the document.")
     next_offset: int | None = Field(None, description="If there is more: call fetch again with this offset.")
+
+
+# Up to four letters, three digits or eight spaces count as one token, and so does every other ASCII sign. A character
+# of another script counts as many as it has bytes beyond the first, and one that JSON escapes as many as its escape
+# has. Tokenizers of language models make fewer tokens of all but rare words.
+_TOKEN = re.compile(r"[A-Za-z]{1,4}|\d{1,3}| {2,8}|[!-/:-@\[-`{-~]|[\x00-\x1f\x7f]|[\u0080-\U0010ffff]")
+MARK = " …"
+TITLE = 60  # tokens
+LEAST = 40  # tokens of the text of each document, if it is that long
+LEAST_WEIGHT = 0.02  # of a text, relative to the most relevant one
+NOTHING_FITS = "none of the {count} documents fits into {most} tokens; ask for more tokens"
+LEFT_OUT = "{count} more documents were selected but do not fit into this answer; ask for fewer, or narrow the query"
+CUT = "{count} texts are cut to fit into this answer; use fetch to read all of them"
+
+
+def count(text: str) -> int:
+    """Estimate the tokens of a text, rather too high than too low."""
+    return sum(_weight(found[0]) for found in _TOKEN.finditer(text))
+
+
+def size(answer: BaseModel) -> int:
+    """Return the number of tokens of an answer as it is sent."""
+    return count(answer.model_dump_json(exclude_none=True))
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text if it has at most so many tokens, else its beginning up to the end of a word, and MARK. Only a
+    blank beginning ends with a blank."""
+    spent, end = 0, 0
+    for found in _TOKEN.finditer(text):
+        spent += _weight(found[0])
+        if spent > most:
+            break
+        end = found.end()
+    else:
+        return text
+    head = text[:end]
+    if end < len(text) and text[end].isalnum() and (space := max(head.rfind(" "), head.rfind("\n"))) > end // 2:
+        head = head[:space]
+    return (head.rstrip() or head) + MARK
+
+
+def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
+    """Return the answer with at most so many tokens: whole if it fits, else with texts cut to lengths in proportion to
+    their relevances, but at least LEAST, and if even these do not fit, with fewer documents. Notes say so."""
+    notes = [cut(note, most // (10 * len(answer.notes))) for note in answer.notes]
+    documents = [_shorter(document, most) for document in answer.documents]
+    whole = answer.model_copy(update={"documents": documents, "notes": notes})
+    if documents == answer.documents and size(whole) <= most:
+        return whole
+    kept = _largest(len(documents), lambda kept: size(_shortened(whole, kept, 0)) <= most)
+    if not kept:
+        return SelectedTexts(documents=[], notes=[*notes, NOTHING_FITS.format(count=len(documents), most=most)])
+    room = _largest(int(most / LEAST_WEIGHT), lambda room: size(_shortened(whole, kept, room)) <= most)
+    return _shortened(whole, kept, room)
+
+
+def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
+    """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept,
+    None if that is all of it."""
+
+    def part(tokens: int, title: str, metadata: dict[str, object]) -> FetchedDocument:
+        text = cut(document.text, tokens)
+        end = None if text == document.text else len(text.removesuffix(MARK))
+        return document.model_copy(update={"text": text, "title": title, "metadata": metadata, "next_offset": end})
+
+    if (whole := part(most, document.title, document.metadata)).next_offset is None and size(whole) <= most:
+        return whole
+    title = cut(document.title, TITLE)
+    metadata = document.metadata if size(part(0, title, document.metadata)) <= most // 2 else {}
+    return part(_largest(most, lambda tokens: size(part(tokens, title, metadata)) <= most), title, metadata)
+
+
+def _shorter(document: SelectedText, most: int) -> SelectedText:
+    """Return the document without what no answer of so many tokens has room for."""
+    text = cut(document.text, most)
+    there = document.metadata is not None and count(str(document.metadata)[: 9 * most]) <= most // 8
+    update = {
+        "title": None if document.title is None else cut(document.title, TITLE),
+        "metadata": document.metadata if there else None,
+        "text": text,
+        "cut": None if text == document.text else True,
+    }
+    return document.model_copy(update=update)
+
+
+def _shortened(answer: SelectedTexts, kept: int, room: int) -> SelectedTexts:
+    """Return the answer with its first documents. room: tokens of the text of the most relevant one."""
+    documents, best = [], max(document.relevance for document in answer.documents) or 1.0
+    for document in answer.documents[:kept]:
+        weight = max(document.relevance / best, LEAST_WEIGHT)
+        text = cut(document.text, max(LEAST, int(room * weight)))
+        shorter = text != document.text
+        documents.append(document.model_copy(update={"text": text, "cut": True}) if shorter else document)
+    notes = list(answer.notes)
+    if shortened := sum(bool(document.cut) for document in documents):
+        notes.append(CUT.format(count=shortened))
+    if left_out := len(answer.documents) - kept:
+        notes.append(LEFT_OUT.format(count=left_out))
+    return answer.model_copy(update={"documents": documents, "notes": notes})
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that fits, if smaller ones fit, too; 0 if none does."""
+    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
+
+
+def _weight(token: str) -> int:
+    first = token[0]
+    if first in '"\\\n\t\r\b\f':
+        return 2
+    return 5 if first < " " else max(1, len(first.encode()) - 1)

@@ -14,12 +14,12 @@ from fastapi import APIRouter, Request, Response, Security
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from boundarymorph import parsing
-from boundarymorph.access import bodies, keys
-from boundarymorph.access.rates import RateLimited
+from boundarymorph import reading
+from boundarymorph.access import bodies, callers
+from boundarymorph.access.limits import RateLimited
 from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
 from boundarymorph.errors import NotInstalled
-from boundarymorph.telemetry import logs, tracing
+from boundarymorph.telemetry import tracing
 
 TOOLS = "boundarymorph.agents.tools"  # imported when it is asked for, as the SDK may not be installed
 router = APIRouter(tags=["agents"])
@@ -28,20 +28,20 @@ router = APIRouter(tags=["agents"])
 @router.post("/mcp", include_in_schema=False)
 async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Response:
     """Answer a request of the Model Context Protocol, by tools that call the API with the credentials of the caller."""
-    caller = identify(request, access).within(keys.Scope.SELECT)
+    caller = identify(request, access).within(callers.Scope.SELECT)
     limited = None
     try:
         await count(request, access, caller)
     except RateLimited as error:
         limited = error
-    body = parsing.with_whole_characters(await bodies.read(request, access, access.settings.agents.body_bytes))
+    body = reading.with_whole_characters(await bodies.read(request, access, access.settings.agents.body_bytes))
     if limited is not None:
         return _over_limit(body, limited)
     try:
         tools = await asyncio.to_thread(importlib.import_module, TOOLS)  # which takes a second, once
     except ModuleNotFoundError as error:
         raise NotInstalled(f"/mcp needs {error.name}: pip install 'boundarymorph[mcp]'") from None
-    headers = {logs.REQUEST_ID: logs.request_id.get() or "", **tracing.headers()}
+    headers = {tracing.REQUEST_ID: tracing.request_id.get() or "", **tracing.headers()}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
     url = access.settings.public_url or str(request.base_url)

@@ -21,10 +21,9 @@ from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnno
 from pydantic import BaseModel, Field, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boundarymorph import __version__, parsing
-from boundarymorph.agents import answers, tokens
-from boundarymorph.agents.loopback import Loopback
-from boundarymorph.agents.rest import ADVICE, Refused, Rest, path_of
+from boundarymorph import __version__, reading
+from boundarymorph.agents import answers
+from boundarymorph.agents.rest import ADVICE, Loopback, Refused, Rest, path_of
 from boundarymorph.api.schemas import Array, QueryText
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.settings import AgentSettings
@@ -87,7 +86,7 @@ class _Server(MCPServer[None]):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             mistakes = error.__cause__.errors(include_url=False, include_input=False)
-            said = {str(each["loc"][0]): parsing.in_words(each, error.__cause__.title) for each in reversed(mistakes)}
+            said = {str(each["loc"][0]): reading.in_words(each, error.__cause__.title) for each in reversed(mistakes)}
             named = "; ".join(f"{argument}: {words}" for argument, words in said.items())
             raise ToolError(f"{named}. {ADVICE['invalid-input']}") from None
 
@@ -207,7 +206,7 @@ async def select_documents(
         costs=_costs(selection) if detailed else None,
     )
     most = min(service.settings.answer_tokens, body["max_tokens"] or service.settings.answer_tokens)
-    return _result(await asyncio.to_thread(tokens.fitted, answer, most))
+    return _result(await asyncio.to_thread(answers.fitted, answer, most))
 
 
 @server.tool(title="List the indexes", annotations=READ_ONLY)
@@ -218,13 +217,13 @@ async def list_indexes() -> Annotated[CallToolResult, answers.ListedIndexes]:
     most, (indexes, unreadable) = service.settings.answer_tokens, await _indexes(service)
     for index in indexes[: service.settings.described_indexes]:
         index.fields = await _fields(service, index.name) if index.documents else {}
-    notes = [tokens.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
+    notes = [answers.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
     answer = answers.ListedIndexes(indexes=indexes, notes=notes)
     for index in reversed(indexes):  # names are worth more than fields
-        if tokens.size(answer) <= most:
+        if answers.size(answer) <= most:
             break
         index.fields = None
-    while tokens.size(answer) > most:
+    while answers.size(answer) > most:
         fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
         left_out = f"{len(indexes) - len(fewer)} more are not listed here"
         answer = answers.ListedIndexes(indexes=fewer, notes=[*notes, left_out])
@@ -248,7 +247,7 @@ async def search(
         )
         for found in selection["documents"]
     ]
-    while tokens.size(answers.Hits(results=hits)) > service.settings.answer_tokens:
+    while answers.size(answers.Hits(results=hits)) > service.settings.answer_tokens:
         hits.pop()
     return _result(answers.Hits(results=hits))
 
@@ -274,7 +273,7 @@ async def fetch(
         url=_url(service.rest, index, own_id, found["metadata"]),
         metadata=found["metadata"],
     )
-    answer = await asyncio.to_thread(tokens.fitted_document, answer, service.settings.answer_tokens)
+    answer = await asyncio.to_thread(answers.fitted_document, answer, service.settings.answer_tokens)
     if answer.next_offset is not None:
         answer.next_offset += offset
     return _result(answer)
@@ -328,7 +327,7 @@ async def extend_scores(
         notes=[*_unanswered(selection["answerable"]), *selection["warnings"]],
         answerable=_rounded(selection["answerable"]),
     )
-    while tokens.size(answer) > SERVICE.get().settings.answer_tokens:
+    while answers.size(answer) > SERVICE.get().settings.answer_tokens:
         answer.documents.pop()
     return _result(answer)
 
@@ -378,7 +377,7 @@ async def _indexes(service: Service) -> tuple[list[answers.ListedIndex], list[st
     indexes = []
     for index in found["indexes"]:
         said = index.get("description")
-        description = None if said is None else tokens.cut(said, DESCRIPTION)
+        description = None if said is None else answers.cut(said, DESCRIPTION)
         indexes.append(answers.ListedIndex(name=index["name"], description=description, documents=index["count"]))
     return indexes, [index["name"] for index in found["unreadable"]]
 
@@ -407,7 +406,7 @@ async def _unknown_fields(service: Service, index: str, warnings: Sequence[str])
     if not any(said in warning for warning in warnings for said in (NO_MATCH, NO_FIELD)):
         return []
     named = ", ".join(f"{name} ({field.type})" for name, field in (await _fields(service, index)).items())
-    return [tokens.cut(f"the fields of this index are {named}", 300)] if named else ["no document here has metadata"]
+    return [answers.cut(f"the fields of this index are {named}", 300)] if named else ["no document here has metadata"]
 
 
 async def _only_index(service: Service) -> str:
@@ -422,7 +421,7 @@ async def _only_index(service: Service) -> str:
         raise ToolError("there is no index that you may search. Tell your user.")
     named = ", ".join(names)
     raise ToolError(
-        tokens.cut(f"there are several indexes; say index, or INDEX/ID where a document is meant: one of {named}", 500)
+        answers.cut(f"there are several indexes; say index, or INDEX/ID where a document is meant: one of {named}", 500)
     )
 
 
@@ -468,7 +467,7 @@ def _handle(index: str, id: str) -> str:
 
 
 def _title(found: Mapping[str, Any]) -> str:
-    return tokens.cut(found["title"] or found["text"] or found["id"], 20)
+    return answers.cut(found["title"] or found["text"] or found["id"], 20)
 
 
 def _url(rest: Rest, index: str, id: str, metadata: Mapping[str, Any] | None) -> str:

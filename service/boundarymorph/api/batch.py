@@ -20,8 +20,8 @@ from starlette.types import Send
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
-from boundarymorph.access.rates import RateLimited
+from boundarymorph.access.callers import NDJSON, UnsupportedMediaType
+from boundarymorph.access.limits import RateLimited
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import (
     AccessOf,
@@ -35,11 +35,10 @@ from boundarymorph.api.dependencies import (
 )
 from boundarymorph.api.select import content_of, selected, understood
 from boundarymorph.errors import BodyTooLarge, BoundaryMorphError, InvalidInput, NotReady, Overloaded
-from boundarymorph.inference.shares import CALLER
-from boundarymorph.parsing import bound, parse
-from boundarymorph.remote.together import end
+from boundarymorph.inference.concurrency import CALLER, end
+from boundarymorph.reading import bound, parse
 from boundarymorph.retrieval.uploads import Piece, pieces
-from boundarymorph.telemetry.timing import Stopwatch
+from boundarymorph.telemetry.tracing import Stopwatch
 
 AHEAD = 64  # lines in hand of a batch, so many as a client may send that reads nothing before it has sent all
 BACKGROUND = -19  # what is added to the priority of a line: then it is below that of every other request

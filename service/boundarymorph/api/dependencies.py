@@ -1,4 +1,4 @@
-"""Dependencies of routes: their process, the caller, and the parts behind them.
+"""Dependencies of routes: their process, the caller, the parts behind them, and the media type that the caller prefers.
 
 They are coroutines because FastAPI calls plain functions in threads, which takes time and loses the order of arrival.
 """
@@ -16,10 +16,10 @@ from starlette.convertors import PathConvertor, StringConvertor, register_url_co
 from starlette.routing import BaseRoute, Match
 
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Caller, Scope
+from boundarymorph.access.callers import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.shares import CALLER, ON_BEHALF_OF
+from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
 from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource, Retriever
 from boundarymorph.scoring.batching import BatchingScorer
@@ -29,6 +29,34 @@ from boundarymorph.selector.selector import Selector
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.interfaces import Catalog
+
+JSON = "application/json"
+
+
+def prefers(request: Request, kind: str) -> bool:
+    """Whether the Accept header gives this media type a higher quality than JSON, which is sent otherwise."""
+    accept = ",".join(request.headers.getlist("accept")).lower()
+    qualities = dict(map(_quality, accept.split(",")))
+    return _of(kind, qualities) > _of(JSON, qualities)
+
+
+def _quality(part: str) -> tuple[str, float]:
+    """Return the media range of one part of the header, and its quality."""
+    media_range, *parameters = (piece.strip() for piece in part.split(";"))
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return media_range, float(value)
+            except ValueError:
+                return media_range, 0.0
+    return media_range, 1.0
+
+
+def _of(kind: str, qualities: dict[str, float]) -> float:
+    """Return the quality of the most specific range that includes the media type; 0 if none does."""
+    ranges = (kind, f"{kind.partition('/')[0]}/*", "*/*")
+    return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
 
 ENCODED_SLASH = "%2F"

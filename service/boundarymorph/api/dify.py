@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
-from boundarymorph.access import answers, bodies
-from boundarymorph.access.keys import NO_KEY, Forbidden, Unauthenticated
+from boundarymorph.access import bodies
+from boundarymorph.access.callers import NO_KEY, Forbidden, Unauthenticated
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf
 from boundarymorph.api.rerank.routes import BY_POLICY, REFUSED, WARNINGS_HEADER
@@ -22,8 +22,8 @@ from boundarymorph.api.select import STATUS_HEADER, asked_of, selected
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.translate import response_of
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput, UnknownIndex
-from boundarymorph.inference.shares import CALLER
-from boundarymorph.telemetry.timing import Stopwatch
+from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.telemetry.tracing import Stopwatch
 
 CODES = {Unauthenticated.slug: 1002, Forbidden.slug: 1002, UnknownIndex.slug: 2001}
 NO_BEARER = 1001
@@ -142,7 +142,7 @@ async def retrieval(
         asked = await asked_of(request, access, caller, service, parts, watch, _as_selection)
         result = await bodies.while_connected(request, selected(parts.selector, asked.task, watch, asked.turn))
     response = response_of(result, asked.task, policy=asked.policy)
-    content = await answers.made(access, lambda: _answer(response).model_dump_json().encode(), large=True)
+    content = await bodies.made(access, lambda: _answer(response).model_dump_json().encode(), large=True)
     headers = {STATUS_HEADER: response.status}
     if response.warnings:
         headers[WARNINGS_HEADER] = json.dumps(response.warnings)

@@ -20,7 +20,7 @@ from boundarymorph.api import indexes, judgments, openapi
 from boundarymorph.api.dependencies import AccessOf, Forwarder, ForwarderOf, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.remote.connections import Unreadable
 from boundarymorph.remote.urls import segment

@@ -18,11 +18,9 @@ from starlette.requests import ClientDisconnect
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Scope
-from boundarymorph.access.origins import NDJSON, UnsupportedMediaType
+from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
 from boundarymorph.api import openapi, problems, schemas
-from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
-from boundarymorph.api.negotiation import prefers
+from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted, prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
@@ -41,8 +39,8 @@ from boundarymorph.api.schemas import (
 )
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
-from boundarymorph.inference.executors import Run
-from boundarymorph.memory.words import described as memories_described
+from boundarymorph.inference.concurrency import Run
+from boundarymorph.memory.store import described as memories_described
 from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import (

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.callers import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import Deleted, Judgments, Kept, KeptNow
 from boundarymorph.calibration.belongings import Event
-from boundarymorph.inference.shares import CALLER
-from boundarymorph.parsing import bound
+from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.reading import bound
 from boundarymorph.retrieval.interfaces import Catalog
 from boundarymorph.telemetry import metrics
 

@@ -1,7 +1,11 @@
-"""The OpenAPI document, with the bodies that routes parse themselves."""
+"""The OpenAPI document, with the bodies that routes parse themselves, made once for all who ask."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -10,11 +14,97 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from boundarymorph.api.kept import Kept
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem, UploadedDocument, UploadProgress
 from boundarymorph.api.select_answers import RoundEvent
 from boundarymorph.retrieval.interfaces import NAME
+
+INDEX = "papers"
+SELECT: dict[str, Any] = {
+    "index": {
+        "summary": "The best 20 documents of an index",
+        "value": {"query": "effects of exercise on sleep", "index": INDEX, "budget": 25, "k": 20},
+    },
+    "pool": {
+        "summary": "A pool of your own, with the scores of its retriever",
+        "value": {
+            "query": "effects of exercise on sleep",
+            "pool": [
+                {"id": "a", "text": "Aerobic exercise improves the quality of sleep in older adults.", "score": 14.2},
+                {"id": "b", "text": "Evening training and the onset of sleep in athletes.", "score": 13.9},
+                {"id": "c", "text": "A survey of sleeping bags for alpine use.", "score": 11.3},
+            ],
+            "budget": 2,
+            "k": 2,
+        },
+    },
+    "queries": {
+        "summary": "Several queries, one budget and one set",
+        "value": {
+            "queries": ["effects of exercise on sleep", {"query": "naps of athletes", "weight": 0.5}],
+            "index": INDEX,
+            "budget": 25,
+            "k": 20,
+        },
+    },
+    "vectors": {
+        "summary": "Embeddings as one block of float16, two vectors of dimension 4",
+        "value": {
+            "query": "effects of exercise on sleep",
+            "query_embedding": [1, 0, 0, 0],
+            "pool": {
+                "documents": [{"text": "Exercise and sleep quality."}, {"text": "Sleeping bags for alpine use."}],
+                "embeddings": {"data": "ADwAAAAAAAAAAAA8AAAAAA==", "shape": [2, 4], "dtype": "float16"},
+            },
+            "budget": 1,
+            "k": 1,
+        },
+    },
+    "filter": {
+        "summary": "Hybrid candidates that match a filter, until little is left to gain, for 4,000 tokens of context",
+        "value": {
+            "query": "effects of exercise on sleep",
+            "index": INDEX,
+            "filter": {"and": [{"year": {"gte": 2015}}, {"kind": {"in": ["trial", "review"]}}]},
+            "hybrid": True,
+            "budget": "auto",
+            "max_tokens": 4000,
+            "return_documents": True,
+        },
+    },
+    "deadline": {
+        "summary": "The best set after two seconds, or an error if the scorer fails",
+        "value": {
+            "query": "effects of exercise on sleep",
+            "index": INDEX,
+            "k": 10,
+            "deadline_ms": 2000,
+            "on_failure": "error",
+            "explain": True,
+        },
+    },
+}
+
+
+class Kept:
+    """Bytes that are made in a thread, once for all who wait for them, and kept for some seconds."""
+
+    def __init__(self, make: Callable[[], bytes], seconds: float = math.inf) -> None:
+        self._make, self._seconds = make, seconds
+        self._made, self._until = b"", -math.inf
+        self._making = asyncio.Lock()
+
+    async def get(self) -> bytes:
+        """Return the bytes. Raises what making them does."""
+        if time.monotonic() < self._until:
+            return self._made
+        async with self._making:
+            begun = time.monotonic()
+            if begun >= self._until:  # else somebody else has made them meanwhile
+                self._made = await asyncio.to_thread(self._make)
+                self._until = begun + self._seconds
+            return self._made
+
 
 _SECONDS = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
 BUSY = (429, 503)

@@ -22,9 +22,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from boundarymorph import errors, parsing
-from boundarymorph.access.keys import Forbidden, Unauthenticated
-from boundarymorph.access.origins import UnsupportedMediaType
+from boundarymorph import errors, reading
+from boundarymorph.access.callers import Forbidden, Unauthenticated, UnsupportedMediaType
 from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -183,7 +182,7 @@ async def _invalid(request: Request, error: Exception, refusal: Refusal | None =
 
 
 def _message(detail: ErrorDetails, model: str) -> str:
-    return _short(parsing.in_words(detail, model))
+    return _short(reading.in_words(detail, model))
 
 
 def _short(text: str) -> str:

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.callers import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
-from boundarymorph.parsing import bound
+from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import Search

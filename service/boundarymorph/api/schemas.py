@@ -15,10 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from boundarymorph.memory.words import LearnedMemory
+from boundarymorph.memory.store import LearnedMemory
+from boundarymorph.reading import has_content
 from boundarymorph.retrieval.interfaces import IndexDescription
-from boundarymorph.scoring.bill import Bill
-from boundarymorph.text import has_content
+from boundarymorph.scoring.costs import Bill
 
 Element = TypeVar("Element")
 

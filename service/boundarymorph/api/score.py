@@ -7,11 +7,11 @@ import time
 from fastapi import APIRouter, Depends, Request, Response
 
 from boundarymorph.access import bodies
-from boundarymorph.access.keys import Scope
+from boundarymorph.access.callers import Scope
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
-from boundarymorph.parsing import bound
+from boundarymorph.reading import bound
 from boundarymorph.scoring.scorer import of_content
 from boundarymorph.settings import Limits
 

@@ -13,12 +13,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access import answers, bodies
+from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.calibrations import Wanted
-from boundarymorph.access.memories import TaskMemory
-from boundarymorph.access.policies import Policy
-from boundarymorph.api import examples, openapi, problems
+from boundarymorph.access.callers import Policy
+from boundarymorph.access.learned import TaskMemory, Wanted
+from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import (
     AccessOf,
     BuiltOf,
@@ -28,17 +27,17 @@ from boundarymorph.api.dependencies import (
     Service,
     ServiceOf,
     permitted,
+    prefers,
 )
-from boundarymorph.api.negotiation import prefers
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import distinct_by_default, event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.interfaces import CalibrationSource
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
-from boundarymorph.telemetry.timing import Stopwatch
+from boundarymorph.telemetry.tracing import Stopwatch
 
 Step = TypeVar("Step", Progress, SelectionResult)
 router = APIRouter(tags=["selection"])
@@ -51,7 +50,7 @@ FEW = 100  # documents or calls in an answer that is made at once
 @router.post(
     "/select",
     summary="Select the k best documents with B cross-encoder calls",
-    openapi_extra=openapi.body(SelectRequest, examples=examples.SELECT),
+    openapi_extra=openapi.body(SelectRequest, examples=openapi.SELECT),
     response_model=SelectResponse,
     responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
 )
@@ -220,10 +219,10 @@ async def _events(
     task, event = asked.task, partial(event_of, explain=bool(asked.wanted.explain))
     try:
         while isinstance(step, Progress):
-            yield await answers.made(access, partial(_made, "round", event, step), large=task.explain_pool)
+            yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
         access.audits.offer(task)
-        last = await answers.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
+        last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
         request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
@@ -234,7 +233,7 @@ async def _events(
 async def content_of(access: Access, asked: Asked, result: SelectionResult) -> bytes:
     """Return the answer with a result as JSON. Raises as `answers.made` does."""
     access.audits.offer(asked.task)
-    return await answers.made(
+    return await bodies.made(
         access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(asked.task, result)
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.access.policies import DEFAULT
+from boundarymorph.access.callers import DEFAULT_POLICY
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     Certificate,
@@ -32,8 +32,8 @@ from boundarymorph.api.select_answers import (
 )
 from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.inference.deadline import Deadline
-from boundarymorph.parsing import bound
+from boundarymorph.inference.concurrency import Deadline
+from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
@@ -296,7 +296,7 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
 
 
 def response_of(
-    result: SelectionResult, task: SelectionTask, *, explain: bool = False, policy: str = DEFAULT
+    result: SelectionResult, task: SelectionTask, *, explain: bool = False, policy: str = DEFAULT_POLICY
 ) -> SelectResponse:
     """Convert the result of a selection to the response. policy: the name of the one in force."""
     return SelectResponse(

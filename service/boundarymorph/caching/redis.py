@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from boundarymorph.caching.interfaces import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
+from boundarymorph.caching.known import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.circuit import FAILURES, CircuitBreaker, Guard, State, Unanswered
 from boundarymorph.telemetry import metrics

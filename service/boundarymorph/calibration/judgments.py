@@ -11,12 +11,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Gain
-from boundarymorph.calibration.logistic import signals_of
+from boundarymorph.calibration.calibration import Gain, signals_of
 from boundarymorph.errors import InvalidInput
-from boundarymorph.reading import Record, is_table
+from boundarymorph.reading import Record, has_content, is_table
 from boundarymorph.selection.pool import Pool
-from boundarymorph.text import has_content
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
 ID_NAMES, QUERY_NAMES = ("_id", "id"), ("query", "text")  # as in BEIR

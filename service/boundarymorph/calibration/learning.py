@@ -1,19 +1,231 @@
-"""Learning a calibration from judged queries."""
+"""Learning a calibration from judgements, and validating it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Calibration, Gain, Trust
+from boundarymorph.calibration.calibration import (
+    SIMILARITY,
+    WORDS,
+    Calibration,
+    Form,
+    Gain,
+    Trust,
+    clip_of,
+    fit,
+    log_loss,
+    log_odds,
+    sigmoid,
+)
 from boundarymorph.calibration.judgments import JudgedQuery
-from boundarymorph.calibration.logistic import SIMILARITY, WORDS, clip_of, fit, log_odds
-from boundarymorph.calibration.validation import Predictions, gate, report_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.pool import BY_WORDS
 from boundarymorph.selection.trend import READ_BY_WITNESSES
+
+NCG_AT = (5, 10, 15)  # of the gate: what can be seen of a set where about 40 documents are judged
+STANDARD_ERRORS = 2.0
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """What n judged documents of a query that was left out, in retrieval order, were predicted to be, in log-odds.
+
+    full, alone: by all evidence, and by the scorer's alone. raw: the scores themselves. targets: what they are. prior:
+    by what relevance to people is without judgements, None for the scores themselves.
+    """
+
+    full: NDArray[np.float64]
+    alone: NDArray[np.float64]
+    raw: NDArray[np.float64]
+    targets: NDArray[np.float64]
+    prior: NDArray[np.float64] | None = None
+
+    @property
+    def retriever(self) -> NDArray[np.float64]:
+        """(n,) a key that orders them as the retriever did."""
+        return -np.arange(len(self.targets), dtype=np.float64)
+
+    def loss(self, predicted: NDArray[np.float64]) -> float:
+        """Mean log loss of predictions about these documents."""
+        return float(log_loss(predicted, self.targets).mean())
+
+    def ncg(self, key: NDArray[np.float64], k: int) -> float:
+        """Gain of the k documents of the largest key, over the best that k of them can have; nan without any."""
+        best = np.sort(self.targets)[::-1][:k].sum()
+        return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best) if best > 0 else float("nan")
+
+    def gain(self) -> float:
+        """What the order by all evidence gains over that without judgements, mean of NCG_AT; nan if that cannot be
+        seen."""
+        sizes = [k for k in NCG_AT if k < len(self.targets)]
+        before = self.raw if self.prior is None else self.prior
+        gains = [self.ncg(self.full, k) - self.ncg(before, k) for k in sizes]
+        return float(np.mean(gains)) if gains else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class MeanDifference:
+    """The mean of a difference over `count` queries, and its standard error."""
+
+    mean: float
+    error: float
+    count: int
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> MeanDifference:
+        known = np.array([difference for difference in differences if np.isfinite(difference)])
+        if len(known) < 2:
+            return cls(0.0, float("inf"), len(known))
+        return cls(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))), len(known))
+
+    @property
+    def gained(self) -> bool:
+        """Whether it is a gain of two standard errors."""
+        return self.mean > 0 and self.mean >= STANDARD_ERRORS * self.error
+
+
+def gate(held_out: Sequence[Predictions]) -> Form:
+    """What is applied.
+
+    All evidence, if by it log loss gains two standard errors over the scorer's alone, or nCG over the order without
+    judgements, and the other does not fall. Otherwise the scorer's scale, if that gains two standard errors of log loss
+    over scores as they are.
+    """
+    loss = MeanDifference.of([query.loss(query.alone) - query.loss(query.full) for query in held_out])
+    ncg = MeanDifference.of([query.gain() for query in held_out])
+    if (loss.gained and ncg.mean >= 0) or (ncg.gained and loss.mean >= 0):
+        return "signals"
+    scale = MeanDifference.of([query.loss(query.raw) - query.loss(query.alone) for query in held_out])
+    return "scale" if scale.gained else "none"
+
+
+def reliability(predicted: NDArray[np.float64], targets: NDArray[np.float64]) -> list[tuple[int, float, float]]:
+    """(documents, mean prediction, mean of what they are) of each tenth of [0, 1] into which predictions fall."""
+    tenth = np.minimum((predicted * BINS).astype(int), BINS - 1)
+    return [
+        (int(np.count_nonzero(here)), float(predicted[here].mean()), float(targets[here].mean()))
+        for here in (tenth == number for number in range(BINS))
+        if here.any()
+    ]
+
+
+def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
+    """The expected calibration error: how far predictions are off in the tenths of [0, 1], weighted by documents."""
+    bins = reliability(predicted, targets)
+    return sum(count * abs(expected - real) for count, expected, real in bins) / max(len(targets), 1)
+
+
+REPORTED_AT = (5, 10, 50)
+MOST_WORTHWHILE = 10  # times the judged queries: more than that will not be judged
+
+
+def report_of(
+    held_out: Sequence[Predictions], full: Trust, evidence: Sequence[NDArray[np.float64]], form: Form
+) -> dict[str, Any]:
+    """Report predictions about queries that were left out, as JSON.
+
+    full: learned from all of them; evidence: (n, p) of each, the scorer's first; form: what is applied.
+
+    In the report, before is scores as they are, and after what is applied, or would be. ncg: rows as of `_ncg`. error:
+    the expected calibration error.
+    reliability: (documents, mean prediction, share of relevant ones) by tenths. trust: shares of what decides, by
+    signal. more_queries: how many more may bring the evidence, None if that is decided or beyond reach.
+    """
+    ncg = [row for k in REPORTED_AT if (row := _ncg(held_out, k)) is not None]
+    more = _more_queries(MeanDifference.of([query.gain() for query in held_out])) if form != "signals" else None
+    report: dict[str, Any] = {"ncg": ncg, "trust": _trusted(full, evidence), "more_queries": more}
+    targets = np.concatenate([query.targets for query in held_out])
+    for when, predictions in (
+        ("before", [query.raw for query in held_out]),
+        ("after", [query.full if form == "signals" else query.alone for query in held_out]),
+    ):
+        predicted = sigmoid(np.concatenate(predictions))
+        losses = [query.loss(own) for query, own in zip(held_out, predictions, strict=True)]
+        report |= {
+            f"log_loss_{when}": float(np.mean(losses)),
+            f"error_{when}": calibration_error(predicted, targets),
+            f"reliability_{when}": reliability(predicted, targets),
+        }
+    return {**report, "advice": _advice(ncg, form, more)}
+
+
+def _ncg(held_out: Sequence[Predictions], k: int) -> dict[str, float] | None:
+    """nCG@k of judged documents by three orders, and what the calibrated one gains over the scorer's: in the mean, and
+    within two standard errors of it. None where no query has more than k judged documents, some of them relevant."""
+    seen = [query for query in held_out if len(query.targets) > k and query.targets.any()]
+    if not seen:
+        return None
+    found = {
+        "scorer": np.array([query.ncg(query.raw, k) for query in seen]),
+        "retriever": np.array([query.ncg(query.retriever, k) for query in seen]),
+        "calibrated": np.array([query.ncg(query.full, k) for query in seen]),
+    }
+    gain = MeanDifference.of((found["calibrated"] - found["scorer"]).tolist())
+    reach = 2 * gain.error if np.isfinite(gain.error) else 1.0
+    means = {name: float(values.mean()) for name, values in found.items()}
+    return {"k": k, **means, "gain": gain.mean, "low": gain.mean - reach, "high": gain.mean + reach}
+
+
+def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, float]:
+    """How much of what decides comes from each signal: its weight times how far it varies over judged documents."""
+    weights = {"scorer": full.slope, **full.weights}
+    parts = np.abs(list(weights.values())) * np.concatenate(evidence).std(axis=0)
+    shares = parts / parts.sum() if parts.any() else parts
+    return dict(zip(weights, shares.tolist(), strict=True))
+
+
+def _more_queries(gain: MeanDifference) -> int | None:
+    """How many more queries would make this gain one of two standard errors, if it stays; None if it never will."""
+    if gain.mean <= 0 or not np.isfinite(gain.error) or gain.gained:
+        return None
+    more = ceil(gain.count * ((2 * gain.error / gain.mean) ** 2 - 1))
+    return more if more <= MOST_WORTHWHILE * gain.count else None
+
+
+def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:
+    if form == "signals":
+        return f"{_standing(ncg)}; use the calibration"
+    judged_more = "" if more is None else f"; about {more} more judged queries may show that other evidence helps"
+    if form == "scale":
+        return (
+            "other evidence does not improve on the scorer's order, which stays; its scores are now read as "
+            f"probabilities{judged_more}"
+        )
+    return f"not enough to tell; nothing changed{judged_more}"
+
+
+def _standing(ncg: Sequence[Mapping[str, float]]) -> str:
+    """Say how the three orders compare, from the figures as the table shows them."""
+    if not ncg:
+        return "calibrated probabilities are better than the scorer's"
+    shown = [{name: round(100 * row[name], 1) for name in ("scorer", "retriever", "calibrated")} for row in ncg]
+    ahead = [row["scorer"] - row["retriever"] for row in shown]
+    gains = [row["calibrated"] - max(row["scorer"], row["retriever"]) for row in shown]
+    places = [int(row["k"]) for row in ncg]
+    better, worse = _at(places, [each > 0 for each in ahead]), _at(places, [each < 0 for each in ahead])
+    sides = [f"{word} than your retriever{at}" for word, at in (("better", better), ("worse", worse)) if at is not None]
+    scorer = "the scorer is " + (" and ".join(sides) or "as good as your retriever")
+    beaten = _at(places, [gain > 0 for gain in gains])
+    if beaten is None:
+        return f"{scorer}; calibrated together they do not beat the better of the two"
+    low, high = (f"{bound([gain for gain in gains if gain > 0]):.1f}" for bound in (min, max))
+    points = high if low == high else f"{low} to {high}"
+    return f"{scorer}; calibrated together they beat both{beaten} by {points} points"
+
+
+def _at(places: Sequence[int], holds: Sequence[bool]) -> str | None:
+    """Name the places where something holds: nothing to name if everywhere, None if nowhere."""
+    if not any(holds):
+        return None
+    return "" if all(holds) else " at k = " + ", ".join(str(k) for k, here in zip(places, holds, strict=True) if here)
+
 
 SCORER_RIDGE, SIGNAL_RIDGE, SCALE_RIDGE = 0.1, 10.0, 0.1
 FOLDS = 20

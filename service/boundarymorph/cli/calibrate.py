@@ -4,27 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from boundarymorph.calibration.belongings import grades_of, merged
+from boundarymorph.calibration.belongings import Event, grades_of, merged
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
-from boundarymorph.cli import judging, learning
+from boundarymorph.cli import judging
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, console, parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
+    from boundarymorph.retrieval.interfaces import Catalog
+    from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.selector.judging import Judged
+
+Answer = TypeVar("Answer")
+
+
+def events_of(settings: Settings, index: str) -> Sequence[Event]:
+    """Return the judgements that callers sent of an index. Raises UnknownIndex."""
+    if settings.retriever.url:
+        return asyncio.run(_at_retriever(settings, lambda retriever: retriever.events(index)))
+    with _catalog(settings) as catalog:
+        return catalog.belongings(index).judgments.events()
+
+
+def keep(settings: Settings, made: Calibration) -> str:
+    """Keep a calibration with its index, or for pools, and return where. Raises UnknownIndex."""
+    from boundarymorph.retrieval.index_retriever import Learned
+
+    if settings.retriever.url:
+        asyncio.run(_at_retriever(settings, lambda retriever: retriever.keep(made)))
+        return "the retriever's"
+    with _catalog(settings) as catalog:
+        Learned(catalog, settings).keep(made)
+    return "that of pools" if made.index is None else f"that of the index {made.index!r}"
+
+
+@contextmanager
+def _catalog(settings: Settings) -> Iterator[Catalog]:
+    from boundarymorph.retrieval.build import build_indexes
+
+    with closing(build_indexes(settings)) as catalog:
+        yield catalog
+
+
+async def _at_retriever(settings: Settings, call: Callable[[RemoteRetriever], Awaitable[Answer]]) -> Answer:
+    from boundarymorph.retrieval.build import build_remote_retriever
+
+    retriever = build_remote_retriever(settings)
+    try:
+        return await call(retriever)
+    finally:
+        await retriever.close()
+
 
 FromJudgments = Annotated[
     Path | None,
@@ -89,7 +133,7 @@ def calibrate(
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(sources.records(queries))
     given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
-    events = learning.events_of(settings, index) if update and index else []
+    events = events_of(settings, index) if update and index else []
     if judgments is not None and not given and not update:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
     given = merged(grades_of(events), given)
@@ -102,7 +146,7 @@ def calibrate(
         kept = out or settings.data_directory / f"{plan.name}.judged.ndjson"
         given = asyncio.run(judging.judge(plan, settings, judge, kept, max_cost, yes=yes))
     made, missing = asyncio.run(_learn(plan, settings, given))
-    place = learning.keep(settings, made)
+    place = keep(settings, made)
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:

@@ -19,7 +19,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import JudgeSettings, Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.scoring.bill import Amount
+    from boundarymorph.scoring.costs import Amount
     from boundarymorph.server.composition import AllInOne, Gateway
 
 Options = TypeVar("Options")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from boundarymorph.cli import indexed, terminal
+from boundarymorph.calibration.judgments import judgments_of
+from boundarymorph.cli import source as sources
+from boundarymorph.cli import terminal
 from boundarymorph.cli.common import allow_cost, check_ceiling
 from boundarymorph.cli.evaluate import DEFAULT_METHODS, Evaluation
 from boundarymorph.errors import InvalidInput
@@ -26,12 +29,52 @@ from boundarymorph.evaluation.methods import Contestant, chosen
 from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import METRIC_TITLES, Study, quality_by_table, study, titles_of
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.retrieval.build import build_encoder
+from boundarymorph.retrieval.build import build_encoder, build_indexes
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.scoring.bill import Amount, OpenLedger
+from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.scoring.build import build_local_scorer, build_scorer
+from boundarymorph.scoring.costs import Amount, OpenLedger
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.settings import Settings
+
+PAGE = 1_000  # documents read at a time
+NAMED = 10  # documents that are not in the index
+
+
+class Indexed(NamedTuple):
+    """vectors: by the text that was encoded; encoder: the name of what made them."""
+
+    collection: Collection
+    vectors: Mapping[str, NDArray[np.floating]]
+    encoder: str
+
+
+def of_index(settings: Settings, name: str, judgments: Path) -> Indexed:
+    """Read an index of this machine, and judgements of its documents.
+
+    Raises InvalidInput for an index without an encoder or pages, and for judgements that say nothing about it.
+    """
+    given = judgments_of(sources.records(judgments))
+    with closing(build_indexes(settings)) as catalog:
+        index = catalog.get(name)
+        encoder, page = index.info.encoder, getattr(index, "page", None)
+        if encoder is None or page is None:
+            raise InvalidInput(f"the index {name!r} has no vectors of an encoder, or cannot be read as a whole")
+        contents: dict[str, str] = {}
+        while found := page(next(reversed(contents), ""), PAGE):
+            contents |= {document.id: document.content for document in found}
+        every = Search("", max(1, len(contents)), embedding=np.ones(index.info.dimension))
+        pool = index.retrieve(every).pool
+    if unknown := sorted({document for grades in given.values() for document in grades} - contents.keys()):
+        more = ", ..." if len(unknown) > NAMED else ""
+        named = ", ".join(map(repr, unknown[:NAMED]))
+        raise InvalidInput(f"{sources.named(judgments)}: the index {name!r} has no document {named}{more}")
+    grades = {query: {id: round(grade) for id, grade in of.items() if round(grade) > 0} for query, of in given.items()}
+    relevant = {query: of for query, of in grades.items() if of}
+    if not relevant:
+        raise InvalidInput(f"{sources.named(judgments)}: no line has a grade above 0 yet")
+    vectors = {contents[id]: row for id, row in zip(pool.ids, pool.embeddings, strict=True) if id in contents}
+    return Indexed(Collection(name, contents, {query: query for query in relevant}, relevant), vectors, encoder)
 
 
 def evaluate(evaluation: Evaluation, console: Console) -> None:
@@ -89,7 +132,7 @@ def _built(
 ) -> Iterator[ScoreTable]:
     wanted: list[tuple[Collection, Mapping[str, NDArray[np.floating]]]] = []
     if evaluation.index is not None and evaluation.judgments is not None:
-        found = indexed.load(Settings.load(), evaluation.index, evaluation.judgments)
+        found = of_index(Settings.load(), evaluation.index, evaluation.judgments)
         runner.run(encoder.check())  # which tells its name
         if encoder.name != found.encoder:
             raise InvalidInput(f"the index was made with {found.encoder}, and the encoder is {encoder.name}")

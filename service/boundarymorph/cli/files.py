@@ -16,12 +16,11 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from boundarymorph import reading
 from boundarymorph.cli import source as sources
 from boundarymorph.errors import InvalidInput
-from boundarymorph.reading import Stream
+from boundarymorph.reading import Stream, has_content
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_VALUES, Filter
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_ndjson, parse_record
-from boundarymorph.text import has_content
 
 PASSAGE_CHARACTERS = 1_200  # about 300 tokens, which common models read whole together with a query
 MARKDOWN = (".md", ".markdown")

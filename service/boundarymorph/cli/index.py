@@ -185,7 +185,7 @@ def show_learned(
     data_directory: DataDirectory = None,
 ) -> None:
     """Say what selections of an index have learned from each other, and whether that is in force."""
-    from boundarymorph.memory.words import described, in_words
+    from boundarymorph.memory.store import described, in_words
 
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         memories = catalog.belongings(name).memories

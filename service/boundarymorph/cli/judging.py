@@ -164,8 +164,8 @@ async def judge(
 
     Raises InvalidInput if the user declines the cost.
     """
-    from boundarymorph.scoring.bill import Amount, OpenLedger
     from boundarymorph.scoring.build import build_scorer
+    from boundarymorph.scoring.costs import Amount, OpenLedger
     from boundarymorph.scoring.scorer import PricedScorer
 
     if not url.startswith(("openai://", "openai+")):

@@ -44,13 +44,13 @@ def key(
     ] = "",
 ) -> None:
     """Make an API key: prints the secret, once, and the line for the setting `keys`."""
-    from boundarymorph.access import keys
+    from boundarymorph.access import callers
 
     scopes = scope or ["select"]
-    unknown = set(scopes) - set(keys.Scope)
+    unknown = set(scopes) - set(callers.Scope)
     if unknown:
-        fail(f"there is no scope {', '.join(sorted(unknown))}; there are {', '.join(keys.Scope)}")
-    secret, made = keys.make(name, [keys.Scope(value) for value in scopes], index or [], tenant)
+        fail(f"there is no scope {', '.join(sorted(unknown))}; there are {', '.join(callers.Scope)}")
+    secret, made = callers.make_key(name, [callers.Scope(value) for value in scopes], index or [], tenant)
     typer.echo(f"secret  {secret}\nkeys    {made}")
 
 
@@ -71,10 +71,10 @@ def openapi() -> None:
     """Print the OpenAPI document of a service with API keys."""
     import json
 
-    from boundarymorph.access import keys
+    from boundarymorph.access import callers
     from boundarymorph.server.app import create_app
 
-    _, key = keys.make("anyone", list(keys.Scope))
+    _, key = callers.make_key("anyone", list(callers.Scope))
     typer.echo(json.dumps(create_app(Settings.load(keys=(str(key),))).openapi(), indent=2, ensure_ascii=False))
 
 

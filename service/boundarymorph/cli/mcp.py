@@ -33,10 +33,10 @@ def mcp(
     log_level: LogLevel = "warning",
 ) -> None:
     """Serve the tools for language models on stdin and stdout, with the Model Context Protocol."""
-    from boundarymorph.telemetry import logs
+    from boundarymorph.telemetry import tracing
 
     settings = Settings.load(data_directory=data_directory, log_level=log_level)
-    logs.configure(settings.log_level, settings.log_format)
+    tracing.configure_logs(settings.log_level, settings.log_format)
     try:
         from boundarymorph.agents import tools
     except ModuleNotFoundError as error:

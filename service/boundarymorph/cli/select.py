@@ -114,8 +114,8 @@ def select(options: SelectOptions) -> None:
         fields = options.fields | ({"calibration": options.calibration} if options.calibration else {})
         select_many(options.queries, fields, options.out, options.url, options.data_directory)
         return
-    from boundarymorph.access.calibrations import Calibrations
-    from boundarymorph.access.keys import Caller
+    from boundarymorph.access.callers import Caller
+    from boundarymorph.access.learned import Calibrations
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import distinct_by_default, response_of, task_of

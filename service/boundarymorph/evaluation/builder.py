@@ -26,7 +26,7 @@ from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.scoring.bill import NOTHING, Amount
+from boundarymorph.scoring.costs import NOTHING, Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 
 CHUNK = 32  # texts or pairs that are kept together: what a crash can cost

@@ -11,11 +11,9 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.calibration import Calibration, log_loss, log_odds
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
-from boundarymorph.calibration.learning import learn
-from boundarymorph.calibration.logistic import log_loss, log_odds
-from boundarymorph.calibration.validation import BINS
+from boundarymorph.calibration.learning import BINS, learn
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods import Method

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tokenizers import Encoding, Tokenizer
 
-from boundarymorph.inference.executors import check_awaited
+from boundarymorph.inference.concurrency import check_awaited
 
 # The cores are busy with models; the tokenizers' own threads would only get in their way.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

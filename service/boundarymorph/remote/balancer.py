@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, Overloaded
-from boundarymorph.inference.deadline import Deadline
-from boundarymorph.remote.peer import Busy, Flawed, Mismatch, OtherModel, Refused, Relayed, Unavailable
-from boundarymorph.remote.replica import BACKOFF, P, Replica, State
-from boundarymorph.remote.together import together
+from boundarymorph.inference.concurrency import Deadline, together
+from boundarymorph.remote.peer import (
+    BACKOFF,
+    Busy,
+    Flawed,
+    Mismatch,
+    OtherModel,
+    P,
+    Refused,
+    Relayed,
+    Replica,
+    State,
+    Unavailable,
+)
 
 ATTEMPTS = 3  # per call, plus one for each server; few, so that retries add little to an overload
 OnChange = Callable[[str, bool], None]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import TypeVar
 
-from boundarymorph.remote.together import owned
+from boundarymorph.inference.concurrency import owned
 
 FAILURES = 5  # in a row
 PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
-from boundarymorph.inference.deadline import NEVER, Deadline
+from boundarymorph.inference.concurrency import NEVER, Deadline, together
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
-from boundarymorph.remote.together import together
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
 from boundarymorph.settings import ModelSettings

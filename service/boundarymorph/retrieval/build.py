@@ -55,7 +55,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         longest = chosen.max_length or settings.max_length
         return BatchingEncoder(OnnxDualEncoder.embedded(max_length=longest, threads=settings.threads))
     try:
-        from boundarymorph.inference.transformer.device import load_options
+        from boundarymorph.inference.transformer import load_options
         from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"encoder.model needs {error.name}: pip install 'boundarymorph[torch]'") from None

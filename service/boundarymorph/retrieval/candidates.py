@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
-from boundarymorph.inference.executors import Run
+from boundarymorph.inference.concurrency import Run
+from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import Document, scores_by_rank
 from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool
-from boundarymorph.text import counted, has_content
 
 NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
 CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models

@@ -16,7 +16,7 @@ from boundarymorph.calibration.belongings import Belongings, CalibrationFolder, 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.memory.memory import Audited, Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.document import Document

@@ -27,7 +27,7 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.selection.pool import Pool, unit_rows
 from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
-from boundarymorph.telemetry import metrics, timing, tracing
+from boundarymorph.telemetry import metrics, tracing
 
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 Given = ParamSpec("Given")
@@ -130,7 +130,7 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
         finally:
             seconds = time.perf_counter() - start
             metrics.retriever_seconds.labels(name, outcome).observe(seconds)
-            timing.add(name, seconds)
+            tracing.add(name, seconds)
 
     return call
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.executors import check_awaited
+from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.words import PoolWords, hashes
 
 DIMENSIONS = 128

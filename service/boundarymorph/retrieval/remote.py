@@ -29,7 +29,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
     RetrieverUnavailable,
 )
-from boundarymorph.inference.deadline import Budget
+from boundarymorph.inference.concurrency import Budget
 from boundarymorph.memory.memory import Audited, Observation, observations_to_json
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.connections import SMALL, Response

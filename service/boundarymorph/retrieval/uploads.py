@@ -17,14 +17,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph import parsing, reading
+from boundarymorph import reading
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidInput, LimitExceeded, StorageFull
-from boundarymorph.inference.executors import Run, in_default_thread
+from boundarymorph.inference.concurrency import Run, in_default_thread
+from boundarymorph.reading import has_content
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.interfaces import Index
-from boundarymorph.text import has_content
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_ID_LENGTH = 512
@@ -135,7 +135,7 @@ def _loaded(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        repaired = parsing.with_whole_characters(line)
+        repaired = reading.with_whole_characters(line)
         if repaired == line:
             raise
         return orjson.loads(repaired)
@@ -144,7 +144,7 @@ def _loaded(line: bytes) -> Any:
 def _elements(body: bytes) -> list[list[Piece]]:
     """Return the elements of a JSON array, AT_A_TIME together. Raises InvalidInput for anything else."""
     body = reading.without_mark(body, "the array")
-    parsing.check_memory(body)
+    reading.check_memory(body)
     try:
         values = _loaded(body)
         if not isinstance(values, list):

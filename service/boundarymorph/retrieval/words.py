@@ -21,7 +21,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.executors import check_awaited
+from boundarymorph.inference.concurrency import check_awaited
 
 WORDS_VERSION = 3  # of the rules by which the words of an index are made
 K1, B = 1.5, 0.75

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from boundarymorph.errors import ScorerFailed, ScorerUnavailable
-from boundarymorph.inference.batching.batcher import Batcher
-from boundarymorph.inference.batching.model import ModelRole
+from boundarymorph.inference.batching import Batcher
+from boundarymorph.inference.models import ModelRole
 from boundarymorph.scoring.scorer import CrossEncoder, Pair, Scores, TakesNoInstruction
 from boundarymorph.telemetry import metrics
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.bill import Ledger, OpenLedger
+from boundarymorph.scoring.costs import Kind, Ledger, OpenLedger, Price, Trips
 from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import CrossEncoder, Scorer
-from boundarymorph.scoring.trips import Kind, Price, Trips
 from boundarymorph.settings import ScorerSettings, Settings
 
 
@@ -40,7 +39,7 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
 
 def scorer_is_paid(settings: ScorerSettings) -> bool:
     """Whether a request costs money, so that none is sent unnecessarily."""
-    from boundarymorph.scoring.remote.urls import parse
+    from boundarymorph.scoring.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
 
@@ -53,10 +52,8 @@ def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
     kind: Kind = "dear"
     full = 1
     if settings.url:
-        from boundarymorph.scoring.judge.dialect import OpenAI
-        from boundarymorph.scoring.remote.dialects import Cohere
-        from boundarymorph.scoring.remote.prices import published
-        from boundarymorph.scoring.remote.urls import parse
+        from boundarymorph.scoring.judge import OpenAI
+        from boundarymorph.scoring.remote import Cohere, parse, published
 
         endpoints = [parse(url) for url in settings.url]
         price = price if given else published(endpoints)
@@ -82,8 +79,8 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
 
         return OnnxCrossEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
     try:
-        from boundarymorph.inference.transformer.device import load_options
-        from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+        from boundarymorph.inference.transformer import load_options
+        from boundarymorph.scoring.transformer import TransformerCrossEncoder
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
     return TransformerCrossEncoder.load(
@@ -97,10 +94,8 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
 
 def _remote_scorer(chosen: ScorerSettings, ledger: Callable[[], Ledger]) -> Scorer:
     from boundarymorph.remote.model import remote_options
-    from boundarymorph.scoring.judge.dialect import OpenAI
-    from boundarymorph.scoring.judge.judge import Judge
-    from boundarymorph.scoring.remote.client import RemoteScorer
-    from boundarymorph.scoring.remote.urls import parse
+    from boundarymorph.scoring.judge import Judge, OpenAI
+    from boundarymorph.scoring.remote import RemoteScorer, parse
 
     endpoints = [replace(parse(url), revision=chosen.revision) for url in chosen.url]
     options = remote_options(chosen, "scorer")

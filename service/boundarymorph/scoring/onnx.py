@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.logistic import sigmoid
+from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.inference.models import embedded_cross_encoder
 from boundarymorph.inference.onnx import OnnxTextModel
 from boundarymorph.scoring.scorer import Pair

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerUnavailable
-from boundarymorph.inference.batching.model import Model, TokenSequence
-from boundarymorph.scoring.bill import Amount, Bill
-from boundarymorph.text import blank
+from boundarymorph.inference.models import Model, TokenSequence
+from boundarymorph.reading import blank
+from boundarymorph.scoring.costs import Amount, Bill
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.deadline import Deadline
+from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.memory.memory import LOOKS
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.promise import Audit, Look

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import LimitExceeded
-from boundarymorph.inference.executors import Run
+from boundarymorph.inference.concurrency import Run
+from boundarymorph.reading import has_content
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.selection import Pool
 from boundarymorph.selection.process import alike
-from boundarymorph.text import has_content
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
-from boundarymorph.inference.deadline import NEVER
+from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.retrieval.document import Document, in_awaited_pieces
 from boundarymorph.retrieval.interfaces import Retriever, VectorSource
 from boundarymorph.scoring.scorer import Scorer, of_content

@@ -9,11 +9,9 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.executors import Run
-from boundarymorph.remote.together import together
+from boundarymorph.inference.concurrency import Run, together
 from boundarymorph.retrieval.document import fuse
-from boundarymorph.scoring.bill import Bill
-from boundarymorph.scoring.trips import Fare
+from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import (

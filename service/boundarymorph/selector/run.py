@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.executors import BoundedExecutor, Run, at_once_if
+from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once_if
 from boundarymorph.memory.memory import FEWEST_SCORES
 from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.interfaces import Recalled, VectorSource

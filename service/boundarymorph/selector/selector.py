@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from boundarymorph.caching.interfaces import ScoreCache
-from boundarymorph.caching.known import KnownScores
-from boundarymorph.inference.executors import BoundedExecutor
+from boundarymorph.caching.known import KnownScores, ScoreCache
+from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval.interfaces import Retriever
+from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.audit import Idle, Made, audit
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask, kind_of
-from boundarymorph.telemetry.timing import Stopwatch
+from boundarymorph.telemetry.tracing import Stopwatch
 
 
 class Selector:

@@ -29,22 +29,21 @@ from boundarymorph.errors import (
     ScorerUnavailable,
     StorageUnavailable,
 )
-from boundarymorph.inference.deadline import NEVER, Deadline
+from boundarymorph.inference.concurrency import NEVER, Deadline
 from boundarymorph.memory.memory import Audited
+from boundarymorph.reading import counted
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Recalled, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
-from boundarymorph.scoring.bill import Bill
-from boundarymorph.scoring.trips import Fare
+from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT, PAPER
 from boundarymorph.selection.pool import Places
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.selection.promise import Audit, Promise, certified
 from boundarymorph.selector.documents import FREE, Grouping, Room
-from boundarymorph.telemetry import metrics, timing, tracing
-from boundarymorph.text import counted
+from boundarymorph.telemetry import metrics, tracing
 
 ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
 # what the names of models that read English alone begin with
@@ -360,7 +359,7 @@ class Observer:
     """Observes one selection: each stage is a span and is timed by the watch, which may already be running. counts:
     whether its result goes into the metrics, or is counted with that of a whole."""
 
-    def __init__(self, watch: timing.Stopwatch, *, counts: bool = True) -> None:
+    def __init__(self, watch: tracing.Stopwatch, *, counts: bool = True) -> None:
         self._watch, self._counts = watch, counts
 
     @contextmanager
@@ -372,7 +371,7 @@ class Observer:
     def seconds(self) -> dict[str, float]:
         """Return the seconds by stage and their total, and put them into the request's Server-Timing."""
         seconds = self._watch.read()
-        timing.tell(seconds)
+        tracing.tell(seconds)
         return seconds
 
     def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:

@@ -17,8 +17,8 @@ from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.bill import Ledger
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
+from boundarymorph.scoring.costs import Ledger
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
@@ -191,7 +191,7 @@ def ledger(settings: Settings) -> Ledger:
 
     Raises InvalidConfiguration.
     """
-    from boundarymorph.access.spending import Spending
+    from boundarymorph.access.limits import Spending
 
     redis = settings.rate_limits.url or settings.cache.url
     url = None if redis is None else redis.get_secret_value()

@@ -17,15 +17,14 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boundarymorph.access import answers
+from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.keys import Forbidden
-from boundarymorph.access.origins import Origins, UnsupportedMediaType
-from boundarymorph.access.rates import Decision
+from boundarymorph.access.callers import Forbidden, Origins, UnsupportedMediaType
+from boundarymorph.access.limits import Decision
 from boundarymorph.api import dependencies, problems
 from boundarymorph.errors import LimitExceeded, Overloaded
-from boundarymorph.inference.shares import CALLER
-from boundarymorph.telemetry import logs, metrics, timing, tracing
+from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.telemetry import metrics, tracing
 
 SERVER_TIMING = "Server-Timing"
 SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -71,9 +70,9 @@ class Observed(Middleware):
     is measured by route and status. The log gets method, path, status and the key's name, never a query or a text."""
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get(logs.REQUEST_ID, "")
+        given = Headers(scope=scope).get(tracing.REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
-        token = logs.request_id.set(request_id)
+        token = tracing.request_id.set(request_id)
         start = time.perf_counter()
         status = 500
 
@@ -82,21 +81,21 @@ class Observed(Middleware):
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers[logs.REQUEST_ID] = request_id
-                headers[SERVER_TIMING] = timing.header(stages | {"total": time.perf_counter() - start})
+                headers[tracing.REQUEST_ID] = request_id
+                headers[SERVER_TIMING] = tracing.header(stages | {"total": time.perf_counter() - start})
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
             await send(message)
 
         try:
-            with timing.collecting() as stages, _span(scope, request_id) as answered:
+            with tracing.collecting() as stages, _span(scope, request_id) as answered:
                 try:
                     await self._app(scope, receive, observed)
                 finally:
                     answered(_route(scope), status)
                     _tell(scope, status, time.perf_counter() - start)
         finally:
-            logs.request_id.reset(token)
+            tracing.request_id.reset(token)
 
 
 class RateLimitHeaders(Middleware):
@@ -155,7 +154,7 @@ class InPieces(Middleware):
 
         async def counted(message: Message) -> None:
             nonlocal start, refused
-            if message["type"] == "http.response.start" and _length(message) >= answers.LARGE:
+            if message["type"] == "http.response.start" and _length(message) >= bodies.LARGE:
                 start = message
             elif not refused:
                 begun, start = start, None
@@ -168,7 +167,7 @@ class InPieces(Middleware):
                         await refusal(scope, receive, send)
                         return
                     await send(begun)
-                await answers.sent(message, send)
+                await bodies.sent(message, send)
 
         with ExitStack() as held:
             await self._app(scope, receive, counted)

@@ -1,22 +1,158 @@
-"""HTTP/1.1 on the connections of callers: how long they may take, and the answers before there is a request."""
+"""HTTP/1.1 on the connections of callers: how long they may take, how many stay open, and answers before a request."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem
-from boundarymorph.errors import PROBLEM_TYPE
-from boundarymorph.server.connections import Connections, most_connections
-from boundarymorph.server.parser import RequestParser
+from boundarymorph.errors import PROBLEM_TYPE, InvalidConfiguration
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+ROOM = 16  # connections beyond the limit, for probes and for heads that are still arriving
+LARGEST = 10_000  # the default limit where a process may open far more descriptors
+
+
+class Connection(Protocol):
+    """A caller's connection."""
+
+    def abort(self, reason: str) -> None:
+        """Close it at once. reason: for the metrics."""
+
+
+class Connections:
+    """The open connections of a process: at most `most` with a request in progress, and `ROOM` more.
+
+    A connection without a request, idle or with an incomplete head, may have to make room: first the one that has been
+    so for longest.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._open: set[Connection] = set()
+        self._waiting: dict[Connection, None] = {}  # without a request in progress, the longest first
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def full(self) -> bool:
+        """Whether only a probe may begin."""
+        return len(self._open) - len(self._waiting) >= self.most
+
+    def opened(self, connection: Connection) -> None:
+        """Add a connection; if there are too many, another one makes room, or this one is closed."""
+        self._open.add(connection)
+        self.waits(connection)
+        if len(self._open) > self.most + ROOM:
+            next(iter(self._waiting)).abort("full")
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
+
+    def waits(self, connection: Connection) -> None:
+        """Note that a connection waits for a request."""
+        if connection in self._open:
+            self._waiting.pop(connection, None)
+            self._waiting[connection] = None
+
+    def works(self, connection: Connection) -> None:
+        """Note that a request of a connection begins."""
+        self._waiting.pop(connection, None)
+
+
+def most_connections(chosen: int | None) -> int:
+    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen."""
+    return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
+
+
+def check_connections(chosen: int | None) -> None:
+    """Raises InvalidConfiguration if so many connections would leave no descriptors for anything else."""
+    if chosen is not None and chosen + ROOM >= descriptors():
+        raise InvalidConfiguration(
+            f"limits.connections is {chosen:,}, and a process may open {descriptors():,} descriptors in all: "
+            "choose fewer connections, or raise the limit (ulimit -n)"
+        )
+
+
+def descriptors() -> int:
+    """Return the number of descriptors that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+class RequestParser:
+    """httptools' parser, which reads on where that one would leave the connection to another protocol.
+
+    At the end of a head with an `Upgrade` httptools stops and takes the body for something else. RFC 9110, 7.8: an
+    upgrade that is not taken is ignored. So the head is parsed anew without that field, and then what came after it.
+    The protocol's callbacks come for both heads; those of the first one while `asks_for_upgrade`.
+    """
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        self._protocol = protocol
+        self._parser = _fresh(protocol)
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse what has arrived. Raises httptools.HttpParserError; then the connection must be closed."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                if self.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("this is no proxy") from None
+                data = self._head() + data[stopped.args[0] :]
+                self._parser = _fresh(self._protocol)
+            else:
+                return
+
+    def _head(self) -> bytes:
+        """Return the head that has just ended, without what asks for an upgrade."""
+        line = b"%s %s HTTP/%s" % (self.get_method(), self._protocol.url, self.get_http_version().encode())
+        fields = [b"%s: %s" % (name, value) for name, value in self._protocol.headers if name != b"upgrade"]
+        return b"\r\n".join([line, *fields, b"", b""])
+
+    @property
+    def asks_for_upgrade(self) -> bool:
+        """Whether the head that is being parsed will be parsed anew, or refused."""
+        return bool(self._parser.should_upgrade())
+
+    def should_upgrade(self) -> bool:
+        """Return False: to uvicorn a request is one like any other."""
+        return False
+
+    def should_keep_alive(self) -> bool:
+        return bool(self._parser.should_keep_alive())
+
+    def get_method(self) -> bytes:
+        method: bytes = self._parser.get_method()
+        return method
+
+    def get_http_version(self) -> str:
+        version: str = self._parser.get_http_version()
+        return version
+
+
+def _fresh(protocol: HttpToolsProtocol) -> Any:
+    parser = httptools.HttpRequestParser(protocol)
+    if hasattr(parser, "set_dangerous_leniencies"):
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+    return parser
+
 
 PROBES = (b"/livez", b"/readyz", b"/health", b"/metrics")
 RETRY_SECONDS = 1

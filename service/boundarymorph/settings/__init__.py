@@ -1,8 +1,10 @@
 """Configuration: read once, at the edge, from the environment and a TOML file."""
 
 from boundarymorph.settings.sections import (
+    SERVICE,
     UNLIMITED,
     AgentSettings,
+    Attached,
     CacheSettings,
     EncoderSettings,
     JudgeSettings,
@@ -11,11 +13,11 @@ from boundarymorph.settings.sections import (
     RateLimitSettings,
     RetrieverSettings,
     ScorerSettings,
+    StoreSettings,
     TraceSettings,
     WorkSettings,
 )
 from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
-from boundarymorph.settings.stores import SERVICE, Attached, StoreSettings
 
 __all__ = [
     "DEFAULTS_WITHIN",

@@ -1,20 +1,81 @@
-"""OpenTelemetry spans; its API does nothing in a process that is not configured to export them.
+"""What happens to a request: its time by stage, OpenTelemetry spans, and logs with its id.
 
 Trace contexts are received and passed on in the W3C header traceparent. No span contains a query, a text or a document
 id, unless the process is configured to record them. The SDK follows the OTEL_* variables for sampling, batching,
-headers and resources.
+headers and resources; the API does nothing in a process that is not configured to export.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
 
+import orjson
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[dict[str, float]]:
+    """Yield a dictionary that collects the seconds by stage recorded within the block and its tasks."""
+    stages: dict[str, float] = {}
+    token = _stages.set(stages)
+    try:
+        yield stages
+    finally:
+        _stages.reset(token)
+
+
+def add(stage: str, seconds: float) -> None:
+    """Add seconds to a stage of the current request; outside of a request, do nothing."""
+    if (stages := _stages.get()) is not None:
+        stages[stage] = stages.get(stage, 0.0) + seconds
+
+
+def tell(seconds: Mapping[str, float]) -> None:
+    """Replace the seconds of all stages of the current request."""
+    if (stages := _stages.get()) is not None:
+        stages.clear()
+        stages.update(seconds)
+
+
+def header(seconds: Mapping[str, float]) -> str:
+    """Return the value of a Server-Timing header, in milliseconds. The names of stages must be plain words."""
+    return ", ".join(f"{stage};dur={value * 1e3:.3f}" for stage, value in seconds.items())
+
+
+class Stopwatch:
+    """Seconds by stage."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._stages: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._stages[name] = self._stages.get(name, 0.0) + self._clock() - start
+
+    def read(self) -> dict[str, float]:
+        """Return the seconds of every stage so far, and the total since the start."""
+        return {**self._stages, "total": self._clock() - self._start}
+
 
 EXPORT_TIMEOUT = 5.0  # seconds; an unreachable collector must not delay the exit of a process
 NONE = trace.NoOpTracer()
@@ -119,3 +180,55 @@ def unseen() -> Iterator[None]:
     unsampled = SpanContext(random.getrandbits(128) or 1, random.getrandbits(64) or 1, is_remote=False)
     with trace.use_span(trace.INVALID_SPAN if _tracer is NONE else trace.NonRecordingSpan(unsampled)):
         yield
+
+
+REQUEST_ID = "X-Request-ID"  # the header; passed on to servers that we call, so that all logs have the same id
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_OURS = ("boundarymorph", "uvicorn", "opentelemetry")
+
+
+class JsonLines(logging.Formatter):
+    """One object per line: time, level, logger, process, message, request_id, trace_id, the fields of
+    `extra={"fields": {...}}`, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if (request := request_id.get()) is not None:
+            line["request_id"] = request
+        if (trace := trace_id()) is not None:
+            line["trace_id"] = trace
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+class Lines(logging.Formatter):
+    """Time in UTC, LEVEL, message, and the request's id at the end. Control characters are escaped, so a message is one
+    line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage())
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        text = f"{time} {record.levelname + ':':<9} {message}"
+        if (request := request_id.get()) is not None:
+            text += f" [{request}]"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure_logs(level: str, form: Literal["text", "json"]) -> None:
+    """Send the logs of this service and its server to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else Lines())
+    for name in _OURS:
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level.upper())
+        logger.propagate = False

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.inference.batching.queue import LOOK_AHEAD, Entry, TokenQueue, padding
+from boundarymorph.inference.batching import LOOK_AHEAD, Entry, TokenQueue, padding
 from boundarymorph.scoring.scorer import Pair
 
 waiting = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 10)), max_size=40)

@@ -10,9 +10,9 @@ import pytest
 from huggingface_hub import constants
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
-from boundarymorph.inference.transformer.repository import Repository
+from boundarymorph.inference.transformer import Repository
 from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
-from boundarymorph.scoring.transformer.model import TransformerCrossEncoder
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.scoring.transformer import tiny
 
 NAME = "maker/bge-tiny"

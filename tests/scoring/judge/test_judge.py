@@ -19,9 +19,8 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.remote.wire import Context
-from boundarymorph.scoring.bill import Bill
-from boundarymorph.scoring.judge.judge import PASSAGE, QUERY, Judge
-from boundarymorph.scoring.judge.wording import messages
+from boundarymorph.scoring.costs import Bill
+from boundarymorph.scoring.judge import PASSAGE, QUERY, Judge, messages
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 from boundarymorph.settings import JudgeSettings
 from tests.contract.scorer import QUERY as ASKED

@@ -12,7 +12,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from pydantic import TypeAdapter
 
 from boundarymorph.remote.wire import Context
-from boundarymorph.scoring.judge.dialect import WAYS, OpenAI, Way
+from boundarymorph.scoring.judge import WAYS, OpenAI, Way
 from tests.scoring.judge.scripted import MODEL, Chat
 from tests.scoring.remote.servers import answer, running
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import orjson
 
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import Endpoint, parse
+from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
 from tests.scoring.fakes import score_of
 
 MODEL = "stand-in"

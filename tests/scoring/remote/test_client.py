@@ -15,9 +15,8 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.remote.replica import BACKOFF
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import Endpoint, parse
+from boundarymorph.remote.peer import BACKOFF
+from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
 from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
 from tests.patience import until_async

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.inference.deadline import Deadline
+from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.remote.client import RemoteScorer
+from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionResult, SelectionTask
 from tests.scoring.remote.servers import Ours, Reply, running, slow

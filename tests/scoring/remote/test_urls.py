@@ -3,7 +3,7 @@
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.remote import parse
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput, ScorerFailed
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.dialects import DEADLINE_SHARE
+from boundarymorph.scoring.remote import DEADLINE_SHARE, RemoteScorer
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.scoring.fakes import score_of
 from tests.scoring.remote.servers import (

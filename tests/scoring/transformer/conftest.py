@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
 from tests.scoring.transformer.tiny import CLASSIFIERS, GENERATORS
 
 Folder = Callable[[str], Path]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
-from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
 from tests.scoring.transformer import embedded
 
 QUERY = "extract all members of an archive"

@@ -11,12 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.caching.memory import MemoryScoreCache
+from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
 from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.judge.judge import Judge
-from boundarymorph.scoring.remote.client import RemoteScorer
-from boundarymorph.scoring.remote.urls import parse
+from boundarymorph.scoring.judge import Judge
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring

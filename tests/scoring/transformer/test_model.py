@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
-from boundarymorph.inference.batching.model import DeviceLost, OutOfMemory
-from boundarymorph.inference.models import available_cores
-from boundarymorph.inference.transformer.device import on_device
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, available_cores
+from boundarymorph.inference.transformer import on_device
 from boundarymorph.scoring.scorer import CrossEncoder
-from boundarymorph.scoring.transformer.model import Precision, TransformerCrossEncoder
+from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder, Opened
 from tests.scoring.transformer.contract import CrossEncoderContract

@@ -13,14 +13,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.scoring.transformer.prompts import (
-    QWEN3,
-    ZERANK,
-    ChatPrompt,
-    SequencePairs,
-    Template,
-    template_of_name,
-)
+from boundarymorph.scoring.transformer import QWEN3, ZERANK, ChatPrompt, SequencePairs, Template, template_of_name
 from tests.scoring.transformer.conftest import Folder
 from tests.scoring.transformer.tiny import LONG, QUERY, TEXTS
 

@@ -18,7 +18,7 @@ from boundarymorph import errors
 from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText, Relevance
 from boundarymorph.api.select_schemas import CalibrationName, ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
-from boundarymorph.scoring.trips import CHARACTERS_PER_TOKEN, UNIT
+from boundarymorph.scoring.costs import CHARACTERS_PER_TOKEN, UNIT
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
 

@@ -21,12 +21,11 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
 from boundarymorph import __version__
-from boundarymorph.access import answers, bodies
+from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.policies import Policy, share_of
+from boundarymorph.access.callers import Policy, share_of
 from boundarymorph.api import openapi, operations, problems
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
-from boundarymorph.api.rerank.aliyun import AliyunAnswer, AliyunRequest, flattened
 from boundarymorph.api.rerank.dialects import (
     CohereV2Request,
     Diagnostics,
@@ -53,20 +52,20 @@ from boundarymorph.api.rerank.dialects import (
     tei_refusal,
     unknown_fields,
 )
-from boundarymorph.api.rerank.weaviate import WeaviateAnswer, WeaviateRequest
+from boundarymorph.api.rerank.frameworks import AliyunAnswer, AliyunRequest, WeaviateAnswer, WeaviateRequest, flattened
 from boundarymorph.api.schemas import LanguageModelUsage, Problem
 from boundarymorph.api.select import STATUS_HEADER, calibrated, selected, with_memory
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
 from boundarymorph.api.translate import grouping_of, task_of
 from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.trips import CHARACTERS_PER_TOKEN
+from boundarymorph.scoring.costs import CHARACTERS_PER_TOKEN
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
-from boundarymorph.telemetry.timing import Stopwatch
+from boundarymorph.telemetry.tracing import Stopwatch
 
 RETURNING = ("return_documents", "return_input", "return_text")  # fields by which an answer has the texts
 LEAVING_OUT = ("min_relevance", "distinct", "group_by")  # by these a request asks for fewer results than documents
@@ -198,7 +197,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
         if any(getattr(asked, name, None) for name in RETURNING):
             task.room.check_answer(sum(len(wanted.texts[ranked.index]) for ranked in ranking.results))
         large = len(body) >= bodies.LARGE
-        content = await answers.made(
+        content = await bodies.made(
             access, lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(), large=large
         )
     except ClientDisconnect:
@@ -417,9 +416,9 @@ def _budget(request: RerankRequest, count: int, settings: Settings) -> int:
 
 def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route in the format of each of its dialects."""
-    answers = {200: reduce(or_, (dialect.answer for dialect in dialects))}
+    bodies = {200: reduce(or_, (dialect.answer for dialect in dialects))}
     errors = dict.fromkeys(REFUSED, reduce(or_, (dialect.error for dialect in dialects)))
-    return {status: {"model": model} for status, model in (answers | errors).items()}
+    return {status: {"model": model} for status, model in (bodies | errors).items()}
 
 
 for _prefix in ("", BY_POLICY):

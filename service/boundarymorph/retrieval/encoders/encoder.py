@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
-from boundarymorph.inference.batching.batcher import CHARACTERS_A_TOKEN, Batcher
-from boundarymorph.inference.batching.model import Model, ModelRole, TokenSequence
-from boundarymorph.inference.models import embedded_encoder
+from boundarymorph.inference.batching import CHARACTERS_A_TOKEN, Batcher
+from boundarymorph.inference.concurrency import together
+from boundarymorph.inference.models import Model, ModelRole, TokenSequence, embedded_encoder
 from boundarymorph.inference.onnx import OnnxTextModel
-from boundarymorph.remote.together import together
 from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.telemetry import metrics

@@ -12,14 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
-from boundarymorph.inference.batching.model import TokenSequence
+from boundarymorph.inference.models import TokenSequence
 from boundarymorph.inference.tokenization import encode_texts, plain
-from boundarymorph.inference.transformer.architecture import CAUSAL_MAX_LENGTH, chosen_length, typed
-from boundarymorph.inference.transformer.body import open_body
-from boundarymorph.inference.transformer.device import LoadOptions, Placement, on_device
-from boundarymorph.inference.transformer.forward import Forward
-from boundarymorph.inference.transformer.model import DeviceModel
-from boundarymorph.inference.transformer.repository import Repository
+from boundarymorph.inference.transformer import (
+    CAUSAL_MAX_LENGTH,
+    DeviceModel,
+    Forward,
+    LoadOptions,
+    Placement,
+    Repository,
+    chosen_length,
+    on_device,
+    open_body,
+    typed,
+)
 from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
 

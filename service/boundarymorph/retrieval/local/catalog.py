@@ -31,8 +31,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.inference.executors import computing
-from boundarymorph.inference.shares import CALLER
+from boundarymorph.inference.concurrency import CALLER, computing
 from boundarymorph.retrieval.document import Document, exact_scores, fused, in_pieces
 from boundarymorph.retrieval.interfaces import (
     NAME,

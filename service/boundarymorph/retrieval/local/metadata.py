@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.inference.executors import check_awaited
+from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
 from boundarymorph.retrieval.local.sqlite_file import LIVING, interruptible, last_sequence, select
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from boundarymorph.database import exists
 from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, UnknownIndex
-from boundarymorph.inference.executors import Abandoned, check_awaited, is_abandoned
+from boundarymorph.inference.concurrency import Abandoned, check_awaited, is_abandoned
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 
 LOG_BYTES = 4 * 2**20

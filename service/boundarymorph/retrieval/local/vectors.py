@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
-from boundarymorph.inference.executors import check_awaited, computing
+from boundarymorph.inference.concurrency import check_awaited, computing
 from boundarymorph.retrieval.document import are_among, check_search, exact_scores, unit_from_halves
 from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 

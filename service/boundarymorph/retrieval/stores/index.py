@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import (
     STOP,
     Document,
@@ -29,7 +30,6 @@ from boundarymorph.retrieval.interfaces import IndexConfiguration, Retrieved, Se
 from boundarymorph.retrieval.stores.table import Found, Table, with_times
 from boundarymorph.retrieval.words import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
-from boundarymorph.text import counted, has_content
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search

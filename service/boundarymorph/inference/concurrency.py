@@ -1,0 +1,443 @@
+"""Concurrent work within its limits: deadlines, fair shares, threads, and tasks that end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
+
+from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded
+from boundarymorph.inference.models import available_cores
+from boundarymorph.telemetry import metrics
+
+RETURN, LONGEST_RETURN = 0.05, 0.25  # reserved for sending the answer: a fraction of the time, seconds at most
+RESERVE = 0.01  # seconds before the deadline reserved for reading the selected texts
+LATE = 0.25  # seconds for reading the selected texts once the deadline has passed
+EXCEEDED = "the deadline passed; allow more time, or ask for less"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """seconds: time for one request; last: whether the deadline falls then, so that a retry would be too late."""
+
+    seconds: float
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """at: seconds on the clock; infinite for no deadline."""
+
+    at: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def of_request(cls, arrival: float, seconds: float) -> Self:
+        """Return the deadline for a caller that waits this long from arrival, in seconds on `time.monotonic()`."""
+        return cls(arrival + seconds - min(RETURN * seconds, LONGEST_RETURN))
+
+    @property
+    def moment(self) -> float | None:
+        """Seconds on the clock; None for no deadline."""
+        return self.at if math.isfinite(self.at) else None
+
+    @property
+    def of_scores(self) -> Deadline:
+        """The deadline for scores, which leaves time to read the selected texts."""
+        return Deadline(self.at - RESERVE, self.clock)
+
+    @property
+    def of_texts(self) -> Deadline:
+        """The deadline for reading the selected texts, starting now."""
+        return Deadline(max(self.at, self.clock() + LATE), self.clock)
+
+    def remaining(self) -> float:
+        """Return the remaining seconds, more than 0. Raises DeadlineExceeded."""
+        remaining = self.at - self.clock()
+        if remaining <= 0:
+            raise DeadlineExceeded(EXCEEDED)
+        return remaining
+
+    def within(self, seconds: float) -> Budget:
+        """Return the budget of a request that may take this long by itself. Raises DeadlineExceeded."""
+        remaining = self.remaining()
+        return Budget(min(seconds, remaining), remaining <= seconds)
+
+    @asynccontextmanager
+    async def enforced(self) -> AsyncIterator[None]:
+        """Cancel the block and raise DeadlineExceeded when the deadline passes, or at once if it has passed."""
+        remaining = self.remaining()
+        timeout = asyncio.timeout(remaining if math.isfinite(remaining) else None)
+        try:
+            async with timeout:
+                yield
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise DeadlineExceeded(EXCEEDED) from error
+
+
+NEVER = Deadline()
+
+
+T = TypeVar("T")
+
+
+# Closing a connection takes a few turns of the event loop. A second cancellation in one of them leaves it open, and in
+# its pool, for good. anyio's cancel scopes cancel at every turn, and a time limit may pass just when the caller leaves.
+
+
+async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait for their end. If this is cancelled meanwhile, so it is when they have ended."""
+    for task in tasks:
+        task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError as again:
+            cancelled = again
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # marks it as seen
+    if cancelled is not None:
+        raise cancelled
+
+
+async def owned(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of the work, which is cancelled once however often its caller is. Whoever is cancelled as the
+    result arrives does not get it: this is for results that need not be released."""
+    return (await together([work]))[0]
+
+
+async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all results in order, or raise the first error after the others have been cancelled and have ended."""
+    if not coroutines:
+        return []
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        return [task.result() for task in tasks]
+    finally:
+        await end(tasks)
+
+
+CALLER: ContextVar[str] = ContextVar("caller", default="")
+"""On whose behalf something is done: the name of a key or, without keys, an address; empty for the service itself."""
+ON_BEHALF_OF = "X-BoundaryMORPH-Caller"  # the header that tells a retriever or scorer of ours
+REMEMBERED = 10_000  # callers whose last turn is known
+
+
+def room(held: int, total: int, most: int, share: float) -> int:
+    """Return how much more a caller may take that holds some of a total, as in `Shares`; may be negative."""
+    left = most - total
+    if not held:
+        return left
+    part, whole = _exact(share)
+    return (part * left - (whole - part) * held) // whole
+
+
+@cache
+def _exact(share: float) -> tuple[int, int]:
+    """Return a share as a fraction of whole numbers, by which bounds are exact."""
+    return Fraction(share).limit_denominator(1_000).as_integer_ratio()
+
+
+class Shares:
+    """A bounded amount of something, shared between those who hold some of it at the moment.
+
+    A caller may hold up to share / (1 - share) times what is left: alone, it gets its `share` of the bound; several get
+    equal parts, and something is left for the next. (These are the dynamic thresholds of Choudhury and Hahne 1998, for
+    the queues of a switch.) Whoever holds nothing may take anything that is left. Not thread-safe.
+    """
+
+    def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
+        """share: in (0, 1], of a caller that is alone; 1 for no limit but the bound itself. what: it is, with the
+        setting of its bound, for the message of `take`."""
+        self.most = most
+        self._share = share
+        self._what = what
+        self._held: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        """How much is held by all callers together."""
+        return self._held.total()
+
+    @property
+    def alone(self) -> int:
+        """How much a caller can hold while nobody else holds anything; at least 1."""
+        return max(1, int(self._share * self.most))
+
+    def held(self, caller: str) -> int:
+        """How much a caller holds."""
+        return self._held.get(caller, 0)
+
+    def allows(self, caller: str, amount: int = 1) -> bool:
+        """Whether a caller may take so much more."""
+        return not amount or amount <= room(self.held(caller), self.total, self.most, self._share)
+
+    def check(self, caller: str, amount: int = 1) -> None:
+        """Raises Overloaded if a caller may not take so much more."""
+        if not self.allows(caller, amount):
+            raise Overloaded(
+                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.held(caller):,} by this caller; "
+                "each gets a share (limits.key_share); try again later"
+            )
+
+    def take(self, caller: str, amount: int = 1) -> None:
+        """Raises Overloaded, and takes nothing, if a caller may not take so much more."""
+        self.check(caller, amount)
+        self._held[caller] += amount
+
+    def give_back(self, caller: str, amount: int = 1) -> None:
+        """Return some of what a caller holds."""
+        self._held[caller] -= amount
+        if not self._held[caller]:
+            del self._held[caller]
+
+    @contextmanager
+    def holding(self, caller: str) -> Iterator[Callable[[int], None]]:
+        """Yield a function that takes some more, as `take` does; all is given back at the end. It raises LimitExceeded
+        for what would be too much even if nobody else held any."""
+        taken = 0
+
+        def take(amount: int) -> None:
+            nonlocal taken
+            if amount and amount > room(taken, taken, self.most, self._share):
+                raise LimitExceeded(
+                    f"this request takes more than it can ever get of the {self.most:,} {self._what}; ask for less"
+                )
+            self.take(caller, amount)
+            taken += amount
+
+        try:
+            yield take
+        finally:
+            self.give_back(caller, taken)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    caller: str
+    priority: int
+    turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Turns:
+    """Turns at something that only so many can use at a time, each caller within its share.
+
+    The next turn goes to the caller with the fewest, and among equals to the one whose last turn began the longest ago.
+    Of that caller's, the one with the highest priority is next, then the oldest. All calls are made on one event loop.
+    """
+
+    def __init__(self, most: int, share: float = 1.0) -> None:
+        self.shares = Shares(most, share)
+        self._waiters: list[_Waiter] = []
+        self._count = itertools.count(1)
+        self._last: OrderedDict[str, int] = OrderedDict()
+
+    async def take(self, caller: str, priority: int = 0) -> None:
+        """Wait for a turn, to be ended with `give_back`. Who is cancelled has none."""
+        waiter = _Waiter(caller, priority)
+        self._waiters.append(waiter)
+        self._call()
+        try:
+            await waiter.turn
+        except BaseException:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            else:  # its turn came while it gave up
+                self.give_back(caller)
+            raise
+        self._last[caller] = next(self._count)
+        self._last.move_to_end(caller)
+        if len(self._last) > REMEMBERED:
+            self._last.popitem(last=False)
+
+    def give_back(self, caller: str) -> None:
+        """End a turn."""
+        self.shares.give_back(caller)
+        self._call()
+
+    def waiting(self, caller: str, priority: int) -> tuple[int, Counter[str]]:
+        """Return how many turns of this caller go before one of this priority, and how many others wait for."""
+        own = sum(waiter.caller == caller and waiter.priority >= priority for waiter in self._waiters)
+        return own, Counter(waiter.caller for waiter in self._waiters if waiter.caller != caller)
+
+    def close(self) -> None:
+        """Cancel whoever waits."""
+        for waiter in self._waiters:
+            waiter.turn.cancel()
+
+    def _call(self) -> None:
+        while there := [
+            waiter for waiter in self._waiters if not waiter.turn.done() and self.shares.allows(waiter.caller)
+        ]:
+            callers = (waiter.caller for waiter in there)
+            caller = min(callers, key=lambda caller: (self.shares.held(caller), self._last.get(caller, 0)))
+            chosen = max((waiter for waiter in there if waiter.caller == caller), key=lambda waiter: waiter.priority)
+            self._waiters.remove(chosen)
+            self.shares.take(caller)
+            chosen.turn.set_result(None)
+
+
+UNBOUNDED = 2**31
+PATIENCE = 1.0  # seconds
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+
+class Run(Protocol):
+    """Calls a function, most often in another thread, and awaits its result."""
+
+    async def __call__(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result: ...
+
+
+class Abandoned(Exception):
+    """Nobody waits for the result of a thread any more."""
+
+
+_cores = threading.Semaphore(available_cores())
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Compute in the block, in one of as many threads as there are cores; more would wait for Python's lock most of the
+    time. A thread that has waited for PATIENCE goes on all the same, as a disk may keep others from ending."""
+    holds = _cores.acquire(timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        if holds:
+            _cores.release()
+
+
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+def is_abandoned() -> bool:
+    """Whether nobody waits for the result of this thread's work any more."""
+    abandoned = _abandoned.get()
+    return abandoned is not None and abandoned.is_set()
+
+
+def check_awaited() -> None:
+    """Raise Abandoned if the caller has gone. Long-running work should call this from time to time."""
+    if is_abandoned():
+        raise Abandoned
+
+
+@contextmanager
+def awaited() -> Iterator[Context]:
+    """Yield a context for work in another thread, in which `check_awaited` raises once the block has been left."""
+    abandoned, context = threading.Event(), copy_context()
+    context.run(_abandoned.set, abandoned)
+    try:
+        yield context
+    finally:
+        abandoned.set()
+
+
+async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+    """A `Run` on the event loop, for work of a few milliseconds at most, which a thread would delay more. Others go
+    first."""
+    await asyncio.sleep(0)
+    return function(*args)
+
+
+def at_once_if(short: Callable[[], bool], run: Run) -> Run:
+    """A `Run` that is `at_once` whenever `short`, and `run` otherwise."""
+
+    async def chosen(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        return await (at_once if short() else run)(function, *args)
+
+    return chosen
+
+
+async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+    """A `Run` in the event loop's own threads, without a bound, for programs that do one thing at a time."""
+    return await asyncio.to_thread(function, *args)
+
+
+class BoundedExecutor:
+    """Runs at most `threads` calls at a time while `waiting` more may wait; rejects any beyond that.
+
+    A caller has a share of threads and places (`Shares`), and callers take turns (`Turns`). kind: of work; its name in
+    messages, metrics and in the settings `work.{kind}_threads` and `work.{kind}_waiting`. A cancelled call keeps its
+    place until its thread is free again. All calls are made on one event loop.
+    """
+
+    def __init__(self, kind: str, *, threads: int, waiting: int = UNBOUNDED, share: float = 1.0) -> None:
+        """waiting: unbounded if something else bounds the calls. share: of one caller, as in `Shares`."""
+        self._kind = kind
+        what = f"places for work of the kind '{kind}' (work.{kind}_threads and work.{kind}_waiting)"
+        self._places = Shares(threads + waiting, share, what=what)
+        self._turns = Turns(threads, share)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=kind)
+
+    @property
+    def taken(self) -> int:
+        """Number of places taken by calls that run or wait, and by `place`."""
+        return self._places.total
+
+    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        """Call the function in a thread. Raises Overloaded if there is no place, and what the function raises."""
+        with self.place() as run:
+            return await run(function, *args)
+
+    @contextmanager
+    def place(self) -> Iterator[Run]:
+        """Reserve one place for several calls in sequence, none of which is rejected. Raises Overloaded."""
+        caller = CALLER.get()
+        try:
+            self._places.take(caller)
+        except Overloaded:
+            metrics.work_refused.labels(self._kind).inc()
+            raise
+        latest: Future[Any] | None = None
+
+        async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+            nonlocal latest
+            await self._turns.take(caller)
+            with awaited() as context:
+                latest = future = self._threads.submit(lambda: context.run(function, *args))
+                _when_done(future, self._turns.give_back, caller)
+                return await asyncio.wrap_future(future)
+
+        try:
+            yield run
+        finally:
+            if latest is None or latest.done():
+                self._places.give_back(caller)
+            else:
+                _when_done(latest, self._places.give_back, caller)
+
+    async def close(self) -> None:
+        """Wait for running calls, and cancel waiting ones."""
+        self._turns.close()
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+
+def _when_done(future: Future[Any], function: Callable[[str], None], caller: str) -> None:
+    """Call the function on this event loop once a thread is done with its call."""
+    loop = asyncio.get_running_loop()
+
+    def done(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and everything on it has ended
+            loop.call_soon_threadsafe(function, caller)
+
+    future.add_done_callback(done)

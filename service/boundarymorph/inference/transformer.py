@@ -1,0 +1,473 @@
+"""Models on PyTorch: their files and architectures, their device, and batches through them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
+import torch
+from huggingface_hub.errors import HFValidationError
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.hub import cached_file, extract_commit_hash
+
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
+from boundarymorph.inference.models import Contra, DeviceLost, Item, OutOfMemory, TokenSequence, available_cores
+from boundarymorph.settings import ModelSettings
+
+# The first is what most models have; a tokenizer can also be built from the others.
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
+
+
+class Repository:
+    """The location of a model. A folder is read without network access.
+
+    revision: a commit, branch or tag on the hub; a folder has none.
+    Methods raise ModelUnavailable if files are missing, and InvalidConfiguration if they cannot be used.
+    """
+
+    def __init__(self, name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+        path = Path(name_or_path).expanduser()
+        self.folder = path if path.is_dir() else None
+        self.location = str(path) if self.folder is not None else name_or_path
+        if self.folder is not None and revision is not None:
+            raise InvalidConfiguration(f"{self.folder} is a folder, which has no revisions: leave the revision out")
+        self._where = {"revision": revision or "main", "local_files_only": self.folder is not None}
+        self._options = {"trust_remote_code": trust_remote_code, **self._where}
+
+    @property
+    def model(self) -> str:
+        """The name of the model on the hub, or of its folder."""
+        return self.location if self.folder is None else self.folder.resolve().name
+
+    @cached_property
+    def revision(self) -> str:
+        """The commit on the hub; for a folder, the sha256 of the files that determine its results."""
+        if self.folder is None:
+            with self._opening("configuration"):
+                found = cached_file(self.location, "config.json", **self._where)
+            return extract_commit_hash(found, None) or "unknown"
+        digest = hashlib.sha256()
+        for pattern in ("*.safetensors", "*/*.safetensors", *_VOCABULARIES, "config.json", "*.py"):
+            for path in sorted(self.folder.glob(pattern)):
+                digest.update(_sha256(path))
+        return digest.hexdigest()
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        self._require(("config.json",))
+        with self._opening("configuration"):
+            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, **self._options)
+            return config
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        self._require(_VOCABULARIES)
+        with self._opening("tokenizer"):
+            return AutoTokenizer.from_pretrained(self.location, **self._options)
+
+    @cached_property
+    def backend_tokenizer(self) -> Tokenizer:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise InvalidConfiguration(f"{self.location} has no tokenizer.json, which is required")
+        return backend
+
+    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
+        """Load the model with its weights, on the CPU, ready to run.
+
+        kind: the class of transformers that loads it; spare: prefixes of the names of weights that may be missing.
+        """
+        with self._opening("weights"):
+            model, loaded = kind.from_pretrained(
+                self.location,
+                config=self.config,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                **self._options,
+            )
+        if missing := sorted(name for name in loaded["missing_keys"] if not name.startswith(tuple(spare))):
+            raise InvalidConfiguration(
+                f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
+            )
+        opened: PreTrainedModel = model.eval()
+        return opened
+
+    def read_json(self, name: str) -> Any:
+        """Return the content of a file, or None if it does not exist."""
+        try:
+            found = cached_file(
+                self.location,
+                name,
+                **self._where,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+            return None if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelUnavailable(f"{name} of {self.location} cannot be read: {error}") from error
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the tensors of an additional safetensors file."""
+        with self._opening("weights"):
+            found = cached_file(self.location, name, **self._where)
+            assert found is not None, "a missing file raises OSError"
+            return load_file(found)
+
+    def _require(self, patterns: Sequence[str]) -> None:
+        if self.folder is not None and not any(any(self.folder.glob(pattern)) for pattern in patterns):
+            raise ModelUnavailable(f"{self.folder} has no {patterns[0]}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        if self.folder is not None:
+            return "download it again, safetensors, tokenizer.json and config.json included"
+        return "give an existing folder, or the name of a model that can be downloaded or is in the local cache"
+
+    @contextmanager
+    def _opening(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError, HFValidationError) as error:
+            message = f"the {what} of {self.location} cannot be opened ({error}); {self._remedy}"
+            raise ModelUnavailable(message) from error
+        except (ValueError, KeyError, ImportError, RuntimeError) as error:
+            raise InvalidConfiguration(f"the {what} of {self.location} cannot be used: {error}") from error
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+CAUSAL_MAX_LENGTH = 8192  # tokens, unless more are asked for
+
+_FEWEST_TOKENS = 8
+
+
+def make_bidirectional(model: PreTrainedModel) -> None:
+    """Make a causal architecture bidirectional if its configuration says that it was trained so."""
+    if not getattr(model.config, "is_causal", True):
+        for module in model.modules():
+            if hasattr(module, "is_causal"):
+                module.is_causal = False  # type: ignore[assignment]
+
+
+def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
+    """Return the most tokens of an input: the requested number, else the usual one, at most what the model reads.
+
+    Raises InvalidConfiguration if the model cannot read inputs of the requested length.
+    """
+    positions = getattr(repository.config, "max_position_embeddings", None)
+    tokenizer_length = int(repository.tokenizer.model_max_length)
+    most = tokenizer_length if positions is None else int(positions) - first_position(repository.config)
+    if max_length is None:
+        return min(most, tokenizer_length, usual or most)
+    if not _FEWEST_TOKENS <= max_length <= most:
+        raise InvalidConfiguration(f"{repository.location} takes a max_length of {_FEWEST_TOKENS} to {most} tokens")
+    return max_length
+
+
+def first_position(config: PreTrainedConfig) -> int:
+    """Return the first position; RoBERTa counts from after its padding index."""
+    return int(config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
+
+
+def padding_token(repository: Repository) -> int:
+    """Return the token for padding: any will do, since it is masked."""
+    return int(repository.tokenizer.pad_token_id or 0)
+
+
+def typed(repository: Repository) -> bool:
+    """Whether the model distinguishes segments by type ids."""
+    named = "token_type_ids" in repository.tokenizer.model_input_names
+    return named and getattr(repository.config, "type_vocab_size", 0) > 1
+
+
+Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_BATCH_TOKENS = {"cpu": 512, "cuda": 16384}
+_WORKERS_OF_A_GPU = 2
+Result = TypeVar("Result")
+_FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+class LoadOptions(TypedDict, total=False):
+    """Options for loading any model.
+
+    revision: a commit, branch or tag on the hub, by default its main branch; a folder has none. precision: auto is bf16
+    on a GPU and fp32 elsewhere. device: auto is a GPU if there is one. batch_tokens: per batch, by default depending on
+    the device. trust_remote_code: whether to run code that comes with the repository. threads: how many batches a CPU
+    computes concurrently, one thread each, by default one per core; that is faster than splitting each batch, and does
+    not slow down when the cores are shared; PyTorch is limited to one thread per operation in the whole process.
+    """
+
+    revision: str | None
+    precision: Precision
+    device: str
+    batch_tokens: int | None
+    trust_remote_code: bool
+    threads: int | None
+
+
+def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
+    """Convert the settings."""
+    return {
+        "revision": chosen.revision,
+        "precision": chosen.precision,
+        "device": chosen.device,
+        "batch_tokens": chosen.batch_tokens,
+        "trust_remote_code": chosen.trust_remote_code,
+        "threads": threads,
+    }
+
+
+class Placement(NamedTuple):
+    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches."""
+
+    device: torch.device
+    precision: Precision
+    batch_tokens: int
+    workers: int
+
+    @property
+    def weight_type(self) -> torch.dtype:
+        """The type of the weights."""
+        return _TYPES[self.precision]
+
+    @classmethod
+    def of(cls, options: LoadOptions) -> Placement:
+        """Raises InvalidConfiguration for a device that does not exist."""
+        device = _chosen_device(options.get("device", "auto"))
+        precision = options.get("precision", "auto")
+        if precision == "auto":
+            precision = "bf16" if device.type == "cuda" else "fp32"
+        batch_tokens = options.get("batch_tokens") or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
+        return cls(device, precision, batch_tokens, _workers(options.get("threads"), device))
+
+
+def _chosen_device(device: str) -> torch.device:
+    """Return the device; auto is a GPU if there is one. Raises InvalidConfiguration if it does not exist."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise InvalidConfiguration(f"there is no device {device}: use auto, cpu, cuda or cuda:0") from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise InvalidConfiguration(f"PyTorch finds no {device} here: use auto or cpu, or install PyTorch for CUDA")
+    return found
+
+
+def _workers(threads: int | None, device: torch.device) -> int:
+    """Return how many batches are computed at a time: on a CPU one per thread, by default one thread per core.
+
+    On a GPU the second batch is made while the first computes.
+    """
+    if device.type != "cpu":
+        return _WORKERS_OF_A_GPU
+    torch.set_num_threads(1)
+    return threads or available_cores()
+
+
+def release(device: torch.device) -> None:
+    """Release unused memory of the device."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def on_device(work: Callable[[], Result]) -> Result:
+    """Return the result of the work. Raises OutOfMemory, after releasing the device's unused memory, or DeviceLost."""
+    failure: OutOfMemory | DeviceLost
+    try:
+        return work()
+    except RuntimeError as error:
+        translated = _translated(error)
+        if translated is None:
+            raise
+        failure = translated
+    # Not in the except clause, whose traceback still references the tensors of the batch.
+    if isinstance(failure, OutOfMemory) and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise failure
+
+
+def _translated(error: RuntimeError) -> OutOfMemory | DeviceLost | None:
+    message = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in _FULL):
+        return OutOfMemory(message)
+    if isinstance(error, torch.AcceleratorError) or any(sign in message for sign in _LOST):
+        return DeviceLost(message)
+    return None
+
+
+Pooling = Literal["first", "last", "mean"]
+Head = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Forward(Protocol[Contra]):
+    """Computes the results of a batch, (n, ...) in float32, on the model's device."""
+
+    def __call__(self, items: Sequence[Contra], /) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledBody:
+    """A model without its head; its results are (n, d) pooled states. padding: a token, which is masked."""
+
+    body: PreTrainedModel
+    pooling: Pooling
+    padding: int
+
+    def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
+        features = padded(items, self.padding, self.body.device)
+        mask = features["attention_mask"]
+        # Nothing follows these tokens, so keys and values need not be kept.
+        options = {"use_cache": False} if hasattr(self.body.config, "use_cache") else {}
+        states = self.body(**features, **options).last_hidden_state
+        if self.pooling == "mean":
+            weights = (mask / mask.sum(dim=1, keepdim=True))[:, None]
+            means: torch.Tensor = (weights @ states.float())[:, 0]
+            return means
+        tokens = mask.sum(dim=1) - 1 if self.pooling == "last" else torch.zeros_like(mask[:, 0])
+        pooled: torch.Tensor = states[torch.arange(len(mask), device=mask.device), tokens].float()
+        return pooled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Headed:
+    """A body, and the head that makes results of its pooled states."""
+
+    body: PooledBody
+    head: Head
+
+    def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
+        return self.head(self.body(items))
+
+
+def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
+    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them.
+
+    They are int64, as a model with code of its own may insist on it.
+    """
+    shape = len(items), max(map(len, items))
+    ids = np.full(shape, padding, dtype=np.int64)
+    mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for i, item in enumerate(items):
+        ids[i, : len(item)], mask[i, : len(item)] = item.ids, 1
+        if item.type_ids is not None:
+            types[i, : len(item)] = item.type_ids
+    features = {"input_ids": ids, "attention_mask": mask}
+    if any(item.type_ids is not None for item in items):
+        features["token_type_ids"] = types
+    return {name: torch.from_numpy(values).to(device) for name, values in features.items()}
+
+
+class DeviceModel(Generic[Item]):
+    """One model on one device. On a GPU, the next batch is made while one computes.
+
+    failed: the error of what is asked of it once it is closed.
+    """
+
+    failed: ClassVar[type[BoundaryMorphError]]
+
+    def __init__(self, name: str, forward: Forward[Item], placement: Placement, max_length: int) -> None:
+        self.name = name
+        self.max_length = max_length
+        self.batch_tokens = placement.batch_tokens
+        self.workers = placement.workers
+        self.backend = f"torch-{placement.device.type}"
+        self.parallel = placement.device.type == "cpu"
+        self.pads = True
+        self._forward: Forward[Item] | None = forward
+        self._placement = placement
+
+    def compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
+        """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
+        return on_device(lambda: self._compute(items))
+
+    @torch.inference_mode()
+    def _compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
+        if self._forward is None:
+            raise self.failed(f"{self.name} is closed")
+        results: NDArray[np.float32] = self._forward(items).cpu().numpy()
+        return results
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._forward = None
+        release(self._placement.device)
+
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
+_INPUT = "sentence_embedding"
+
+
+def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
+    """Load the layers of these folders in sequence, in float32, for (n, width) states; returns their output width too.
+
+    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer.
+    """
+    layers = nn.Sequential()
+    for folder in folders:
+        linear, activation = _layer(repository, folder)
+        if linear.in_features != width:
+            raise InvalidConfiguration(
+                f"{folder} of {repository.location} reads {linear.in_features} dimensions, but gets {width}"
+            )
+        layers.extend([linear, activation])
+        width = linear.out_features
+    return layers.eval(), width
+
+
+def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
+    config = repository.read_json(f"{folder}/config.json") or {}
+    activation = str(config.get("activation_function")).rpartition(".")[2]
+    elsewhere = {config.get(name) or _INPUT for name in ("module_input_name", "module_output_name")} != {_INPUT}
+    if activation not in _ACTIVATIONS or elsewhere or config.get("use_residual"):
+        raise InvalidConfiguration(f"{folder} of {repository.location} is a layer of an unsupported kind")
+    weights = repository.weights(f"{folder}/model.safetensors")
+    weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
+    if weight is None or (bias is None) == bool(config.get("bias", True)):
+        raise InvalidConfiguration(f"the weights in {folder} of {repository.location} do not match its layer")
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    linear.weight = nn.Parameter(weight.float(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.float(), requires_grad=False)
+    return linear, _ACTIVATIONS[activation]()
+
+
+def open_body(
+    repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
+) -> tuple[Headed, int]:
+    """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
+
+    Raises what `Repository` raises.
+    """
+    model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
+    if getattr(model, "pooler", None) is not None:
+        model.register_module("pooler", None)  # its output is not used here
+    make_bidirectional(model)
+    model.to(device=placement.device)  # type: ignore[call-arg]
+    layers, width = open_dense(repository, dense, int(model.config.hidden_size))
+    return Headed(PooledBody(model, pooling, padding_token(repository)), layers.to(placement.device)), width
