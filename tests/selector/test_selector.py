@@ -1,6 +1,5 @@
 """The way of a request, cancellation, and what is deleted meanwhile."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ import pytest
 
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import (
-    ScorerUnavailable,
     UnknownIndex,
 )
 from boundarymorph.retrieval.candidates import GivenCandidates
@@ -27,7 +25,7 @@ from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, own_pool, task
 
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
@@ -100,14 +98,6 @@ class TestDeletedMeanwhile:
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
-    async def test_before_the_scorer_fails(self, selector_of: Callable[..., Selector]) -> None:
-        retriever = FakeRetriever()
-        selector = selector_of(retriever, Trouble(ScorerUnavailable("gone"), 0))
-        retriever.gone |= {"d0", "d1"}
-        result = await selector.select(task(budget=30, k=29, rounds=1))
-        chosen = {result.pool.ids[position] for position in result.selection.documents}
-        assert chosen == set(IDS) - retriever.gone
-
     async def test_a_pool_whose_documents_are_all_deleted_has_nothing_to_decide(
         self, selector_of: Callable[..., Selector]
     ) -> None:
@@ -126,31 +116,6 @@ class TestDeletedMeanwhile:
 
         with pytest.raises(UnknownIndex):
             await selector_of(Vanishing(), SeededScorer()).select(task())
-
-
-async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[..., Selector]) -> None:
-    class Waiting(SeededScorer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.third = asyncio.Event()
-
-        async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-            scores = await super().score(query, texts)
-            if len(self.rounds) == 3:
-                self.third.set()
-                await asyncio.Event().wait()
-            return scores
-
-    scorer = Waiting()
-    selector = selector_of(FakeRetriever(), scorer)
-    running = asyncio.create_task(selector.select(task(budget=20)))
-    await scorer.third.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    await asyncio.sleep(0.05)
-    assert len(scorer.rounds) == 3
-    assert len((await selector.select(task(budget=5))).history) == 5
 
 
 async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selector]) -> None:
