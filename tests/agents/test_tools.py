@@ -46,7 +46,9 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"query": "q"}, "one of empty, papers"),
     ("search", {"query": "q", "index": "a"}, "list_indexes"),
     ("search", {"query": "q", "index": "empty"}, "list_indexes"),
+    ("select_documents", {"query": "q", "index": "empty"}, "list_indexes"),
     ("fetch", {"id": "papers/x"}, "search again"),
+    ("fetch", {"id": "nothing"}, "one of empty, papers"),
     ("fetch", {"id": "papers/p1", "offset": 99}, "ends at character 6"),
     ("fetch", {"id": "papers/.."}, "no document '..'"),
 ]

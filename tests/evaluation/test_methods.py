@@ -127,13 +127,6 @@ def test_gar_by_hand() -> None:
     assert ranking.tolist() == [1, 3, 5, 7, 4, 0, 2, 6]
 
 
-def test_gar_leaves_the_unscored_in_retrieval_order() -> None:
-    run = problem(TWO_GROUPS, budget=3)
-    ranking = Gar(neighbours=2, batch=2).rank(run)
-    assert run.calls == [0, 1, 3]
-    assert ranking.tolist() == [1, 3, 0, 2, 4, 5, 6, 7]
-
-
 def test_quam_by_hand() -> None:
     # Documents at 0, 90 and between; neighbours = 2. Retrieval: 0 (.5) and 1 (.5), shares 1/2 each.
     # Affinities: 2 (40 degrees) is near 0 (cos 40) and near 1 (cos 50): (cos 40 + cos 50) / 2 = .704;
@@ -165,12 +158,6 @@ def test_bagel_starts_at_the_head_and_then_anneals() -> None:
         expected = int(np.argmax(belief.mean + beta * belief.std))
         assert rule.choose(belief, scored, step).document == expected
         assert rule.choose(belief, scored, step).value == pytest.approx((belief.mean + beta * belief.std).max())
-
-
-def test_bagel_without_uncertainty_asks_the_largest_mean() -> None:
-    rule = WarmStarted(0, UpperConfidenceBound(0.0))
-    mean = np.array([0.1, 0.7, 0.3])
-    assert rule.choose(Belief(mean, np.array([9.0, 0.1, 5.0]), np.zeros(3, dtype=bool)), mean > 1, 4).document == 1
 
 
 def test_the_product_is_driven_as_the_service_drives_it() -> None:

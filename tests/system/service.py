@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx
+import orjson
 
 from tests import weights
 from tests.patience import PATIENCE
@@ -80,6 +81,11 @@ class Service:
     @property
     def log(self) -> str:
         return self.log_file.read_text()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Those of the log that are JSON."""
+        return [orjson.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
     def await_answer(self, path: str = "/readyz") -> None:
         deadline = time.monotonic() + PATIENCE
