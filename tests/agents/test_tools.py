@@ -54,6 +54,22 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+EXTENDED = {"query": "q", "texts": ["a", "b", "c"], "scores": [0.5]}
+MISTAKES += [
+    ("extend_scores", {**EXTENDED, **given}, said)
+    for given, said in (
+        ({"scores": [0.5] * 4}, "scores: 4 for 3 texts"),
+        ({"scores": [None, None]}, "scores: none is a number"),
+        ({"scores": []}, "scores: "),
+        ({"scores": [1.5]}, "scores: "),
+        ({"texts": []}, "texts: "),
+        ({"ids": ["a"]}, "ids: 1 for 3 texts"),
+        ({"ids": ["a"] * 3}, "'a'"),
+        ({"index": "papers"}, "there is no argument 'index'"),
+    )
+]
+
+
 async def test_a_string_is_taken_for_what_it_has_in_json(service: Running) -> None:
     async with service.connect(Transport.HTTP) as client:
         for given, count in UNDERSTOOD:
@@ -68,7 +84,7 @@ async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:
         for tool, given, said in MISTAKES:
             message = await refused(client, tool, **given)
             assert said in message and "pydantic" not in message
-            if ": Input" in said:
+            if ": Input" in said or tool == "extend_scores":
                 assert message.endswith("Correct that argument and call again.")
 
 
