@@ -89,14 +89,6 @@ async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:
 
 
 class TestCalls:
-    async def test_the_same_query_with_more_budget_pays_for_the_difference(self, service: Running) -> None:
-        call = {**QUERY, "response_format": "detailed"}
-        async with service.connect(Transport.HTTP) as client:
-            first = await structured(client, "select_documents", **call, budget=10, k=5)
-            more = await structured(client, "select_documents", **call, budget=25, k=10)
-        assert (first["costs"]["judgements"], first["costs"]["reused"]) == (10, 0)
-        assert (more["costs"]["judgements"], more["costs"]["reused"]) == (15, 10)
-
     async def test_further_queries_share_the_budget(self, service: Running) -> None:
         call = {**QUERY, "further_queries": ["what else"], "budget": 10, "k": 5, "response_format": "detailed"}
         async with service.connect(Transport.HTTP) as client:

@@ -6,17 +6,14 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidInput
 from boundarymorph.selection import (
-    Config,
     ExhaustiveSession,
     Pool,
-    SelectionConfig,
+    SelectionSession,
     StopReason,
     TrendConfig,
 )
 from boundarymorph.selection.belief import Belief, alike, first_of_each, shared
 from tests.selection.pools import clustered
-
-CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
 
 
 def test_a_score_is_that_of_every_document_of_the_text() -> None:
@@ -139,3 +136,15 @@ def test_what_is_left_unscored_comes_last() -> None:
     ranking = session.ranking()
     assert ranking.documents.tolist() == [2, 1, 0]
     assert ranking.scored.tolist() == [True, True, False]
+
+
+def test_what_is_learned_between_asking_and_telling() -> None:
+    pool, scores = clustered(50, 8, 3)
+    session = SelectionSession(pool, budget=20, k=10, config=TrendConfig())
+    first = session.ask(3)
+    session.tell(first[:1], scores[first[:1]])
+    texts = np.arange(50)
+    texts[first[1]] = first[0]  # of the two that wait, one has the text of what was told
+    session.same_texts(texts)
+    assert session.asked.tolist() == first[2:].tolist()
+    assert session.spent == 1 and session.belief.mean[first[1]] == scores[first[0]]

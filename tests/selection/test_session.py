@@ -242,3 +242,45 @@ def test_only_what_was_asked_is_told_or_left_unscored_and_only_what_is_there_is_
     assert (session.belief, session.selection().documents.tolist()) == before
     session.give_up(np.arange(60))
     assert session.ask().size == session.selection().documents.size == session.expected_loss() == 0
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_giving_up_makes_room(config: Config) -> None:
+    """By tokens and by number; when the rest fits, or nothing of it does, there is nothing to decide."""
+    pool, _ = clustered(12, 4, 0)
+    lengths = np.array([9.0] * 6 + [3.0] * 6)
+    for capacity in (6, TokenCapacity(lengths, 18.0)):
+        session = SelectionSession(pool, budget=5, k=capacity, config=config)
+        assert session.stop_reason is None
+        session.give_up(range(6))
+        assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+        assert sorted(session.selection().documents.tolist()) == [6, 7, 8, 9, 10, 11]
+    exhausted = SelectionSession(pool, budget=50, k=3, config=config)
+    exhausted.give_up(range(4))
+    while (asked := exhausted.ask(5)).size:
+        exhausted.tell(asked, np.linspace(0, 1, len(asked)))
+    assert (exhausted.spent, exhausted.stop_reason) == (8, StopReason.POOL_EXHAUSTED)
+    too_long = SelectionSession(pool, budget=5, k=TokenCapacity(lengths, 8.0), config=config)
+    assert too_long.stop_reason is None
+    too_long.give_up(range(6, 12))
+    assert too_long.stop_reason is StopReason.NOTHING_TO_DECIDE
+    assert too_long.selection().documents.size == 0
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> None:
+    pool, scores = clustered(40, 4, seed=1)
+    session = SelectionSession(pool, budget=12, k=6, config=config)
+    unanswered = set[int]()
+    while (asked := session.ask(n)).size:
+        assert not unanswered & set(asked.tolist()), "and not asked again"
+        before = session.belief
+        session.leave_unscored(asked[:1])
+        unanswered.add(int(asked[0]))
+        assert session.belief is before
+        session.tell(asked[1:], scores[asked[1:]])
+    assert session.spent == 12 and session.stop_reason is StopReason.BUDGET
+    assert not session.belief.scored[list(unanswered)].any()
+    with pytest.raises(InvalidInput):
+        session.leave_unscored([int(asked[0]) if asked.size else 0])

@@ -26,7 +26,7 @@ from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, own_pool, task
 
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
@@ -96,6 +96,14 @@ class TestDeletedMeanwhile:
         first = await selector.select(task(budget=6))
         retriever.gone |= {first.pool.ids[observation.document] for observation in first.history}
         result = await selector.select(replace(task(budget=0), **limits))
+        chosen = {result.pool.ids[position] for position in result.selection.documents}
+        assert chosen == set(IDS) - retriever.gone
+
+    async def test_before_the_scorer_fails(self, selector_of: Callable[..., Selector]) -> None:
+        retriever = FakeRetriever()
+        selector = selector_of(retriever, Trouble(ScorerUnavailable("gone"), 0))
+        retriever.gone |= {"d0", "d1"}
+        result = await selector.select(task(budget=30, k=29, rounds=1))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
