@@ -13,6 +13,7 @@ import pytest
 
 from boundarymorph.caching.memory import MemoryScoreCache
 from boundarymorph.errors import (
+    ScorerUnavailable,
     UnknownIndex,
 )
 from boundarymorph.retrieval.candidates import GivenCandidates
