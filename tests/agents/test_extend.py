@@ -7,7 +7,7 @@ from typing import Any
 from boundarymorph.agents import tools
 from boundarymorph.library import extend
 from boundarymorph.settings import AgentSettings
-from tests.agents.conftest import Running, Serve, Transport, refused, structured
+from tests.agents.conftest import Running, Serve, Transport, structured
 from tests.api.service import answer
 
 QUERY = "a house by the sea"
@@ -47,27 +47,6 @@ async def test_its_arguments(service: Running) -> None:
         reached = await structured(client, "extend_scores", **call, min_relevance=0.95)
         assert reached["documents"] == [] and reached["answerable"] < 0.5
         assert tools.UNANSWERED in reached["notes"]
-
-
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"scores": [0.5] * (len(TEXTS) + 1)}, f"scores: {len(TEXTS) + 1} for {len(TEXTS)} texts"),
-    ({"scores": [None, None]}, "scores: none is a number"),
-    ({"scores": []}, "scores: "),
-    ({"scores": [1.5]}, "scores: "),
-    ({"texts": [], "scores": [0.5]}, "texts: "),
-    ({"ids": ["a"]}, f"ids: 1 for {len(TEXTS)} texts"),
-    ({"ids": ["a"] * len(TEXTS)}, "'a'"),
-    ({"index": "papers"}, "there is no argument 'index'"),
-]
-
-
-async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:
-    async with service.connect(Transport.HTTP) as client:
-        for given, said in MISTAKES:
-            message = await refused(
-                client, "extend_scores", **{"query": QUERY, "texts": TEXTS, "scores": SCORES, **given}
-            )
-            assert said in message and message.endswith("Correct that argument and call again.")
 
 
 async def test_a_long_answer_is_cut_at_its_end(serve: Serve) -> None:

@@ -46,9 +46,27 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"query": "q"}, "one of empty, papers"),
     ("search", {"query": "q", "index": "a"}, "list_indexes"),
     ("search", {"query": "q", "index": "empty"}, "list_indexes"),
+    ("select_documents", {"query": "q", "index": "empty"}, "list_indexes"),
     ("fetch", {"id": "papers/x"}, "search again"),
+    ("fetch", {"id": "nothing"}, "one of empty, papers"),
     ("fetch", {"id": "papers/p1", "offset": 99}, "ends at character 6"),
     ("fetch", {"id": "papers/.."}, "no document '..'"),
+]
+
+
+EXTENDED = {"query": "q", "texts": ["a", "b", "c"], "scores": [0.5]}
+MISTAKES += [
+    ("extend_scores", {**EXTENDED, **given}, said)
+    for given, said in (
+        ({"scores": [0.5] * 4}, "scores: 4 for 3 texts"),
+        ({"scores": [None, None]}, "scores: none is a number"),
+        ({"scores": []}, "scores: "),
+        ({"scores": [1.5]}, "scores: "),
+        ({"texts": []}, "texts: "),
+        ({"ids": ["a"]}, "ids: 1 for 3 texts"),
+        ({"ids": ["a"] * 3}, "'a'"),
+        ({"index": "papers"}, "there is no argument 'index'"),
+    )
 ]
 
 
@@ -66,19 +84,11 @@ async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:
         for tool, given, said in MISTAKES:
             message = await refused(client, tool, **given)
             assert said in message and "pydantic" not in message
-            if ": Input" in said:
+            if ": Input" in said or tool == "extend_scores":
                 assert message.endswith("Correct that argument and call again.")
 
 
 class TestCalls:
-    async def test_the_same_query_with_more_budget_pays_for_the_difference(self, service: Running) -> None:
-        call = {**QUERY, "response_format": "detailed"}
-        async with service.connect(Transport.HTTP) as client:
-            first = await structured(client, "select_documents", **call, budget=10, k=5)
-            more = await structured(client, "select_documents", **call, budget=25, k=10)
-        assert (first["costs"]["judgements"], first["costs"]["reused"]) == (10, 0)
-        assert (more["costs"]["judgements"], more["costs"]["reused"]) == (15, 10)
-
     async def test_further_queries_share_the_budget(self, service: Running) -> None:
         call = {**QUERY, "further_queries": ["what else"], "budget": 10, "k": 5, "response_format": "detailed"}
         async with service.connect(Transport.HTTP) as client:

@@ -174,13 +174,11 @@ def main(servers: Servers) -> None:
             installed = version(case.package.partition("[")[0])
         except PackageNotFoundError:
             installed = VERSIONS[case.package]
-        results.append(
-            {
-                "package": case.package,
-                "version": installed,
-                "endpoint": case.endpoint,
-                "what": case.what,
-                "problem": problem,
-            }
-        )
+        what: dict[str, Any] = {
+            "package": case.package,
+            "version": installed,
+            "endpoint": case.endpoint,
+            "what": case.what,
+        }
+        results.append(what | {"problem": problem})
     print(json.dumps(results))

@@ -554,18 +554,8 @@ def javascript() -> None:
     node, npm = str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
     packages = ("ai", "@ai-sdk/cohere", "@ai-sdk/voyage", "voyageai")
     path = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
-    command = [
-        node,
-        npm,
-        "install",
-        "--prefix",
-        str(folder),
-        "--no-audit",
-        "--no-fund",
-        "--loglevel",
-        "error",
-        *packages,
-    ]
+    options = ("--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel", "error")
+    command = [node, npm, "install", *options, *packages]
     subprocess.run(command, check=True, capture_output=True, env=path)
     for package in packages:
         described = folder / "node_modules" / package / "package.json"

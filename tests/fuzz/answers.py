@@ -15,31 +15,24 @@ import re
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import orjson
-from fastapi import FastAPI
-from pydantic import SecretStr
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.selector.selector import Selector
-from boundarymorph.server.app import create_app, create_retriever_app
-from boundarymorph.server.composition import Gateway
-from boundarymorph.settings import Limits, RetrieverSettings, Settings
+from boundarymorph.settings import Limits, Settings
 from tests.agents import rpc
-from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready
+from tests.api.service import NDJSON, answer, ready
+from tests.fuzz.services import App, started
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededScorer
 
-App = Literal["whole", "gateway", "retriever"]
 APPS: tuple[App, ...] = ("whole", "gateway", "retriever")
 OWNER, OWNERS = callers.make_key("owner", list(Scope))
 READER, READERS = callers.make_key("reader", [Scope.SELECT])
@@ -132,28 +125,6 @@ class Taken:
         return self.grown <= MOST and self.pause <= PAUSE and max(self.statuses) < 500
 
 
-@asynccontextmanager
-async def serving(app: App, directory: Path) -> AsyncIterator[tuple[FastAPI, str]]:
-    """An application on a socket, and its URL."""
-    settings = Settings(data_directory=directory, threads=1, keys=(str(OWNERS), str(READERS)), limits=LIMITS)
-    async with AsyncExitStack() as stack:
-        match app:
-            case "whole":
-                made = create_app(settings, build=fake_service)
-            case "retriever":
-                made = create_retriever_app(settings, build=fake_retrieval)
-            case "gateway":
-                _, url = await stack.enter_async_context(serving("retriever", directory))
-                retriever = RetrieverSettings(url=url, api_key=SecretStr(OWNER))
-                made = create_app(settings.model_copy(update={"retriever": retriever}), build=_gateway)
-        yield made, await stack.enter_async_context(on_socket(made))
-
-
-def _gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
-    retriever, scorer = RemoteRetriever(*settings.retriever.url, api_key=OWNER), SeededScorer()
-    return Gateway(retriever, scorer, Selector(retriever, scorer))
-
-
 async def fill(client: httpx.AsyncClient) -> None:
     """The indexes "large" and "vectors", whose vectors are alike."""
     answer(await client.put("/indexes/large", json={"encoder": "none"}))
@@ -229,15 +200,16 @@ def pattern(path: str) -> str:
 
 async def main() -> None:
     with TemporaryDirectory() as folder:
-        directory = Path(folder)
+        keyed = (str(OWNERS), str(READERS))
+        settings = Settings(data_directory=Path(folder), threads=1, keys=keyed, limits=LIMITS)
         async with (
-            serving("whole", directory) as (_, url),
+            started("whole", settings, OWNER) as (_, url),
             httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {OWNER}"}, timeout=PATIENCE) as client,
         ):
             await ready(client)
             await fill(client)
         for app in APPS:
-            async with serving(app, directory) as (made, url), httpx.AsyncClient(base_url=url) as client:
+            async with started(app, settings, OWNER) as (made, url), httpx.AsyncClient(base_url=url) as client:
                 await ready(client)
                 port = int(url.rpartition(":")[2])
                 for asked in REQUESTS[app]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import httpx
 import orjson
+from fastapi import FastAPI
 from pydantic import SecretStr
 
 from boundarymorph.access import callers
@@ -31,10 +32,12 @@ APPS: tuple[App, ...] = ("whole", "gateway", "retriever", "scorer")
 @asynccontextmanager
 async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator[httpx.AsyncClient]:
     """A client, with a key, of an application that is ready. embedded: with the embedded models, or with cheap ones."""
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(_on_socket(app, directory, embedded))
-        headers = {"authorization": f"Bearer {SECRET}"}
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE))
+    settings = Settings(data_directory=directory, threads=1, keys=(str(KEY),))
+    headers = {"authorization": f"Bearer {SECRET}"}
+    async with (
+        started(app, settings, SECRET, embedded=embedded) as (_, url),
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client,
+    ):
         await ready(client)
         if app != "scorer":
             await _fill(client)
@@ -42,8 +45,10 @@ async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator
 
 
 @asynccontextmanager
-async def _on_socket(app: App, directory: Path, embedded: bool) -> AsyncIterator[str]:
-    settings = Settings(data_directory=directory, threads=1, keys=(str(KEY),))
+async def started(
+    app: App, settings: Settings, secret: str, *, embedded: bool = False
+) -> AsyncIterator[tuple[FastAPI, str]]:
+    """An application on a socket, and its URL. secret: of the key with which a gateway calls its retriever."""
     async with AsyncExitStack() as stack:
         match app:
             case "whole":
@@ -53,10 +58,10 @@ async def _on_socket(app: App, directory: Path, embedded: bool) -> AsyncIterator
             case "scorer":
                 made = create_scorer_app(settings, build=build_scoring if embedded else _cheap_scorer)
             case "gateway":
-                url = await stack.enter_async_context(_on_socket("retriever", directory, embedded))
-                retriever = RetrieverSettings(url=url, api_key=SecretStr(SECRET))
+                _, url = await stack.enter_async_context(started("retriever", settings, secret, embedded=embedded))
+                retriever = RetrieverSettings(url=url, api_key=SecretStr(secret))
                 made = create_app(settings.model_copy(update={"retriever": retriever}), build=_cheap_gateway)
-        yield await stack.enter_async_context(on_socket(made))
+        yield made, await stack.enter_async_context(on_socket(made))
 
 
 async def _fill(client: httpx.AsyncClient) -> None:
@@ -74,5 +79,7 @@ def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def _cheap_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
-    retriever, scorer = RemoteRetriever(*settings.retriever.url, api_key=SECRET), SeededScorer()
+    given, scorer = settings.retriever, SeededScorer()
+    assert given.api_key is not None
+    retriever = RemoteRetriever(*given.url, api_key=given.api_key.get_secret_value())
     return Gateway(retriever, scorer, Selector(retriever, scorer))

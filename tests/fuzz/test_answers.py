@@ -17,7 +17,8 @@ from boundarymorph.errors import LimitExceeded
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import answer, problem, serving
-from tests.fuzz.answers import REQUESTS, App, pattern
+from tests.fuzz.answers import REQUESTS, pattern
+from tests.fuzz.services import App
 
 pytestmark = pytest.mark.strangers
 CHANGES = {  # routes of other scopes than `select`

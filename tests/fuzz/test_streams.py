@@ -263,25 +263,6 @@ class TestGrowth:
         answer(await client.get("/readyz"))
 
 
-class TestHangUps:
-    async def test_leave_nothing_running(self, tmp_path: Path) -> None:
-        """Whether while they send, while they wait, or in the middle of a stream."""
-        app = create_app(Settings(data_directory=tmp_path), build=fake_service)
-        async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
-            await ready(client)
-            body = json.dumps({"query": "q", "pool": texts(60), "budget": 59, "rounds": 59}).encode()
-            chance = random.Random(5)
-            await hang_up(url, body, chance)
-            tasks = len(asyncio.all_tasks())
-            await repeat(lambda: hang_up(url, body, chance), times(60, 1_000))
-            admission = app.state.access.admission
-            async with asyncio.timeout(PATIENCE):
-                while admission.inside or admission.running or len(asyncio.all_tasks()) > tasks + 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            streamed = await client.post("/select", content=body, headers={"accept": "text/event-stream"})
-            assert streamed.text.count("event: round") == 59 and "event: selection" in streamed.text
-
-
 async def hang_up(url: str, body: bytes, chance: random.Random) -> None:
     """Send a selection, or its beginning, read some of what comes, and go away without a word."""
     parts = urlsplit(url)

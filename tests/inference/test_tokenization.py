@@ -114,25 +114,8 @@ def made(name: str) -> Tokenizer:
     return plain(MADE[name]())
 
 
-words = st.sampled_from(
-    [
-        "tram",
-        "trams",
-        "the",
-        "of",
-        "don't",
-        "1234567",
-        "violin",
-        "!!!",
-        "(a)",
-        "…",
-        "城市铁路",
-        "Ärzte",
-        "🙂",
-        "ﬁ",
-        "e\u0301",
-    ]
-) | st.text(max_size=6)
+WORDS = ["tram", "trams", "the", "of", "don't", "1234567", "violin", "!!!", "(a)", "…", "城市铁路", "Ärzte", "🙂", "ﬁ"]
+words = st.sampled_from([*WORDS, "e\u0301"]) | st.text(max_size=6)
 gaps = st.sampled_from([" "] * 6 + ["  ", "   \n", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\x1c", ""])
 texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(word + gap for word, gap in parts))
 

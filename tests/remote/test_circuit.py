@@ -20,18 +20,20 @@ def state(circuit: CircuitBreaker) -> State:
     return circuit.state
 
 
+def admitted(circuit: CircuitBreaker) -> int:
+    ticket = circuit.admit()
+    assert ticket is not None
+    return ticket
+
+
 def fail(circuit: CircuitBreaker, times: int = 1) -> None:
     for _ in range(times):
-        ticket = circuit.admit()
-        assert ticket is not None
-        circuit.failed(ticket)
+        circuit.failed(admitted(circuit))
 
 
 def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
     fail(circuit, 2)
-    ticket = circuit.admit()
-    assert ticket is not None
-    circuit.succeeded(ticket)
+    circuit.succeeded(admitted(circuit))
     fail(circuit, 2)
     assert state(circuit) is State.CLOSED
     fail(circuit)
@@ -41,13 +43,10 @@ def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
 
 def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreaker) -> None:
     for _ in range(2):
-        tickets = [circuit.admit() for _ in range(10)]
-        for ticket in tickets:
-            assert ticket is not None
+        for ticket in [admitted(circuit) for _ in range(10)]:
             circuit.failed(ticket)
         assert state(circuit) is State.CLOSED
-    early = circuit.admit()
-    assert early is not None
+    early = admitted(circuit)
     fail(circuit)
     assert state(circuit) is State.OPEN
     circuit.succeeded(early)
@@ -55,8 +54,7 @@ def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreake
 
 
 def test_an_answer_to_an_early_question_counts_while_it_is_closed(circuit: CircuitBreaker) -> None:
-    early = circuit.admit()
-    assert early is not None
+    early = admitted(circuit)
     fail(circuit, 2)
     circuit.succeeded(early)
     fail(circuit, 2)
@@ -67,8 +65,7 @@ def test_one_trial_closes_it(circuit: CircuitBreaker, clock: Clock) -> None:
     fail(circuit, 3)
     clock.now += 1
     assert state(circuit) is State.HALF_OPEN
-    trial = circuit.admit()
-    assert trial is not None
+    trial = admitted(circuit)
     assert circuit.admit() is None
     assert state(circuit) is State.HALF_OPEN
     circuit.succeeded(trial)
@@ -85,9 +82,7 @@ def test_pauses_double_up_to_a_bound_and_begin_anew(circuit: CircuitBreaker, clo
         clock.now += 0.5
         fail(circuit)
     clock.now += 30
-    trial = circuit.admit()
-    assert trial is not None
-    circuit.succeeded(trial)
+    circuit.succeeded(admitted(circuit))
     fail(circuit, 3)
     clock.now += 1
     assert circuit.admit() is not None
@@ -96,21 +91,17 @@ def test_pauses_double_up_to_a_bound_and_begin_anew(circuit: CircuitBreaker, clo
 def test_a_trial_that_nobody_waited_for_is_given_back(circuit: CircuitBreaker, clock: Clock) -> None:
     fail(circuit, 3)
     clock.now += 1
-    trial = circuit.admit()
-    assert trial is not None
-    circuit.abandoned(trial)
+    circuit.abandoned(admitted(circuit))
     assert circuit.admit() is not None
 
 
 def test_late_answers_change_nothing(circuit: CircuitBreaker, clock: Clock) -> None:
-    early = circuit.admit()
-    assert early is not None
+    early = admitted(circuit)
     fail(circuit, 3)
     circuit.succeeded(early)
     assert state(circuit) is State.OPEN
     clock.now += 1
-    trial = circuit.admit()
-    assert trial is not None
+    trial = admitted(circuit)
     circuit.failed(early)
     circuit.succeeded(early)
     circuit.abandoned(early)
@@ -138,7 +129,5 @@ def test_it_never_shuts_for_good(steps: list[str]) -> None:
     for ticket in tickets:
         circuit.failed(ticket)
     clock.now += 30
-    ticket = circuit.admit()
-    assert ticket is not None
-    circuit.succeeded(ticket)
+    circuit.succeeded(admitted(circuit))
     assert state(circuit) is State.CLOSED

@@ -54,6 +54,13 @@ FAMILIES: dict[str, Callable[..., tuple[Pool, Scores]]] = {
 }
 
 
+def play_by_rounds(session: SelectionSession, scores: Scores) -> SelectionSession:
+    """Score what the session asks for, in rounds that grow, as those of the service do. scores: (N,)"""
+    while (asked := session.ask_round()).size:
+        session.tell(asked, scores[asked])
+    return session
+
+
 def play(session: SelectionSession, scores: Scores, batch: int = 1) -> SelectionSession:
     """Score what the session asks for, in rounds of `batch`, until it asks for nothing more. scores: (N,)"""
     while (asked := session.ask(batch)).size:

@@ -20,6 +20,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess, growing
 from boundarymorph.selection.capacity import top_k
+from tests.selection.pools import play_by_rounds
 from tests.stateful.profile import times
 
 COARSE = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])  # many ties
@@ -178,9 +179,7 @@ def test_a_group_far_down_the_ranking_is_found_though_all_else_scores_the_same(
     pool = Pool.of(ids, vectors, rng.normal(size=24), scores=np.linspace(1.0, 0.0, 2_000))
     scores = np.where(cluster == 24, 0.9, rng.uniform(low, high, size=2_000))
     session = SelectionSession(pool, budget=50, k=80, config=TrendConfig())
-    while (left := 50 - session.spent) and (asked := session.ask(growing(session.spent, left, 50))).size:
-        session.tell(asked, scores[asked])
-    assert set(session.selection().documents.tolist()) == set(group.tolist())
+    assert set(play_by_rounds(session, scores).selection().documents.tolist()) == set(group.tolist())
 
 
 def rounds(budget: int, known: int = 0) -> list[int]:

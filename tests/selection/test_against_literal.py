@@ -1,5 +1,7 @@
 """The fast session does what the paper's pseudocode does: same picks, same order, same set, same means."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,12 +13,24 @@ from tests.selection.pools import FAMILIES, Scores, clustered, play
 EXACT = SelectionConfig(bandwidth_pairs=None)
 
 
-def run(pool: Pool, scores: Scores, budget: int, k: int, config: SelectionConfig = EXACT) -> SelectionSession:
-    return play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
-
-
-def picks(session: SelectionSession) -> list[int]:
-    return [observation.document for observation in session.history]
+def agree(
+    pool: Pool,
+    scores: Scores,
+    budget: int,
+    k: int,
+    config: SelectionConfig = EXACT,
+    within: float = 1e-9,
+    **reference: Any,
+) -> SelectionSession:
+    """The session, which picked, selected and believes what the reference does."""
+    session = play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
+    expected = literal.run(pool, scores, budget, k, **reference)
+    assert [observation.document for observation in session.history] == expected.picks
+    assert len(expected.picks) == (min(budget, len(pool)) if k < len(pool) else 0)
+    assert session.selection().documents.tolist() == expected.selected
+    if expected.means:
+        np.testing.assert_allclose(session.belief.mean, expected.means[-1], rtol=0, atol=within)
+    return session
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -26,45 +40,48 @@ def picks(session: SelectionSession) -> list[int]:
 )
 def test_same_picks_set_and_means(family: str, n: int, budget: int, k: int, seeds: int) -> None:
     for seed in range(seeds):
-        pool, scores = FAMILIES[family](n, 16, seed)
-        session = run(pool, scores, budget, k)
-        reference = literal.run(pool, scores, budget, k)
-        assert picks(session) == reference.picks
-        assert len(reference.picks) == min(budget, n)
-        assert session.selection().documents.tolist() == reference.selected
-        np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
+        agree(*FAMILIES[family](n, 16, seed), budget, k)
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_k_covers_the_pool(n: int) -> None:
-    pool, scores = FAMILIES["random"](n, 8, 0)
     for k in (n, n + 5):
-        session = run(pool, scores, 10, k)
-        assert picks(session) == literal.run(pool, scores, 10, k).picks == []
+        session = agree(*FAMILIES["random"](n, 8, 0), 10, k)
         assert session.selection().documents.tolist() == list(range(n))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("anchored", [True, False])
 def test_kernels_and_anchor(kernel: str, anchored: bool) -> None:
+    config = SelectionConfig(kernel=kernel, bandwidth_pairs=None, anchored=anchored)
     for seed in range(2):
-        pool, scores = clustered(200, 24, seed)
-        session = run(pool, scores, 40, 40, SelectionConfig(kernel=kernel, bandwidth_pairs=None, anchored=anchored))
-        reference = literal.run(pool, scores, 40, 40, kernel=kernel, anchored=anchored)
-        assert picks(session) == reference.picks
-        np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
+        agree(*clustered(200, 24, seed), 40, 40, config, kernel=kernel, anchored=anchored)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_zero_prior(family: str) -> None:
     """Under a zero prior the query's residual is 1, not 0 as under the percentile prior."""
     for seed in range(2):
-        pool, scores = FAMILIES[family](200, 24, seed)
-        session = run(pool, scores, 40, 40, SelectionConfig(prior="zero", bandwidth_pairs=None))
-        reference = literal.run(pool, scores, 40, 40, zero_prior=True)
-        assert picks(session) == reference.picks
-        assert session.selection().documents.tolist() == reference.selected
-        np.testing.assert_allclose(session.belief.mean, reference.means[-1], rtol=0, atol=1e-9)
+        config = SelectionConfig(prior="zero", bandwidth_pairs=None)
+        agree(*FAMILIES[family](200, 24, seed), 40, 40, config, zero_prior=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_embeddings_pick_the_same(family: str) -> None:
+    pool, scores = FAMILIES[family](300, 64, 3, np.float32)
+    assert pool.embeddings.dtype == np.float32
+    agree(pool, scores, 80, 50, within=1e-6)
+
+
+def test_reported_deviation_is_the_literal_one() -> None:
+    pool, scores = clustered(120, 16, 1)
+    session = agree(pool, scores, 30, 20)
+    asked = [observation.document for observation in session.history]
+    _, expected = literal.posterior(
+        [120, *asked], [1.0, *scores[asked]], literal.percentile_prior(120), literal.augmented_kernel(pool)
+    )
+    unscored = ~session.belief.scored
+    np.testing.assert_allclose(session.belief.std[unscored], expected[unscored], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("prior", ["percentile", "zero"])
@@ -85,24 +102,3 @@ def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
     covariance = np.exp(-np.log(2))  # the median distance, where the kernel is 1/2 by the median heuristic
     alpha = np.linalg.solve([[1 + 1e-4, covariance], [covariance, 1 + 1e-4]], [1.0, -1.0])
     assert posterior.beliefs.belief().mean[0] == pytest.approx(0.5 + 0.5 * (alpha[0] + covariance * alpha[1]))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_float32_embeddings_pick_the_same(family: str) -> None:
-    pool, scores = FAMILIES[family](300, 64, 3, np.float32)
-    assert pool.embeddings.dtype == np.float32
-    session = run(pool, scores, 80, 50)
-    reference = literal.run(pool, scores, 80, 50)
-    assert picks(session) == reference.picks
-    assert session.selection().documents.tolist() == reference.selected
-
-
-def test_reported_deviation_is_the_literal_one() -> None:
-    pool, scores = clustered(120, 16, 1)
-    session = run(pool, scores, 30, 20)
-    asked = picks(session)
-    _, expected = literal.posterior(
-        [120, *asked], [1.0, *scores[asked]], literal.percentile_prior(120), literal.augmented_kernel(pool)
-    )
-    unscored = ~session.belief.scored
-    np.testing.assert_allclose(session.belief.std[unscored], expected[unscored], rtol=0, atol=1e-9)

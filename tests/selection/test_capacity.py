@@ -20,7 +20,7 @@ from boundarymorph.selection import (
     capacity_of,
 )
 from boundarymorph.selection.session import FEWEST_TO_SETTLE, LOOKS_TO_SETTLE
-from tests.selection.pools import FAMILIES, clustered, play
+from tests.selection.pools import clustered, play
 
 CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
 WORTHS = arrays(np.float64, 14, elements=st.floats(0.01, 1))
@@ -71,41 +71,6 @@ def test_calls_under_a_token_limit_are_those_of_a_count(round_size: int) -> None
     assert limit.lengths[chosen].sum() <= 4_000 and len(chosen) > count.k
 
 
-def test_a_document_that_alone_is_too_long_is_passed_over() -> None:
-    capacity = TokenCapacity(np.array([100.0, 10.0, 12.0]), 20.0)
-    assert capacity.fill(np.array([99.0, 0.1, 0.1])).tolist() == [False, True, False]
-    assert capacity.margin(np.array([99.0, 0.1, 0.1]))[1].any()
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("round_size", [1, 4])
-def test_equal_lengths_are_exactly_a_count(config: Config, round_size: int) -> None:
-    pool, scores = clustered(150, 12, 3)
-    capacity = capacity_of(lengths=np.full(150, 7.0), max_tokens=7 * 25 + 6)
-    assert capacity == DocumentCapacity(25)
-    by_tokens = SelectionSession(pool, budget=30, k=capacity, config=config)
-    by_count = SelectionSession(pool, budget=30, k=25, config=config)
-    assert play(by_tokens, scores, round_size).history == play(by_count, scores, round_size).history
-    np.testing.assert_array_equal(by_tokens.selection().documents, by_count.selection().documents)
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_token_limit_is_kept_and_used(config: Config, family: str) -> None:
-    pool, scores = FAMILIES[family](120, 10, 1)
-    lengths = np.random.default_rng(0).integers(5, 60, size=120).astype(float)
-    for limit in (5.0, 300.0, lengths.sum() - 1):
-        session = SelectionSession(pool, budget=25, k=TokenCapacity(lengths, limit), config=config)
-        chosen = play(session, scores, 3).selection().documents
-        assert session.spent == 25
-        assert lengths[chosen].sum() <= limit
-        left_out = np.setdiff1d(np.arange(120), chosen)
-        assert lengths[left_out].min() > limit - lengths[chosen].sum()
-    covered = SelectionSession(pool, budget=25, k=TokenCapacity(lengths, lengths.sum()), config=config)
-    assert covered.stop_reason is StopReason.NOTHING_TO_DECIDE
-    assert len(covered.selection().documents) == 120
-
-
 @pytest.mark.parametrize(
     ("k", "lengths", "max_tokens"),
     [(0, None, None), (None, None, None), (None, [3.0, 0.0], 9), (None, [3.0, np.nan], 9), (None, [3.0, 4.0], 2)],
@@ -119,39 +84,8 @@ def test_capacities_at_their_edges() -> None:
     assert capacity_of(k=1) == DocumentCapacity(1)
     assert capacity_of(k=2, max_tokens=5) == capacity_of(k=2, lengths=[3.0, 4.0]) == DocumentCapacity(2)
     assert capacity_of(lengths=[0.5], max_tokens=1) == DocumentCapacity(2)
+    assert capacity_of(lengths=np.full(150, 7.0), max_tokens=7 * 25 + 6) == DocumentCapacity(25)
     assert isinstance(capacity_of(lengths=[1.0, 2.0, 2.0], max_tokens=3), TokenCapacity)
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_known_scores_are_believed_and_never_asked(config: Config) -> None:
-    pool, scores = clustered(150, 12, 3)
-    known = {position: float(scores[position]) for position in range(0, 60, 3)}
-    session = SelectionSession(pool, budget=20, k=30, config=config, known=known)
-    assert session.belief.scored.sum() == 20 and session.spent == 0
-    play(session, scores, 4)
-    assert session.spent == 20
-    assert not known.keys() & {observation.document for observation in session.history}
-    selection = session.selection()
-    of_known = np.isin(selection.documents, list(known))
-    assert selection.scored[of_known].all()
-    np.testing.assert_array_equal(selection.relevance[of_known], scores[selection.documents[of_known]])
-
-    everything = SelectionSession(pool, budget=5, k=30, config=config, known=dict(enumerate(scores.tolist())))
-    assert everything.stop_reason is StopReason.POOL_EXHAUSTED
-    assert everything.expected_loss() == 0
-    with pytest.raises(InvalidInput, match="outside"):
-        SelectionSession(pool, budget=5, k=30, config=config, known={0: 1.5})
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_knowing_first_is_as_good_as_asking(config: Config) -> None:
-    """The same evidence gives the same belief, whether it was known or asked."""
-    pool, scores = clustered(150, 12, 3)
-    asked = play(SelectionSession(pool, budget=15, k=30, config=config), scores)
-    known = {observation.document: observation.score for observation in asked.history}
-    told = SelectionSession(pool, budget=0, k=30, config=config, known=known)
-    np.testing.assert_allclose(told.belief.mean, asked.belief.mean, rtol=0, atol=1e-9)
-    assert told.selection().documents.tolist() == asked.selection().documents.tolist()
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -6,10 +6,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidInput
 from boundarymorph.selection import (
-    Config,
     ExhaustiveSession,
     Pool,
-    SelectionConfig,
     SelectionSession,
     StopReason,
     TrendConfig,
@@ -17,8 +15,6 @@ from boundarymorph.selection import (
 from boundarymorph.selection.belief import Belief, first_of_each, shared
 from boundarymorph.selection.process import alike
 from tests.selection.pools import clustered
-
-CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
 
 
 def test_a_score_is_that_of_every_document_of_the_text() -> None:
@@ -60,48 +56,6 @@ def test_vectors_that_are_the_same_but_for_rounding_are_found(dtype: type, noise
 def test_any_number_may_be_the_same() -> None:
     assert (alike(np.full((3_000, 8), 8**-0.5)) == 0).all()
     assert alike(np.ones((1, 4))).tolist() == [0] and alike(np.empty((3, 0))).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("n", [1, 4])
-def test_a_text_is_asked_once(config: Config, n: int) -> None:
-    """Twenty copies of each text, so that a round would be full of them: a call brings the scores of all."""
-    pool, scores = clustered(200, 8, 3)
-    texts = np.repeat(np.arange(0, 200, 20), 20)
-    session = SelectionSession(pool, budget=30, k=30, config=config)
-    session.same_texts(texts)
-    while (asked := session.ask(n)).size:
-        assert len(set(texts[asked])) == len(asked)
-        session.tell(asked, scores[texts[asked]])
-        assert session.belief.scored.sum() == 20 * session.spent
-    assert session.stop_reason is StopReason.POOL_EXHAUSTED and session.spent == session.known == 10
-    assert session.expected_loss() == 0
-    found = session.selection()
-    assert sorted(found.relevance.tolist()) == sorted(np.sort(scores[texts])[-30:].tolist()) and found.scored.all()
-
-
-def test_what_is_learned_between_asking_and_telling() -> None:
-    pool, scores = clustered(50, 8, 3)
-    session = SelectionSession(pool, budget=20, k=10, config=TrendConfig())
-    first = session.ask(3)
-    session.tell(first[:1], scores[first[:1]])
-    texts = np.arange(50)
-    texts[first[1]] = first[0]  # of the two that wait, one has the text of what was told
-    session.same_texts(texts)
-    assert session.asked.tolist() == first[2:].tolist()
-    assert session.spent == 1 and session.belief.mean[first[1]] == scores[first[0]]
-
-
-def test_a_text_without_a_score_is_asked_once_too() -> None:
-    pool, scores = clustered(30, 8, 3)
-    session = SelectionSession(pool, budget=30, k=5, config=TrendConfig())
-    session.same_texts(np.repeat(np.arange(0, 30, 3), 3))
-    tried = session.ask(2)
-    session.leave_unscored(tried)
-    while (asked := session.ask(4)).size:
-        assert not np.isin(asked // 3, tried // 3).any()
-        session.tell(asked, scores[asked])
-    assert session.spent == 10 and session.belief.scored.sum() == 24
 
 
 def test_where_everything_is_scored() -> None:
@@ -183,3 +137,15 @@ def test_what_is_left_unscored_comes_last() -> None:
     ranking = session.ranking()
     assert ranking.documents.tolist() == [2, 1, 0]
     assert ranking.scored.tolist() == [True, True, False]
+
+
+def test_what_is_learned_between_asking_and_telling() -> None:
+    pool, scores = clustered(50, 8, 3)
+    session = SelectionSession(pool, budget=20, k=10, config=TrendConfig())
+    first = session.ask(3)
+    session.tell(first[:1], scores[first[:1]])
+    texts = np.arange(50)
+    texts[first[1]] = first[0]  # of the two that wait, one has the text of what was told
+    session.same_texts(texts)
+    assert session.asked.tolist() == first[2:].tolist()
+    assert session.spent == 1 and session.belief.mean[first[1]] == scores[first[0]]

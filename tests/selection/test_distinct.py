@@ -142,17 +142,6 @@ def test_groups_as_k_counts_them(config: Config) -> None:
     assert sorted(session.selection().documents.tolist()) == expected
 
 
-def test_by_text_it_follows_what_is_learned_of_the_texts() -> None:
-    pool, scores = clustered(60, 8, 5)
-    texts = np.arange(60) // 3 * 3
-    session = SelectionSession(pool, budget=60, k=20, config=TrendConfig(), distinct=Distinct())
-    assert len(session.selection().documents) == 20
-    session.same_texts(texts)
-    play(session, scores[texts], 5)
-    chosen = session.selection().documents
-    assert len(chosen) == 20 == len(set(texts[chosen])) and session.spent == 20
-
-
 def test_what_is_negligible_beside_the_best() -> None:
     pool, scores = clustered(40, 8, 5)
     scores[:] = 1e-4

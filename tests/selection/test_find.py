@@ -7,6 +7,7 @@ from scipy.stats import nbinom
 from boundarymorph.selection import Pool, Selection, SelectionSession, StopReason, Target
 from boundarymorph.selection.methods import METHODS, TO_FIND
 from boundarymorph.selection.outlook import FURTHER_CALLS, SHAPE, STRAY, Search
+from tests.selection.pools import play
 
 MOST = Target(0.9, 0.8)
 
@@ -31,12 +32,6 @@ def searching(
     return SelectionSession(
         pool, budget=budget, k=len(pool), config=TO_FIND, known=known, min_relevance=0.5, target=target
     )
-
-
-def played(session: SelectionSession, answers: np.ndarray, size: int = 5) -> SelectionSession:
-    while (asked := session.ask(size)).size:
-        session.tell(asked, answers[asked])
-    return session
 
 
 @pytest.mark.parametrize(("found", "target"), [(20, Target(0.9, 0.9)), (3, Target(0.5, 0.8)), (0, Target(1.0, 0.9))])
@@ -74,7 +69,7 @@ def test_it_stops_before_the_end_and_keeps_its_word() -> None:
     true, read = [], []
     for seed in range(6):
         pool, answers = topics(seed)
-        session = played(searching(pool, len(pool)), answers)
+        session = play(searching(pool, len(pool)), answers, 5)
         chosen = session.selection()
         assert session.stop_reason is StopReason.FOUND and chosen.scored.all() and (chosen.relevance == 1.0).all()
         assert not session.proposals(5).documents.size and not session.ask(5).size
@@ -90,7 +85,7 @@ def test_it_finds_sooner_than_by_asking_where_it_doubts() -> None:
         pool, answers = topics(seed)
         doubtful = SelectionSession(pool, budget=60, k=len(pool), config=METHODS["trend"], min_relevance=0.5)
         for session, found in ((searching(pool, 60), ours), (doubtful, doubting)):
-            played(session, answers)
+            play(session, answers, 5)
             found.append(answers[[seen.document for seen in session.history]].sum())
     assert np.mean(ours) > np.mean(doubting)
 
@@ -114,7 +109,7 @@ def test_who_answers_does_not_matter() -> None:
 
 def test_too_small_a_budget_and_a_pool_that_is_read() -> None:
     pool, answers = topics(2)
-    few = played(searching(pool, 20), answers)
+    few = play(searching(pool, 20), answers, 5)
     recall = few.outlook().recall
     assert few.stop_reason is StopReason.BUDGET and recall is not None
     assert recall.probability is not None and recall.probability < MOST.probability

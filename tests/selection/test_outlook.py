@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.selection import DocumentCapacity, Pool, Recall, SelectionSession, TokenCapacity, TrendConfig
-from boundarymorph.selection.acquisition import growing
 from boundarymorph.selection.outlook import deviation_of_loss, gains_of_a_set, gains_of_doubt, up_to
+from tests.selection.pools import play_by_rounds
 from tests.selection.test_quality import question
 
 
@@ -135,9 +135,7 @@ def test_recall_holds_half_of_the_time_or_more() -> None:
         pool, scores = question(seed)
         least = float(np.sort(scores)[-60])
         session = SelectionSession(pool, budget=40, k=200, config=TrendConfig(), min_relevance=least)
-        while (asked := session.ask(max(1, growing(session.spent, 40 - session.spent, 40)))).size:
-            session.tell(asked, scores[asked])
-        recall = session.outlook().recall
+        recall = play_by_rounds(session, scores).outlook().recall
         assert recall is not None
         chosen = session.selection().documents
         held += int(recall.low <= np.count_nonzero(scores[chosen] >= least) / 60 <= recall.high)

@@ -101,8 +101,7 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
 def test_a_constant_scorer_leaves_the_order_to_the_witnesses() -> None:
     pool = of(words=False)
     session = SelectionSession(pool, budget=len(pool), k=5, config=TO_PEOPLE)
-    while (asked := session.ask(10)).size:
-        session.tell(asked, np.full(len(asked), 0.5))
+    play(session, np.full(len(pool), 0.5), 10)
     assert set(session.selection().documents.tolist()) == set(np.argsort(-pool.scores, kind="stable")[:5].tolist())
     assert not session.enough_scores  # as they do not differ, whatever the witnesses add
 
@@ -111,9 +110,7 @@ def test_grades_of_a_coarse_scorer_are_ordered_among_themselves() -> None:
     pool = of(size=80)
     grades = np.random.default_rng(0).choice([0.0, 0.5, 1.0], size=80, p=[0.6, 0.3, 0.1])
     session = SelectionSession(pool, budget=80, k=80, config=TO_PEOPLE, order=True)
-    while (asked := session.ask(16)).size:
-        session.tell(asked, grades[asked])
-    chosen = session.selection()
+    chosen = play(session, grades, 16).selection()
     assert len(set(chosen.relevance.tolist())) > 40
     assert grades[chosen.documents[:8]].mean() > grades[chosen.documents[-40:]].mean() + 0.4
 
@@ -129,8 +126,6 @@ def test_sets_have_more_that_people_want_where_scorer_and_encoder_are_both_noisy
         found = []
         for config in (TrendConfig(), TO_PEOPLE):
             session = SelectionSession(pool, budget=30, k=10, config=config)
-            while (asked := session.ask(5)).size:
-                session.tell(asked, scores[asked])
-            found.append(truth[session.selection().documents].mean())
+            found.append(truth[play(session, scores, 5).selection().documents].mean())
         gains.append(found[1] - found[0])
     assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))

@@ -145,23 +145,19 @@ def test_huge_retrieval_scores_still_fill_the_set() -> None:
 
 
 def test_features_of_a_pool() -> None:
+    """The similarity of a fused pool is among them; else it is what the pool is ranked by."""
     rng = np.random.default_rng(0)
-    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3), features={"bm25": [0.0, 4.0, 9.0, 1.0]})
-    rank, similarity = rank_and_similarity(pool)
+    vectors, query, bm25 = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 4.0, 9.0, 1.0])
+    plain = Pool.of(list("abcd"), vectors, query)
+    rank, similarity = rank_and_similarity(plain)
     assert (np.diff(rank) < 0).all() and (np.diff(similarity) < 0).all()
-    np.testing.assert_allclose(lexical(pool)[0], standardised(np.sqrt(pool.features["bm25"])))
-    plain = Pool.of(list("abcd"), pool.embeddings, pool.query)
     assert lexical(plain).shape == (0, 4)
-
-
-def test_a_fused_pool_brings_its_similarity() -> None:
-    rng = np.random.default_rng(0)
-    similarity = np.array([0.3, 0.9, 0.1, 0.5])
-    features = {"similarity": similarity, "bm25": np.array([0.0, 4.0, 9.0, 1.0])}
-    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3), [4.0, 3.0, 2.0, 1.0], features)
-    rank, told = rank_and_similarity(pool)
+    features = {"similarity": np.array([0.3, 0.9, 0.1, 0.5]), "bm25": bm25}
+    fused = Pool.of(list("abcd"), vectors, query, [4.0, 3.0, 2.0, 1.0], features)
+    rank, similarity = rank_and_similarity(fused)
     assert (np.diff(rank) < 0).all()
-    np.testing.assert_allclose(told, standardised(similarity))
+    np.testing.assert_allclose(similarity, standardised(features["similarity"]))
+    np.testing.assert_allclose(lexical(fused)[0], standardised(np.sqrt(bm25)))
 
 
 def test_terms_are_centred_and_of_mean_squared_length_one() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Belief, Pool
+from boundarymorph.selection import Pool
 from boundarymorph.selection.posterior import ResidualPosterior
 from boundarymorph.selection.process import (
     CosineDistances,
@@ -14,7 +14,7 @@ from boundarymorph.selection.process import (
     StationaryCovariance,
     VonMisesFisher,
 )
-from tests.selection.pools import FAMILIES, clustered, duplicated_and_tied
+from tests.selection.pools import FAMILIES, clustered
 
 
 def covariance(pool: Pool, kappa: float) -> StationaryCovariance:
@@ -159,15 +159,3 @@ class _SideBySide:
 
     def rows(self, documents: Sequence[int]) -> Any:
         return np.concatenate([covariance.rows(documents) for covariance in self._covariances]).astype(self._dtype)
-
-
-def test_duplicates_of_a_scored_document_take_its_score() -> None:
-    pool, _ = duplicated_and_tied(50, 8, 0)
-    gp = ResidualPosterior(np.zeros(50), covariance(pool, 8.0), 10, query_prior=0.0)
-    gp.observe([0], [0.8])
-    gp.observe([10], [0.1])
-    twins = np.flatnonzero(pool.embeddings @ pool.embeddings[0] > 1 - 1e-9)
-    belief: Belief = gp.beliefs.belief()
-    assert twins.size == 5
-    np.testing.assert_allclose(belief.mean[twins], 0.8, atol=0.01)
-    assert belief.std[twins].max() < 0.02 * belief.std.max() + 0.02

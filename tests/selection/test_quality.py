@@ -10,8 +10,7 @@ import numpy as np
 from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.acquisition import growing
-from tests.selection.pools import Scores, play
+from tests.selection.pools import Scores, play, play_by_rounds
 
 N, D, QUESTIONS = 300, 12, 24
 
@@ -39,11 +38,7 @@ def figures() -> dict[str, float]:
         pool, scores = question(seed)
         for budget, k in ((10, 10), (25, 50)):
             session = SelectionSession(pool, budget=budget, k=k, config=TrendConfig())
-            while (left := budget - session.spent) and (
-                asked := session.ask(growing(session.spent, left, budget))
-            ).size:
-                session.tell(asked, scores[asked])
-            chosen = session.selection()
+            chosen = play_by_rounds(session, scores).selection()
             off = (chosen.relevance - scores[chosen.documents])[~chosen.scored]
             gains.append(scores[chosen.documents].sum() / np.sort(scores)[-k:].sum())
             errors.append(off.mean())
@@ -81,11 +76,7 @@ def test_a_few_calls_are_never_worse_than_none() -> None:
             for k in (5, 50):
                 for budget in (0, 1, 2, 5):
                     session = SelectionSession(asked, budget=budget, k=k, config=TrendConfig())
-                    while (left := budget - session.spent) and (
-                        documents := session.ask(growing(session.spent, left, budget))
-                    ).size:
-                        session.tell(documents, told[documents])
-                    chosen = session.selection().documents
+                    chosen = play_by_rounds(session, told).selection().documents
                     if not budget and name != "words":  # which count before the first score, too
                         np.testing.assert_array_equal(np.sort(chosen), np.arange(k))
                     gain = told[chosen].sum() - told[:k].sum()

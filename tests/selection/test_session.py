@@ -1,7 +1,7 @@
 """Properties of a session that hold for any pool, budget, capacity and round size."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,63 +74,10 @@ def test_invariants(case: tuple[str, int, int, int, int, int, Config, bool]) -> 
         assert (session.belief.mean[left_out] <= least).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_ids_do_not_matter(seed: int) -> None:
-    pool, scores = clustered(150, 12, seed)
-    renamed = replace(pool, ids=[f"x{i * 7919 % 150}" for i in range(150)])
-    histories = []
-    for variant in (pool, renamed):
-        session = SelectionSession(variant, budget=30, k=25)
-        play(session, scores)
-        histories.append(session.history)
-    assert histories[0] == histories[1]
-
-
-def test_permuting_the_given_order_changes_nothing_without_ties() -> None:
-    rng = np.random.default_rng(0)
-    embeddings, query, table = rng.normal(size=(120, 10)), rng.normal(size=10), rng.uniform(size=120)
-    chosen = []
-    for order in (np.arange(120), rng.permutation(120), np.arange(120)[::-1]):
-        pool = Pool.of([str(i) for i in order], embeddings[order], query)
-        session = SelectionSession(pool, budget=30, k=25, config=SelectionConfig(bandwidth_pairs=None))
-        while (asked := session.ask()).size:
-            session.tell(asked, [table[int(pool.ids[d])] for d in asked])
-        chosen.append([pool.ids[d] for d in session.selection().documents])
-    assert chosen[0] == chosen[1] == chosen[2]
-
-
 def test_tied_retrieval_scores_keep_the_given_order() -> None:
     embeddings = np.random.default_rng(0).normal(size=(6, 4))
     pool = Pool.of(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
     assert list(pool.ids) == ["b", "c", "e", "a", "d", "f"]
-
-
-def test_a_round_of_one_is_the_sequential_rule_and_rounds_agree_with_relearning() -> None:
-    pool, scores = clustered(200, 12, 2)
-    session = SelectionSession(pool, budget=30, k=40)
-    play(session, scores, 5)
-    relearned = SelectionSession(pool, budget=30, k=40)
-    for start in range(0, 30, 5):
-        asked = relearned.ask(5)
-        assert asked.tolist() == [o.document for o in session.history[start : start + 5]]
-        for document in reversed(asked.tolist()):  # another order: the rows of V are computed afresh
-            relearned.tell([document], [scores[document]])
-    np.testing.assert_allclose(session.belief.mean, relearned.belief.mean, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(session.belief.std, relearned.belief.std, rtol=0, atol=1e-9)
-    assert (session.rounds, relearned.rounds) == (6, 30)
-
-
-def test_an_untold_round_is_asked_anew() -> None:
-    pool, scores = clustered(100, 8, 0)
-    session = SelectionSession(pool, budget=10, k=20)
-    first = session.ask(4)
-    assert session.ask(4).tolist() == first.tolist()
-    session.tell(first[:2], scores[first[:2]])
-    assert session.spent == 2 and session.rounds == 1
-    again = session.ask(4)
-    assert not set(first[:2].tolist()) & set(again.tolist())
-    with pytest.raises(InvalidInput, match="last ask"):
-        session.tell(first[:1], scores[first[:1]])
 
 
 def test_a_round_is_asked_as_if_each_document_had_come_out_as_believed() -> None:
@@ -180,26 +127,6 @@ def test_scores_outside_the_unit_interval_change_nothing(score: float) -> None:
     np.testing.assert_array_equal(session.belief.mean, before)
     session.tell(asked, scores[asked])
     assert session.spent == 2
-
-
-@pytest.mark.parametrize(("budget", "k"), [(-1, 5), (5, 0)])
-def test_bad_bounds(budget: int, k: int) -> None:
-    pool, _ = clustered(10, 4, 0)
-    with pytest.raises(InvalidInput):
-        SelectionSession(pool, budget=budget, k=k)
-
-
-def test_stop_reasons() -> None:
-    pool, scores = clustered(12, 4, 0)
-    for budget, k, reason in (
-        (0, 5, StopReason.BUDGET),
-        (3, 5, StopReason.BUDGET),
-        (50, 5, StopReason.POOL_EXHAUSTED),
-        (50, 12, StopReason.NOTHING_TO_DECIDE),
-    ):
-        session = SelectionSession(pool, budget=budget, k=k)
-        play(session, scores)
-        assert session.stop_reason is reason
 
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
@@ -283,27 +210,37 @@ def test_looking_ahead_begins_where_it_pays_and_foresees_picks(config: Config, m
     assert 1 <= len(seen) <= 30
 
 
-def test_what_is_given_up_is_out_of_play() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"budget": -1},
+        {"k": 0},
+        {"known": {0: 1.5}},
+        *({"min_relevance": least} for least in (-0.01, 1.01, float("nan"))),
+    ],
+)
+def test_impossible_options(options: dict[str, Any]) -> None:
+    pool, _ = clustered(10, 4, 0)
+    with pytest.raises(InvalidInput):
+        SelectionSession(pool, **{"budget": 5, "k": 5, **options})
+
+
+def test_only_what_was_asked_is_told_or_left_unscored_and_only_what_is_there_is_given_up() -> None:
     pool, scores = clustered(60, 8, 0)
     session = SelectionSession(pool, budget=10, k=20)
     asked = session.ask(4)
     session.give_up(asked[1:3])
+    before = session.belief, session.selection().documents.tolist()
     with pytest.raises(InvalidInput, match="last ask"):
         session.tell(asked, scores[asked])
-    told = asked[[0, 3]]
-    session.tell(told, scores[told])
-    assert (session.spent, session.given_up) == (2, 2)
-    session.give_up(told[:1])  # its score stays evidence
-    assert session.belief.scored[told].all() and session.spent == 2
-    play(session, scores, 3)
-    assert session.spent == 10
-    before = session.selection().documents
+    with pytest.raises(InvalidInput, match="last ask"):
+        session.leave_unscored(asked)
     for beyond in (-1, 60):
         with pytest.raises(InvalidInput, match="60 documents"):
             session.give_up([beyond])
-    np.testing.assert_array_equal(session.selection().documents, before)
+    assert (session.spent, session.given_up, session.rounds) == (0, 2, 0)
+    assert (session.belief, session.selection().documents.tolist()) == before
     session.give_up(np.arange(60))
-    assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
     assert session.ask().size == session.selection().documents.size == session.expected_loss() == 0
 
 
@@ -330,22 +267,6 @@ def test_giving_up_makes_room(config: Config) -> None:
     assert too_long.selection().documents.size == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_round_believes_the_posterior_mean_of_what_it_has_named(seed: int) -> None:
-    pool, scores = clustered(120, 8, seed)
-    session, one_by_one = (SelectionSession(pool, budget=30, k=20) for _ in range(2))
-    for asking in (session, one_by_one):
-        for _ in range(8):
-            asked = asking.ask()
-            asking.tell(asked, scores[asked])
-    believed = []
-    for _ in range(6):
-        asked = one_by_one.ask()
-        believed += asked.tolist()
-        one_by_one.tell(asked, one_by_one.belief.mean[asked])
-    assert session.ask(6).tolist() == believed
-
-
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> None:
@@ -363,12 +284,3 @@ def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> 
     assert not session.belief.scored[list(unanswered)].any()
     with pytest.raises(InvalidInput):
         session.leave_unscored([int(asked[0]) if asked.size else 0])
-
-
-def test_what_is_left_unscored_can_be_selected() -> None:
-    pool, _ = clustered(10, 4, seed=1)
-    session = SelectionSession(pool, budget=20, k=9)
-    while (asked := session.ask(3)).size:
-        session.leave_unscored(asked)
-    assert session.stop_reason is StopReason.POOL_EXHAUSTED
-    assert len(session.selection().documents) == 9 and session.spent == 10

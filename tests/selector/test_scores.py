@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,24 +154,23 @@ async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> N
     assert relevance.tolist() == [score_of(QUERY, bare.pool.ids[document]) for document in scored]
 
 
-async def test_another_scorer_makes_it_stale(selector_of: Callable[..., Selector]) -> None:
-    stale = replace(FULL, scorer="another")
-    wanted = task(budget=6, k=10, rounds=2)
-    result = await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=stale))
-    bare = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+@pytest.mark.parametrize(
+    ("learned_with", "said"),
+    [
+        ({"scorer": "another"}, "the scorer 'another', and 'seeded' is in use"),
+        ({"encoder": "old"}, "the encoder 'old'"),
+    ],
+)
+async def test_another_model_makes_it_stale(
+    selector_of: Callable[..., Selector], learned_with: dict[str, Any], said: str
+) -> None:
+    wanted, selector = task(), selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
+    bare = await selector.select(wanted)
+    result = await selector.select(replace(wanted, calibration=replace(FULL, **learned_with)))
     assert result.calibration is None
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
-    assert result.warnings == [
-        f"the calibration 'ours' was not used: it was learned with the scorer 'another', and {NAME!r} is in use; "
-        "calibrate again"
-    ]
-
-
-async def test_another_encoder_makes_it_stale(selector_of: Callable[..., Selector]) -> None:
-    selector = selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
-    result = await selector.select(replace(task(), calibration=replace(FULL, encoder="old")))
-    assert result.calibration is None
-    assert "the encoder 'old'" in result.warnings[0]
+    (warning,) = result.warnings
+    assert warning.startswith("the calibration 'ours' was not used: it was learned with ") and said in warning
 
 
 async def test_rankings_of_all_by_scores(selector_of: Callable[..., Selector]) -> None:

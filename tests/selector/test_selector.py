@@ -1,11 +1,11 @@
 """The way of a request, cancellation, and what is deleted meanwhile."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -128,31 +128,6 @@ class TestDeletedMeanwhile:
             await selector_of(Vanishing(), SeededScorer()).select(task())
 
 
-async def test_a_cancelled_task_asks_for_nothing_more(selector_of: Callable[..., Selector]) -> None:
-    class Waiting(SeededScorer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.third = asyncio.Event()
-
-        async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-            scores = await super().score(query, texts)
-            if len(self.rounds) == 3:
-                self.third.set()
-                await asyncio.Event().wait()
-            return scores
-
-    scorer = Waiting()
-    selector = selector_of(FakeRetriever(), scorer)
-    running = asyncio.create_task(selector.select(task(budget=20)))
-    await scorer.third.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    await asyncio.sleep(0.05)
-    assert len(scorer.rounds) == 3
-    assert len((await selector.select(task(budget=5))).history) == 5
-
-
 async def test_each_round_tells_where_it_stands(selector_of: Callable[..., Selector]) -> None:
     selector = selector_of(FakeRetriever(), SeededScorer())
     *rounds, result = [step async for step in selector.steps(task(budget=6, rounds=3))]
@@ -187,34 +162,27 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
 
 
 @pytest.mark.parametrize(
-    ("documents", "known", "budget", "running", "diversity", "here"),
+    ("changed", "here"),
     [
-        (30, 0, 5, 1, 0.0, True),
-        (30, 0, 6, 1, 0.0, False),
-        (31, 0, 5, 1, 0.0, False),
-        (30, 2, 3, 1, 0.0, True),
-        (30, 2, 4, 1, 0.0, False),
-        (30, 0, 5, 2, 0.0, True),
-        (30, 0, 5, 3, 0.0, False),
-        (30, 0, 5, 1, 0.1, False),
+        ({}, True),
+        ({"budget": 6}, False),
+        ({"documents": 31}, False),
+        ({"known": 2, "budget": 3}, True),
+        ({"known": 2, "budget": 4}, False),
+        ({"running": 2}, True),
+        ({"running": 3}, False),
+        ({"diversity": 0.1}, False),
+        ({"narrower": 1}, False),
     ],
 )
-@pytest.mark.parametrize("wide", [False, True])
 async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
-    selector_of: Callable[..., Selector],
-    monkeypatch: pytest.MonkeyPatch,
-    documents: int,
-    known: int,
-    budget: int,
-    running: int,
-    diversity: float,
-    here: bool,
-    wide: bool,
+    changed: dict[str, Any], here: bool, selector_of: Callable[..., Selector], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    case = SimpleNamespace(**{"documents": 30, "known": 0, "budget": 5, "running": 1, "diversity": 0.0, **changed})
     monkeypatch.setattr(run, "SMALL_POOL", 30)
     monkeypatch.setattr(run, "FEW_SCORES", 5)
     monkeypatch.setattr(run, "FEW_RUNNING", 2)
-    monkeypatch.setattr(run, "FEW_NUMBERS", 30 * len(vector_of("d0")) - wide)
+    monkeypatch.setattr(run, "FEW_NUMBERS", 30 * len(vector_of("d0")) - changed.get("narrower", 0))
     threads, tell = set[int](), SelectionSession.tell
 
     def told(session: SelectionSession, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -222,11 +190,10 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
         tell(session, documents, scores)
 
     monkeypatch.setattr(SelectionSession, "tell", told)
-    given = [Document(str(number), f"text {number}") for number in range(documents)]
-    scores = dict.fromkeys("01"[:known], 0.5)
-    wanted = replace(task(budget=budget), candidates=own_pool(given), known=scores, diversity=diversity)
+    given = [Document(str(number), f"text {number}") for number in range(case.documents)]
+    scores = dict.fromkeys("01"[: case.known], 0.5)
     selector = selector_of(FakeRetriever(), SeededScorer())
-    selector._shared.running = running - 1
-    result = await selector.select(wanted)
-    assert result.calls == budget
-    assert (threads == {threading.get_ident()}) is (here and not wide)
+    selector._shared.running = case.running - 1
+    wanted = replace(task(case.budget), candidates=own_pool(given), known=scores, diversity=case.diversity)
+    assert (await selector.select(wanted)).calls == case.budget
+    assert (threads == {threading.get_ident()}) is here

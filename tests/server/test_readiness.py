@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,11 +16,11 @@ from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
 from boundarymorph.retrieval.interfaces import IndexTotals
 from boundarymorph.server.app import Readiness, create_app
-from boundarymorph.server.composition import Gateway, build_gateway, build_retrieval, probe_of_indexes
+from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
 from tests.metrics import sample
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until_async
 from tests.ports import free_port
 from tests.system.service import retriever, scorer, service
 
@@ -57,15 +57,6 @@ class Clock:
         return EPOCH + timedelta(seconds=self.seconds)
 
 
-async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            holds = condition()
-            if holds if isinstance(holds, bool) else await holds:
-                return
-            await asyncio.sleep(0.005)
-
-
 async def test_since_when_and_why() -> None:
     parts, clock = {"retriever": Part(), "scorer": Part()}, Clock()
     followed = Readiness(parts, interval=10, timeout=5, now=clock)
@@ -97,10 +88,10 @@ async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
     hanging.held = asyncio.Event()
     followed = Readiness({"scorer": hanging, "retriever": well}, interval=0.001, timeout=0.01)
     following = asyncio.create_task(followed.follow())
-    await until(lambda: hanging.asked > 3)
+    await until_async(lambda: hanging.asked > 3)
     assert followed.missing == "scorer: no answer in 0.01 seconds"
     hanging.held.set()
-    await until(lambda: followed.missing is None)
+    await until_async(lambda: followed.missing is None)
     assert hanging.at_once == well.at_once == 1
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
@@ -155,12 +146,12 @@ async def test_measuring_the_indexes_takes_a_fiftieth_of_the_time_at_most_and_no
         await probe(PATIENCE)
     assert catalog.measured == 0
     catalog.free.set()
-    await until(lambda: sample("boundarymorph_index_documents", kind="flat") == 1)
+    await until_async(lambda: sample("boundarymorph_index_documents", kind="flat") == 1)
     for now, measured in ((2.0, 1), (101.9, 1), (102.0, 2)):
         catalog.now = now
         await probe(PATIENCE)
         await asyncio.sleep(0.02)
-        await until(lambda wanted=float(measured): sample("boundarymorph_index_documents", kind="flat") == wanted)  # type: ignore[misc]
+        await until_async(lambda wanted=float(measured): sample("boundarymorph_index_documents", kind="flat") == wanted)  # type: ignore[misc]
 
 
 async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
@@ -198,8 +189,7 @@ async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
     encoder = Part()
 
     def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
-        made = fake_retrieval(settings)
-        return replace(made, probes={"encoder": encoder})
+        return replace(fake_retrieval(settings), probes={"encoder": encoder})
 
     from boundarymorph.server.app import create_retriever_app
 
@@ -210,18 +200,14 @@ async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
             retriever=RetrieverSettings(url=url), cache=CacheSettings(enabled=False), ready_interval_seconds=0.01
         )
 
-        def gateway(settings: Settings, on_lost: Callable[[], None]) -> Gateway:
-            return build_gateway(settings, on_lost)
-
-        async with client_of(create_app(settings, build=gateway)) as front:
+        async with client_of(create_app(settings, build=build_gateway)) as front:
             await ready(front)
             encoder.trouble = ScorerUnavailable("the encoder's server is gone")
 
-            async def unready() -> bool:
-                return (await front.get("/readyz")).status_code == 503
-
-            await until(unready)
-            body = (await front.get("/readyz")).json()
+            async with asyncio.timeout(PATIENCE):
+                while (response := await front.get("/readyz")).status_code != 503:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            body = response.json()
             assert body["status"] == "unready"
             assert body["parts"]["retriever"]["status"] == "away"
             assert "the encoder's server is gone" in body["detail"] and body["detail"].startswith("retriever: ")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx
+import orjson
 
 from tests import weights
 from tests.patience import PATIENCE
@@ -81,6 +82,11 @@ class Service:
     def log(self) -> str:
         return self.log_file.read_text()
 
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Those of the log that are JSON."""
+        return [orjson.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+
     def await_answer(self, path: str = "/readyz") -> None:
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -115,7 +121,6 @@ class Service:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample))
 
 
-@contextmanager
 def service(
     data: Path,
     *options: str,
@@ -124,47 +129,29 @@ def service(
     environment: Mapping[str, str] = MappingProxyType({}),
     embedded: bool = False,
     through: Sequence[str] = (),
-) -> Iterator[Service]:
+) -> AbstractContextManager[Service]:
     """A service over a data directory, killed at the end if it still runs.
 
-    environment: what is added to it; embedded: on the embedded weights, where an answer or its duration goes by them,
-    and not on the tiny ones; through: a command that runs another.
+    ready: whether it is awaited; environment: what is added to it; embedded: on the embedded weights, where an answer
+    or its duration goes by them, and not on the tiny ones; through: a command that runs another.
     """
-    log_file, arguments = data.parent / f"{data.name}.log", [*options, "--data-directory", str(data)]
-    variables = {**environment_with(embedded), **environment}
-    with _process("serve", log_file, arguments, port, variables, through) as running:
-        if ready:
-            running.await_answer()
-        yield running
+    log_file, variables = data.parent / f"{data.name}.log", {**environment_with(embedded), **environment}
+    return _process("serve", log_file, [*options, "--data-directory", str(data)], port, ready, variables, through)
 
 
-@contextmanager
 def scorer(
     log_file: Path, *options: str, port: int | None = None, ready: bool = True, embedded: bool = False
-) -> Iterator[Service]:
-    """A scorer, killed at the end if it still runs. embedded: as `service` has it."""
-    with _process("scorer", log_file, options, port, environment_with(embedded)) as running:
-        if ready:
-            running.await_answer()
-        yield running
+) -> AbstractContextManager[Service]:
+    """A scorer, with the rest as `service` has it."""
+    return _process("scorer", log_file, options, port, ready, environment_with(embedded))
 
 
-@contextmanager
 def retriever(
     data: Path, *options: str, port: int | None = None, ready: bool = True, through: Sequence[str] = ()
-) -> Iterator[Service]:
-    """A retriever over a data directory, killed at the end if it still runs. through: a command that runs another."""
-    with _process(
-        "retriever",
-        data.parent / f"{data.name}-retriever.log",
-        [*options, "--data-directory", str(data)],
-        port,
-        environment_with(embedded=False),
-        through,
-    ) as running:
-        if ready:
-            running.await_answer()
-        yield running
+) -> AbstractContextManager[Service]:
+    """A retriever over a data directory, with the rest as `service` has it."""
+    log_file, arguments = data.parent / f"{data.name}-retriever.log", [*options, "--data-directory", str(data)]
+    return _process("retriever", log_file, arguments, port, ready, environment_with(embedded=False), through)
 
 
 @contextmanager
@@ -173,6 +160,7 @@ def _process(
     log_file: Path,
     options: Sequence[str],
     port: int | None,
+    ready: bool,
     environment: Mapping[str, str],
     through: Sequence[str] = (),
 ) -> Iterator[Service]:
@@ -183,8 +171,11 @@ def _process(
         _started(arguments, log.fileno(), environment, log_file.parent, through) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
     ):
+        running = Service(process, client, port, log_file)
         try:
-            yield Service(process, client, port, log_file)
+            if ready:
+                running.await_answer()
+            yield running
         finally:
             process.kill()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.patience import until
 from tests.system.service import Service, retriever, scorer, service
 
 AUDITED = {"BOUNDARYMORPH_MEMORY__AUDITS": "1", "BOUNDARYMORPH_MEMORY__ENABLED": "true"}
@@ -25,13 +25,6 @@ def fill(running: Service) -> None:
 
 def ask(running: Service, number: int, **fields: object) -> dict[str, object]:
     return running.select(query=f"fruit {number} apple lime", index="fruit", k=5, budget=8, **fields)
-
-
-def await_audits(running: Service, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while running.metric(DONE) < count:
-        assert time.monotonic() < deadline, running.log
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -60,7 +53,7 @@ def test_audits_wait_for_callers_and_outlive_a_kill(tmp_path: Path) -> None:
             ended.set()
             for caller in callers:
                 caller.join()
-            await_audits(one, 12)
+            until(lambda: one.metric(DONE) >= 12)
             one.process.kill()
         with service(tmp_path / "front" / "again", *options, environment=AUDITED) as other:
             found = ask(other, 99, objective=OBJECTIVE)

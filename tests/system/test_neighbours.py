@@ -158,45 +158,27 @@ def stays_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], ta
     assert not greedy.answered(), "it gave something back meanwhile"
 
 
-def test_places_of_selections(pair: tuple[Key, Key]) -> None:
-    """Selections whose bodies stall."""
-    stays_served(selected, pair, lambda greedy: greedy.takes(6, lambda: greedy.begin("POST", "/select", 100)))
+UPLOAD = ("POST", "/indexes/mine/documents")
+BY_FILTER = json.dumps({"filter": COSTLY}).encode()
 
 
-def test_turns_of_selections_and_threads_of_searches(pair: tuple[Key, Key]) -> None:
-    """Filters that are compared with every document for seconds."""
-    stays_served(
-        selected, pair, lambda greedy: greedy.takes(6, lambda: greedy.begin("POST", "/select", len(SLOW), SLOW))
-    )
-
-
-def test_bytes_in_hand(pair: tuple[Key, Key]) -> None:
-    """Bodies of uploads of which all but the last byte has arrived: an upload counts with 8 MiB at least."""
-
-    def take(greedy: Key) -> None:
-        size = 12 * 2**20
-        greedy.takes(2, lambda: greedy.begin("POST", "/indexes/mine/documents", size, b" " * 1_000, NDJSON))
-
-    stays_served(selected, pair, take)
-
-
-def test_places_of_uploads(pair: tuple[Key, Key]) -> None:
-    """Uploads that are silent."""
-
-    def take(greedy: Key) -> None:
-        greedy.takes(6, lambda: greedy.begin("POST", "/indexes/mine/documents", 10, kind=NDJSON))
-
-    stays_served(uploaded, pair, take)
-
-
-def test_threads_of_writes(pair: tuple[Key, Key]) -> None:
-    """Deletions by filters that are compared with every document for seconds."""
-    body = json.dumps({"filter": COSTLY}).encode()
-
-    def take(greedy: Key) -> None:
-        greedy.takes(6, lambda: greedy.begin("DELETE", "/indexes/theirs/documents", len(body), body))
-
-    stays_served(uploaded, pair, take)
+@pytest.mark.parametrize(
+    ("ask", "gets", "begun"),
+    [
+        pytest.param(selected, 6, ("POST", "/select", 100), id="places of selections, whose bodies stall"),
+        pytest.param(selected, 6, ("POST", "/select", len(SLOW), SLOW), id="turns of selections, threads of searches"),
+        # An upload counts with 8 MiB at least.
+        pytest.param(selected, 2, (*UPLOAD, 12 * 2**20, b" " * 1_000, NDJSON), id="bytes in hand of unended uploads"),
+        pytest.param(uploaded, 6, (*UPLOAD, 10, b"", NDJSON), id="places of uploads that are silent"),
+        pytest.param(
+            uploaded, 6, ("DELETE", "/indexes/theirs/documents", len(BY_FILTER), BY_FILTER), id="threads of writes"
+        ),
+    ],
+)
+def test_who_takes_all_that_it_can_get(
+    pair: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
+) -> None:
+    stays_served(ask, pair, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
 
 
 @pytest.fixture(scope="module")
@@ -223,11 +205,8 @@ def pair_of_gateway(_pair_of_gateway: tuple[Key, Key]) -> Iterator[tuple[Key, Ke
 
 def test_connections_of_a_gateway_to_its_retriever(pair_of_gateway: tuple[Key, Key]) -> None:
     """Forwarded uploads that are silent."""
-
-    def take(greedy: Key) -> None:
-        greedy.takes(2, lambda: greedy.begin("POST", "/indexes/mine/documents", 10, kind=NDJSON))
-
-    stays_served(uploaded, pair_of_gateway, take)
+    begun = (*UPLOAD, 10, b"", NDJSON)
+    stays_served(uploaded, pair_of_gateway, lambda greedy: greedy.takes(2, lambda: greedy.begin(*begun)))
     stays_served(selected, pair_of_gateway, lambda greedy: None)
 
 

@@ -11,7 +11,6 @@ import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.patience import PATIENCE, until
 from tests.scoring.transformer import tiny
@@ -52,18 +51,6 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def select(running: Service, **options: Any) -> dict[str, Any]:
     return running.select(**SELECT | options)
-
-
-def true_scores(texts: list[str]) -> list[float]:
-    model = OnnxCrossEncoder.embedded()
-    return [float(model.run([pair])[0]) for pair in model.tokenize(QUERY, texts)]
-
-
-def test_scores_over_a_socket_are_the_model_s(alone: Service) -> None:
-    texts = TEXTS[:7]
-    body = alone.client.post("/score", json={"query": QUERY, "texts": texts}).json()
-    assert body["scores"] == true_scores(texts)
-    assert body["model"] == alone.client.get("/info").json()["model"] == OnnxCrossEncoder.embedded().name
 
 
 def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from load_tests.soak import Ledger, Plan, growth_of, run
+from load_tests.soak import Ledger, Plan, run
 
 
 @pytest.mark.usefixtures("tiny_weights")
@@ -14,17 +14,6 @@ def test_a_short_soak(tmp_path: Path) -> None:
     assert outcome.wrong == []
     assert outcome.growth is None
     assert all(sum(row[kind] for row in outcome.rows) for kind in ("reads", "upserted", "deleted"))
-
-
-def test_memory_is_judged_by_its_last_three_minutes() -> None:
-    filling = [(second, 100.0 + second) for second in range(120)]
-    flat = [(120 + second, 220.0 + second % 7) for second in range(181)]
-    assert growth_of(filling + flat) == pytest.approx(0, abs=0.1)
-    growing = [(120 + second, 220.0 + second / 6) for second in range(181)]
-    assert growth_of(filling + growing) == pytest.approx(10)
-    assert growth_of(flat[:180]) is None
-    assert growth_of(flat[:181]) is not None
-    assert growth_of([]) is None
 
 
 def test_the_ledger_notices() -> None:

@@ -38,11 +38,3 @@ def registered() -> dict[str, set[str]]:
 def test_each_metric_is_documented_and_each_documented_one_is_there() -> None:
     assert documented() == registered()
     assert len(documented()) > 40
-
-
-def test_units_are_in_the_names() -> None:
-    for name in registered():
-        assert re.search(
-            r"_(seconds|total|ratio|tokens|pairs|texts|calls|rounds|state|up|bytes|running|waiting|nats|indexes|documents)$",
-            name,
-        ), f"{name} has no unit"

@@ -4,12 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.system.service import ENVIRONMENT, Service, retriever, scorer, service
+from tests.system.service import ENVIRONMENT, retriever, scorer, service
 from tests.telemetry.collector import Collector, collecting
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -33,10 +32,6 @@ main()
 """
 
 
-def told(running: Service) -> list[dict[str, object]]:
-    return [orjson.loads(line) for line in running.log.splitlines() if line.startswith("{")]
-
-
 def configured(folder: Path, collector: Collector, more: str = "") -> Path:
     folder.mkdir()
     (folder / "boundarymorph.toml").write_text(f'traces.url = "{collector.url}"\nlog_format = "json"\n{more}')
@@ -54,25 +49,16 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
             headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "its-id"}
             answer = front.client.post("/select", json=REQUEST, headers=headers)
             assert answer.json()["status"] == "complete"
-            refused = front.client.post(
-                "/select",
-                json=REQUEST
-                | {"index": "nowhere", "pool": None, "vectors": None, "calibration": False, "distinct": False},
-                headers=headers,
-            )
-            assert refused.status_code == 404
+            nowhere = {"index": "nowhere", "pool": None, "vectors": None, "calibration": False, "distinct": False}
+            assert front.client.post("/select", json=REQUEST | nowhere, headers=headers).status_code == 404
             assert [running.stop() for running in (front, scores, pools)] == [0, 0, 0]
-            lines = [line for line in told(front) if line.get("path") == "/select"]
+            lines = [line for line in front.lines if line.get("path") == "/select"]
             assert {line["trace_id"] for line in lines} == {TRACE}
             for running in (front, scores, pools):
                 assert "Traceback" not in running.log
         ours = [span for span in collector.spans if span.trace == TRACE]
         by_id = {span.id: span for span in ours}
-        assert {span.service for span in ours} == {
-            "boundarymorph",
-            "boundarymorph-scorer",
-            "boundarymorph-retriever",
-        }
+        assert {span.service for span in ours} == {f"boundarymorph{role}" for role in ("", "-scorer", "-retriever")}
         roots = [span for span in ours if span.parent == CALLER]
         assert [(span.service, span.name) for span in roots] == [("boundarymorph", "POST /select")] * 2
         root = next(span for span in roots if span.attributes["http.response.status_code"] == 200)

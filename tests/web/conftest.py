@@ -21,15 +21,8 @@ from tests.system.service import Service, service
 NODE_MODULES = Path(__file__).parent / "node_modules"
 UNPACKED = NODE_MODULES / ".chromium"  # by `make setup`
 CHROMIUM = os.environ.get("CHROMIUM") or UNPACKED / "chromium"  # another one, where that does not run
-MODULES = (
-    "calendar",
-    "datetime",
-    "decimal",
-    "pathlib",
-    "tarfile",
-    "textwrap",
-    "zipfile",
-)  # of all that the demo indexes
+# Of all that the demo indexes.
+MODULES = ("calendar", "datetime", "decimal", "pathlib", "tarfile", "textwrap", "zipfile")
 REFUSED = "Failed to load resource"  # what Chromium says of every answer that is an error
 expect.set_options(timeout=20_000)
 Open = Callable[..., AbstractContextManager[Page]]

@@ -54,6 +54,12 @@ def selected(running: Service, **request: Any) -> dict[str, Any]:
     return running.select(**wanted)
 
 
+def ask_the_example(page: Page) -> None:
+    page.check("[value=pool]")
+    page.click("#example")
+    page.click("#go")
+
+
 def outcome(page: Page) -> tuple[float, float]:
     """The total relevance of the headline, and what plain reranking reaches."""
     found = re.match(
@@ -194,22 +200,9 @@ def test_plain_reranking_has_the_same_candidates(opened: Open, demonstrated: Ser
     assert orjson.loads(sent.value.post_data or "")["filter"] == wanted
 
 
-def test_moving_the_budget(opened: Open, demonstrated: Service) -> None:
-    """Asks anew, once the slider rests."""
-    with opened() as page:
-        ask(page, budget=20, k=12)
-        page.locator("[data-of=budget]").press("ArrowRight")
-        assert page.input_value("#budget") == "25"
-        expect(page.locator("#status")).to_contain_text("25 of 25 calls")
-        compared(page)
-        assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(selected(demonstrated, budget=25, k=12))
-
-
 def test_documents_of_ones_own(opened: Open) -> None:
     with opened() as page:
-        page.check("[value=pool]")
-        page.click("#example")
-        page.click("#go")
+        ask_the_example(page)
         compared(page)
         assert page.locator("#set > li").count() == 5
         assert "5 of 5 calls" in page.inner_text("#status") and "14 candidates" in page.inner_text("#status")
@@ -226,13 +219,6 @@ def test_documents_of_ones_own(opened: Open) -> None:
         page.locator("#set summary", has_text="plain").click()
         expect(page.locator("#set .id")).to_have_text("own")
         expect(page.locator("#compared .verdict")).to_have_text("Both return the same 2 documents.")
-
-        page.fill("#documents", '[{"text": "never ends"')
-        page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("The documents begin like a JSON array, but are none")
-        page.fill("#documents", '{"text": "fine"}\n{"text": broken}')
-        page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("Line 2 is not a JSON object")
         page.fill("#documents", "[1] Smith on sleep\n{braces} in plain words")
         page.click("#go")
         compared(page)
@@ -242,26 +228,46 @@ def test_documents_of_ones_own(opened: Open) -> None:
 def test_the_example_shows_a_gain(opened: Open, tmp_path: Path) -> None:
     """With the embedded models, as a visitor has them."""
     with service(tmp_path / "data", embedded=True) as running, opened(url=running.url) as page:
-        page.check("[value=pool]")
-        page.click("#example")
-        page.click("#go")
+        ask_the_example(page)
         compared(page)
         ours, plain = outcome(page)
         assert ours > 2 * plain
 
 
-def test_an_error(opened: Open) -> None:
+WRONG = [  # what is filled in, and what the page says of it
+    ("#query", "  ", "query: must have a character that is not white space"),
+    ("[name=also]", QUERY, "two of the 'queries' are the same"),
+    ("[name=filter]", "kind", "The filter is not JSON"),
+    ("[name=calibration]", "no such!", "is not a name of a calibration"),
+    ("[name=calibration]", "missing", "there is no calibration"),
+]
+WRONG_AT_LAST = [  # nothing is asked afterwards
+    ("#key", "ключ", "only ASCII characters"),
+    ("#documents", '[{"text": "never ends"', "The documents begin like a JSON array, but are none"),
+    ("#documents", '{"text": "fine"}\n{"text": broken}', "Line 2 is not a JSON object"),
+]
+
+
+def test_what_is_wrong_is_said(opened: Open) -> None:
     with opened(refusals=True) as page:
-        ask(page)
-        page.fill("#query", "  ")
-        page.click("#go")
+        ask(page, budget=5, k=5)
         problem = page.locator("#problem")
-        expect(problem).to_contain_text("query: must have a character that is not white space")
-        expect(problem).to_contain_text("Request id: ")
-        assert findings(page) == []
-        page.fill("#query", QUERY)
+        for field, value, said in WRONG:
+            right = page.input_value(field)
+            page.fill(field, value)
+            page.click("#go")
+            expect(problem).to_contain_text(said)
+            assert "pattern" not in page.inner_text("#problem")
+            assert findings(page) == []
+            page.fill(field, right)
         page.click("#go")
-        expect(problem).to_be_empty()
+        compared(page)
+        for field, value, said in WRONG_AT_LAST:
+            if field == "#documents":
+                page.check("[value=pool]")
+            page.fill(field, value)
+            page.click("#go")
+            expect(problem).to_contain_text(said)
 
 
 def test_an_answer_that_breaks_off(opened: Open) -> None:
@@ -309,10 +315,14 @@ def test_calls_that_cost_money(opened: Open) -> None:
         assert asked == 3
 
 
-def test_asking_again_before_the_answer(opened: Open, demonstrated: Service) -> None:
-    """The last question counts, and the one before it is given up."""
+def test_asking_again(opened: Open, demonstrated: Service) -> None:
+    """When the slider of the budget rests, and before the answer: then the last question counts."""
     with opened() as page:
         ask(page, budget=20, k=12)
+        page.locator("[data-of=budget]").press("ArrowRight")
+        assert page.input_value("#budget") == "25"
+        expect(page.locator("#status")).to_contain_text("25 of 25 calls")
+        compared(page)
         for budget in (30, 35, 40):
             page.fill("#budget", str(budget))
             page.click("#go")
@@ -330,9 +340,7 @@ def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
     ):
         away.process.kill()
         expect(page.locator("#no-index")).to_contain_text("There is no index yet")
-        page.check("[value=pool]")
-        page.click("#example")
-        page.click("#go")
+        ask_the_example(page)
         expect(page.locator("#status")).to_contain_text("Retrieval only: nothing was scored")
         expect(page.locator("#warnings")).to_contain_text("nothing was scored")
         assert findings(page) == []
@@ -346,9 +354,7 @@ def test_a_key(opened: Open, tmp_path: Path) -> None:
         opened(url=running.url, refusals=True) as page,
     ):
         expect(page.locator("#no-index")).to_contain_text("API key")
-        page.check("[value=pool]")
-        page.click("#example")
-        page.click("#go")
+        ask_the_example(page)
         expect(page.locator("#problem .note")).to_be_visible()
         page.fill("#key", "not-the-key")
         page.press("#key", "Tab")
@@ -533,16 +539,6 @@ def test_a_promise(opened: Open) -> None:
         expect(page.locator("#status")).to_contain_text("Its promise is not certified: only selections of an index")
 
 
-def test_a_calibration_that_is_not_there(opened: Open) -> None:
-    with opened(refusals=True) as page:
-        ask(page, budget=5, k=5)
-        for name, said in (("no such!", "is not a name of a calibration"), ("missing", "there is no calibration")):
-            page.fill("[name=calibration]", name)
-            page.click("#go")
-            expect(page.locator("#problem")).to_contain_text(said)
-            assert "pattern" not in page.inner_text("#problem")
-
-
 def test_a_script_from_right_to_left(opened: Open) -> None:
     with opened() as page:
         page.check("[value=pool]")
@@ -561,21 +557,16 @@ def test_a_script_from_right_to_left(opened: Open) -> None:
 
 
 def test_the_first_sight(opened: Open) -> None:
-    """A result, without a click, and queries to try."""
-    with opened() as page:
+    """A result, without a click, and queries to try; on the first screen, even of a phone, is the outcome."""
+    with opened(viewport={"width": 390, "height": 844}) as page:
         compared(page)
         assert outcome(page)
+        boxes = [page.locator(name).bounding_box() for name in ("#headline", "#set", "#ranking", "#map")]
+        places = [(box["y"], box["height"]) for box in boxes if box]
+        assert places == sorted(places) and len(places) == 4 and sum(places[0]) < 844
         page.locator("#tries button").nth(1).click()
         expect(page.locator("#query")).to_have_value(page.locator("#tries button").nth(1).inner_text())
         compared(page)
-
-
-def test_the_first_sight_on_a_phone(opened: Open) -> None:
-    """The outcome is on the first screen."""
-    with opened(viewport={"width": 390, "height": 844}) as page:
-        compared(page)
-        box = page.locator("#headline").bounding_box()
-        assert box is not None and box["y"] + box["height"] < 844
 
 
 def test_the_address_holds_the_state(opened: Open) -> None:
@@ -644,42 +635,30 @@ def test_several_queries(opened: Open, demonstrated: Service) -> None:
         assert page.locator("#map").is_visible() and page.locator("#comparison").is_visible()
 
 
-def test_queries_that_are_the_same(opened: Open) -> None:
-    with opened(refusals=True) as page:
-        ask(page, budget=20, k=12)
-        page.fill("[name=also]", QUERY)
-        page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("two of the 'queries' are the same")
-        assert findings(page) == []
-
-
-WRONG = {
-    "queries and auto": ({"also": "sleep"}, "auto"),
-    "queries and distinct": ({"also": "sleep", "distinct": "text"}, "distinct"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_options_that_do_not_go_together(opened: Open, name: str) -> None:
-    """The browser says so beside the one to change, and nothing is sent."""
-    fields, wrong = WRONG[name]
+@pytest.mark.parametrize(
+    ("also", "wrong", "value"), [("sleep", "auto", None), ("sleep", "distinct", "text"), ("", "rounds", "9999")]
+)
+def test_an_option_that_is_not_valid_is_shown(opened: Open, also: str, wrong: str, value: str | None) -> None:
+    """Which includes those that do not go with further queries. Nothing is sent until it is gone."""
     with opened() as page:
         compared(page)
         page.evaluate("document.querySelector('.more').open = true")
-        if wrong == "auto":
-            page.check("[name=auto]")
-        for field, value in fields.items():
-            page.fill(f"[name={field}]", value)
+        field = page.locator(f"[name={wrong}]")
+        page.fill("[name=also]", also)
+        if value is None:
+            field.check()
+        else:
+            field.fill(value)
         page.evaluate("document.querySelector('.more').open = false")
         page.route("**/select", lambda route: pytest.fail("it was sent"))
         page.click("#go")
-        told = page.locator(f"[name={wrong}]")
-        expect(told).to_be_focused()
-        assert told.is_visible()
-        assert "does not go with further queries" in told.evaluate("field => field.validationMessage")
+        expect(field).to_be_focused()
+        assert field.is_visible()
+        assert not also or "does not go with further queries" in field.evaluate("field => field.validationMessage")
         page.unroute("**/select")
         page.fill("[name=also]", "")
-        page.fill("[name=distinct]", "")
+        if value is not None:
+            field.fill("")
         page.click("#go")
         expect(page.locator("#status")).to_contain_text("calls")
         compared(page)
@@ -689,31 +668,9 @@ def test_a_field_that_is_not_shown_is_not_in_the_way(opened: Open) -> None:
     with opened() as page:
         ask(page, depth=500)
         page.fill("[name=depth]", "999999")
-        page.check("[value=pool]")
-        page.click("#example")
-        page.click("#go")
+        ask_the_example(page)
         compared(page)
         assert page.locator("#set > li").count() == 5
-
-
-def test_an_option_that_is_not_valid_is_shown(opened: Open) -> None:
-    with opened() as page:
-        ask(page, rounds=5)
-        page.fill("[name=rounds]", "9999")
-        page.evaluate("document.querySelector('.more').open = false")
-        page.click("#go")
-        expect(page.locator("[name=rounds]")).to_be_visible()
-        page.fill("[name=rounds]", "5")
-        page.fill("[name=filter]", "kind")
-        page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("The filter is not JSON")
-
-
-def test_a_key_that_cannot_be_one(opened: Open) -> None:
-    with opened() as page:
-        page.fill("#key", "ключ")
-        page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("only ASCII characters")
 
 
 def test_many_documents(opened: Open) -> None:
@@ -783,17 +740,12 @@ def test_where_it_is_found(demonstrated: Service) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-def test_the_description_of_the_api_is_as_dark_as_wanted(opened: Open, scheme: str, is_dark: bool) -> None:
+def test_the_description_of_the_api(opened: Open, scheme: str, is_dark: bool) -> None:
     with opened("/docs", color_scheme=scheme) as page:
         expect(page.locator(".opblock-summary-path").first).to_be_visible()
         with Image.open(BytesIO(page.screenshot())) as seen:
             brightness = np.asarray(seen.convert("L")).mean()
         assert (brightness < 100) if is_dark else (brightness > 200)
-
-
-def test_the_description_of_the_api(opened: Open) -> None:
-    with opened("/docs") as page:
-        expect(page.locator(".opblock-summary-path").first).to_be_visible()
         assert "/select" in "".join(page.locator(".opblock-summary-path").all_inner_texts()).replace("\u200b", "")
         page.locator(".opblock-summary", has_text="/livez").click()
         page.get_by_role("button", name="Try it out").click()
@@ -812,11 +764,3 @@ def test_of_another_index_nothing_is_asked_at_first_sight(opened: Open, tmp_path
             page.fill("#key", "any")
             page.press("#key", "Enter")
             assert page.url.endswith("/playground") and page.input_value("#key") == "any"
-
-
-@pytest.mark.strangers
-def test_the_set_comes_before_what_explains_it(opened: Open) -> None:
-    with opened() as page:
-        compared(page)
-        places = [page.locator(name).bounding_box() for name in ("#headline", "#set", "#ranking", "#map")]
-        assert [box["y"] for box in places if box] == sorted(box["y"] for box in places if box) and all(places)
