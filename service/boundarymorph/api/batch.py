@@ -122,7 +122,8 @@ class _Batch:
         telling = asyncio.create_task(self._tell())
         try:
             try:
-                async for found in pieces(self._chunks, *2 * (self._limits.body_bytes,), self._parse):
+                most = self._limits.body_bytes
+                async for found in pieces(self._chunks, most, most, self._parse):
                     for piece in found:
                         await self._begin(piece)
             except BoundaryMorphError as error:
