@@ -34,6 +34,7 @@ SLOW = (
     "deploy/test_ray.py",
     "faults",
     "fuzz",
+    "library/test_light.py",
     "load_tests",
     "retrieval/test_encoders_transformer.py",
     "retrieval/test_frameworks.py",
@@ -50,14 +51,17 @@ SLOW = (
     "system/test_soak_index.py",
     "system/test_uploads.py",
     "telemetry/test_workers.py",
+    "test_memory.py",
     "web/test_browser.py",
 )
 NOT_SLOW = "not slow"  # what `make test` asks for
-# Packages and files whose imports are slow, one worker's each: the others do not even collect them.
-SLOW_IMPORTS = (
-    ("inference", "scoring/test_rerankers.py", "scoring/transformer"),  # torch
+# Packages and files whose imports are slow, or that are many, one worker's each: the others do not even collect them.
+SHARES = (
+    ("inference", "retrieval/test_encoders_recipe.py", "scoring"),  # torch
     (  # the clients of stores
         "api/test_attached_names.py",
+        "cli/test_cli.py",
+        "clients/test_encoding.py",
         "retrieval/test_collections.py",
         "retrieval/test_lancedb.py",
         "retrieval/test_milvus.py",
@@ -68,8 +72,8 @@ SLOW_IMPORTS = (
         "retrieval/test_stores_service.py",
         "retrieval/test_totals.py",
     ),
-    ("evaluation", "memory", "deploy/test_alerts_fire.py"),  # matplotlib, scipy.integrate
-    ("agents", "web"),  # the protocol of tools, Playwright
+    ("deploy/test_alerts_fire.py", "evaluation", "memory", "selection"),  # matplotlib, scipy.stats
+    ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
 OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's
 LONGEST_FIRST = (  # packages and files
@@ -146,7 +150,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is imported, which takes a sixth less without
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
         worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
-        others = [paths for number, paths in enumerate(SLOW_IMPORTS) if (number - worker) % workers]
+        others = [paths for number, paths in enumerate(SHARES) if (number - worker) % workers]
         config.stash[OF_OTHERS] = tuple(chain(*others))
         config.args = [part for part in _from(worker, workers) if not _is_ignored(Path(part), config)]
 

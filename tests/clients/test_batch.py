@@ -133,6 +133,7 @@ class TestTooMany:
         assert len(ids(kept)) == 2
 
 
+@pytest.mark.slow
 async def test_killed_in_the_middle_and_resumed_without_a_double(
     url: str, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_what_is_learned_from_many_requests_is_what_they_were_drawn_from() -> No
     assert (log_likelihoods(learned, others) - log_likelihoods(DEFAULT_PRIOR, others)).mean() > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("graded", "count"), [(False, 10), (False, 20), (True, 12)])
 def test_what_is_learned_is_what_a_slow_search_by_the_formula_finds(graded: bool, count: int) -> None:
     """The penalised type-II likelihood with an explicit sum over amplitudes, request by request, maximised without

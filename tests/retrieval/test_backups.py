@@ -236,6 +236,7 @@ def test_what_was_about_to_be_replaced_is_put_back(catalog: LocalCatalog, index:
     again.close()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     """What is there afterwards is the one or the other, whole."""
     index.back_up(tmp_path / "0")

@@ -405,6 +405,7 @@ def test_deleting_an_index_ends_its_training(tmp_path: Path, caplog: pytest.LogC
     catalog.close()
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
     code = (
         "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalIndex\n"

@@ -143,6 +143,7 @@ def test_what_128_dimensions_can_hold_is_held_exactly() -> None:
     np.testing.assert_allclose(alone @ alone.T, np.tile(np.eye(100), (4, 4)), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_memory_they_end_with_an_error() -> None:
     """Of the working memory of BLAS, OpenBLAS tries to get what is missing for ever."""
     program = """

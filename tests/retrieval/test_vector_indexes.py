@@ -160,6 +160,7 @@ def clustered(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
     return unit_from_halves((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [False, True])
 def test_the_recall_that_is_measured_is_what_other_queries_see(removed: bool) -> None:
     vectors = clustered(12_000, 16)

@@ -91,6 +91,7 @@ def broken(audited: int, promise: Promise, draw: Callable[[np.random.Generator],
     return float(np.mean(lost)), float(np.mean(calls))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probability", [0.7, 0.9])
 def test_new_requests_keep_what_is_promised(probability: float) -> None:
     share, calls = broken(40, Promise(0.1, probability))

@@ -7,6 +7,7 @@ the log-odds scale, with noise, as cross-encoders give them.
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
@@ -63,6 +64,7 @@ def test_the_default_is_as_good_as_it_was() -> None:
     assert 0.5 < found["loss"] < 0.7, found
 
 
+@pytest.mark.slow
 def test_a_few_calls_are_never_worse_than_none() -> None:
     """Than the retriever's order, and than the first B of it by their scores: within a point in each cell, and above on
     average. In one of three tables one document in fifty says yes and the others no. Measured: 0 and +6.3; -41 and -7.9

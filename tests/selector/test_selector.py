@@ -158,7 +158,7 @@ async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(
     of_the_loop, of_all = time.thread_time(), time.process_time()  # CPU seconds, which other load does not change
     result = await selector_of(FakeRetriever(), SeededScorer()).select(SelectionTask(QUERY, candidates, 80, 50))
     assert len(result.history) == 80
-    assert time.thread_time() - of_the_loop < (time.process_time() - of_all) / 4
+    assert time.thread_time() - of_the_loop < (time.process_time() - of_all) / 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Selections over a retriever and a scorer that fail, hang and lose documents, in virtual time."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -19,7 +20,7 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.inference.concurrency import LATE, NEVER, Deadline
+from boundarymorph.inference.concurrency import LATE, Deadline
 from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search
@@ -194,7 +195,7 @@ class SelectorMachine(RuleBasedStateMachine):
             rounds=rounds,
             method=method,
             return_documents=return_documents,
-            deadline=NEVER if seconds is None else Deadline(self.loop.now + seconds, self.loop.time),
+            deadline=Deadline(math.inf if seconds is None else self.loop.now + seconds, self.loop.time),
             reuse=reuse,
             goal=goal,
             accepts=accepts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from time import process_time
 from typing import Any
 
@@ -54,9 +54,13 @@ class Outcome:
 
     def values(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> NDArray[np.float64]:
         """Return (Q,) one metric a query, in the table's order; NaN where it is not defined."""
-        rows = self.rows
-        of_run = (rows["method"] == method) & (rows["budget"] == budget) & (rows["k"] == k)
-        return np.asarray(rows.loc[of_run, metric], dtype=np.float64)
+        values: NDArray[np.float64] = self.rows[metric].to_numpy(dtype=np.float64)
+        return values[self._of_run.get((method, budget, k), np.empty(0, dtype=np.intp))]
+
+    @cached_property
+    def _of_run(self) -> Mapping[tuple[str, int, int], NDArray[np.intp]]:
+        found: Mapping[Any, NDArray[np.intp]] = self.rows.groupby(["method", "budget", "k"]).indices
+        return found
 
     def mean(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> float | None:
         """Return the mean over the queries on which the metric is defined; None if there is none."""
