@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,13 @@ def test_commands_and_their_options(page: Path) -> None:
 def test_scripts(page: Path) -> None:
     modules = re.findall(r"python -m ((?:load_tests|tests)[\w.]+)", code_of(page))
     assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists()] == []
+
+
+def test_extras() -> None:
+    there = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    pages = "".join(page.read_text() for page in PAGES)
+    named = {extra for found in re.findall(r"\bboundarymorph\[([\w,]+)\]", pages) for extra in found.split(",")}
+    assert named == there - {"dev"}, "of the packages that users install"
 
 
 @pytest.mark.strangers

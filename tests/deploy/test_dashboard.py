@@ -70,6 +70,18 @@ def test_it_parses_and_its_labels_are_there(expression: str) -> None:
     assert grouped_by(expression) <= set.union(*map(labels_of, found))
 
 
+def test_panels_have_units_and_places_of_their_own() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in BOARD["panels"]:
+        place = panel["gridPos"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+        assert place["x"] + place["w"] <= 24
+    assert len({panel["title"] for panel in DRAWN}) == len({panel["id"] for panel in DRAWN}) == len(DRAWN)
+    assert all(panel["fieldConfig"]["defaults"]["unit"] for panel in DRAWN)
+
+
 def test_alerts_have_what_prometheus_wants() -> None:
     alerts = [rule for rule in RULES if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)

@@ -73,6 +73,22 @@ def test_a_model_by_its_folder(directory: Path, tiny_folder: Path) -> None:
     assert "libtorch" in maps
 
 
+def test_serve_with_a_short_name(tmp_path: Path) -> None:
+    """As the README has it; the cache of the hub has tiny weights of that architecture."""
+    model = tmp_path / "models--BAAI--bge-reranker-v2-m3"
+    folder = tiny.xlm_roberta(model / "snapshots" / ("a" * 40))
+    (model / "refs").mkdir()
+    (model / "refs/main").write_text("a" * 40)
+    expected = TransformerCrossEncoder.load(str(folder), device="cpu", precision="fp32")
+    offline = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1", "BOUNDARYMORPH_SCORER__PRECISION": "fp32"}
+    with service(tmp_path / "data", "--scorer", "bge-reranker-v2-m3", environment=offline) as running:
+        body = running.client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS[:3]}).json()
+    scores = {TEXTS[found["index"]]: found["relevance_score"] for found in body["results"]}
+    for text, score in scores.items():
+        assert score == pytest.approx(expected.run(expected.tokenize(QUERY, [text]))[0], abs=1e-5)
+    assert body["model"].startswith("BAAI/bge-reranker-v2-m3@aaaaaaaaaaaa/") and len(scores) == 3
+
+
 def test_a_gateway_is_thin(gateway: Service) -> None:
     select(gateway)
     maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
