@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import typer.main
 from xdist.scheduler import LoadFileScheduling
 
 from boundarymorph.inference import models
@@ -147,6 +149,8 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> ByFile:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Commands are made from their functions once, and not for each call, which takes a third of the tests that call them.
+    pytest.MonkeyPatch().setattr(typer.main, "get_command", cache(typer.main.get_command))
     gc.disable()  # until everything is imported, which takes a sixth less without
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
         worker, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
