@@ -114,7 +114,7 @@ def tried(checks: Sequence[dict[str, Any]]) -> str:
         of_parts.setdefault(part, []).append(what + ("" if check["problem"] is None else " **failed**"))
     alike: dict[str, list[str]] = {}
     for part, whats in of_parts.items():
-        alike.setdefault((", " if part else "; ").join(whats), []).append(part)
+        alike.setdefault((", " if part else "; ").join(dict.fromkeys(whats)), []).append(part)
     named = ((", ".join(filter(None, parts)), whats) for whats, parts in alike.items())
     return "; ".join(f"{names}: {whats}" if names else whats for names, whats in named)
 
