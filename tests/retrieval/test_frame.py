@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
@@ -26,7 +27,7 @@ from boundarymorph.retrieval.frame import (
     encode_embeddings,
     encode_pool,
 )
-from boundarymorph.retrieval.interfaces import Retrieved, VectorSource
+from boundarymorph.retrieval.interfaces import Found, Retrieved, VectorSource
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
@@ -152,6 +153,20 @@ def test_documents_that_are_none(tensors: dict[str, NDArray[Any]], documents: by
         decode_pool(save({**tensors, "documents": np.frombuffer(documents, np.uint8)}, METADATA))
 
 
+def test_calibrations_travel_with_their_pool() -> None:
+    pool = pool_of(stored(np.eye(2)))
+    scale = Calibration("scale", "scale", "scorer", None, 1e-6, Trust(0.5, -1.0), Trust(0.5, -1.0))
+    found = Found([scale], [("scale", None), ("other", "index")], "author.name")
+    assert decode_pool(encode_pool(Retrieved(pool, found=found))).found == found
+    assert decode_pool(encode_pool(Retrieved(pool))).found == Found([], [])
+
+
+@pytest.mark.parametrize("found", [b"", b"[]", b"1", b"{}", b'{"calibrations": [{}], "known": []}'])
+def test_calibrations_that_are_none(tensors: dict[str, NDArray[Any]], found: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="calibrations"):
+        decode_pool(save({**tensors, "found": np.frombuffer(found, np.uint8)}, METADATA))
+
+
 def test_an_id_that_is_no_text() -> None:
     pool = pool_of(stored(np.eye(2)))
     with pytest.raises(InvalidInput, match="surrogate"):
@@ -166,7 +181,7 @@ def tensors() -> dict[str, NDArray[Any]]:
     terms = np.array([[True, False, True], [False, False, True]])
     pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
     found = load(encode_pool(Retrieved(pool, ["careful"])))
-    assert found.keys() == {"vectors", "query", "scores", "ids", "offsets", "feature:bm25", "terms"}
+    assert found.keys() == {"vectors", "query", "scores", "ids", "offsets", "found", "feature:bm25", "terms"}
     return found
 
 
@@ -178,7 +193,7 @@ def test_the_good_frame_is_good(tensors: dict[str, NDArray[Any]]) -> None:
     assert (list(found.pool.ids), list(found.warnings)) == (["ä", "b", ""], ["careful"])
 
 
-@pytest.mark.parametrize("missing", ["vectors", "query", "scores", "ids", "offsets"])
+@pytest.mark.parametrize("missing", ["vectors", "query", "scores", "ids", "offsets", "found"])
 def test_something_missing(tensors: dict[str, NDArray[Any]], missing: str) -> None:
     with pytest.raises(MalformedFrame, match=missing):
         decode_pool(save({name: tensor for name, tensor in tensors.items() if name != missing}, METADATA))

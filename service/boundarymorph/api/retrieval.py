@@ -14,6 +14,7 @@ from pydantic import Field
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Scope
+from boundarymorph.access.learned import seen_by
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
@@ -36,8 +37,11 @@ class Retrieve(Message):
     query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
-    documents: int = Field(0, ge=0, description="how many of the first come with the pool, as far as they are not long")
+    documents: int = Field(
+        0, ge=0, description="how many of those likely to be read come with the pool, as far as they are not long"
+    )
     directions: bool = Field(False, description="whether the vectors' main directions are enough")
+    calibration: str | None = Field(None, description="that comes with the pool; else the default of the index")
     query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
 
 
@@ -79,7 +83,8 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
-    permitted(request).require(wanted.index)
+    caller = permitted(request)
+    caller.require(wanted.index)
     embedding = wanted.query_embedding
     bound("query", len(wanted.query), limits.query_characters, "characters")
     bound("depth", wanted.depth, limits.pool, "candidates")
@@ -87,9 +92,17 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
     search = Search(
-        wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid, wanted.documents, wanted.directions
+        wanted.query,
+        wanted.depth,
+        vector,
+        wanted.filter,
+        wanted.hybrid,
+        wanted.documents,
+        wanted.directions,
+        wanted.calibration,
     )
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
+    retrieved = replace(retrieved, found=seen_by(caller, retrieved.found))
     return Response(await access.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
 
 

@@ -20,12 +20,12 @@ from safetensors.numpy import save
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.document import TOLERANCE, Document, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Retrieved, VectorSource
+from boundarymorph.retrieval.interfaces import Found, Retrieved, VectorSource
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
-VERSION = "5"
+VERSION = "6"
 HEADER_BYTES = 2**20  # limit for names, shapes and warnings
 _BLOCK = 2**18  # numbers normalized at a time, so that they stay in the CPU's cache
 _FEATURE = "feature:"
@@ -35,7 +35,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool, its warnings and documents. `decode_pool` restores ids, vectors, query, scores, features and terms
+    """Encode a pool and what comes with it. `decode_pool` restores ids, vectors, query, scores, features and terms
     bit for bit.
 
     Raises InvalidInput for ids that are not valid Unicode.
@@ -50,11 +50,12 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         "scores": pool.scores,
         "ids": np.frombuffer(ids.encode(), dtype=np.uint8),
         "offsets": offsets,
+        "found": _json(retrieved.found.to_json()),
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }
     if retrieved.documents:
-        tensors["documents"] = np.frombuffer(orjson.dumps(list(retrieved.documents.values())), dtype=np.uint8)
+        tensors["documents"] = _json(list(retrieved.documents.values()))
     warnings = orjson.dumps(list(retrieved.warnings)).decode()
     return _frame(tensors, POOL_TYPE, warnings=warnings, source=retrieved.vectors)
 
@@ -88,6 +89,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     documents = {}
     if "documents" in tensors:
         documents = documents_of(_list(_taken(tensors, "documents", np.dtype("u1"), None).tobytes(), "documents"))
+    found = found_of(_taken(tensors, "found", np.dtype("u1"), None).tobytes())
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
@@ -97,19 +99,32 @@ def decode_pool(frame: bytes) -> Retrieved:
         _texts(metadata.get("warnings", "")),
         cast(VectorSource, source),
         documents,
+        found,
     )
 
 
-def documents_of(records: Sequence[object]) -> dict[str, Document]:
+def documents_of(records: Sequence[Any]) -> dict[str, Document]:
     """Read documents from JSON, by id. Raises MalformedFrame."""
     documents = {}
-    for record in records:
-        match record:
-            case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
-                documents[id] = Document(id, text, title, metadata)
-            case _:
-                raise MalformedFrame("one of its documents is malformed")
+    try:
+        for record in records:
+            id, title = record["id"], record["title"]
+            documents[id] = document = Document(id, record["text"], title, record["metadata"])
+            if not (type(id) is type(document.text) is str and type(document.metadata) is dict):
+                raise TypeError
+            if not (title is None or type(title) is str):
+                raise TypeError
+    except (KeyError, TypeError):
+        raise MalformedFrame("one of its documents is malformed") from None
     return documents
+
+
+def found_of(text: bytes) -> Found:
+    """Read calibrations from JSON. Raises MalformedFrame."""
+    try:
+        return Found.of_json(orjson.loads(text))
+    except (InvalidInput, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedFrame(f"its calibrations cannot be read: {error}") from error
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
@@ -259,6 +274,10 @@ def _list(array: str | bytes, what: str) -> list[Any]:
     if not isinstance(values, list):
         raise MalformedFrame(f"its {what} are not a list")
     return values
+
+
+def _json(value: object) -> NDArray[np.uint8]:
+    return np.frombuffer(orjson.dumps(value), dtype=np.uint8)
 
 
 def _utf8(id: str) -> bytes:
