@@ -82,6 +82,10 @@ class WeightedQuery:
     candidates: Callable[[Retriever], Candidates]
 
 
+def _as_it_is(task: SelectionTask, found: Found) -> SelectionTask:
+    return task
+
+
 @dataclass(frozen=True, slots=True)
 class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
@@ -105,7 +109,7 @@ class SelectionTask:
     of what has `min_relevance`. proposals: with a target, how many documents to read next the result names at most.
     queries: instead of the query and its candidates, for one set of what answers any of them.
     memory: what earlier selections told, None for none. room: where its bytes are counted. complete: makes it the task
-    that is carried out, of what comes with the candidates of an index, None if that makes no difference.
+    that is carried out, of what comes with the candidates of an index.
     """
 
     query: str
@@ -139,7 +143,7 @@ class SelectionTask:
     queries: Sequence[WeightedQuery] = ()
     memory: Remembering | None = None
     room: Room = FREE
-    complete: Callable[[SelectionTask, Found], SelectionTask] | None = None
+    complete: Callable[[SelectionTask, Found], SelectionTask] = _as_it_is
 
     @property
     def ranks_all(self) -> bool:
