@@ -8,7 +8,6 @@ bit (`halves`). The writer verifies that, and sends rows of which one would come
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -41,15 +40,11 @@ def encode_pool(retrieved: Retrieved) -> bytes:
     Raises InvalidInput for ids that are not valid Unicode.
     """
     pool = retrieved.pool
-    ids = "".join(pool.ids)
-    offsets = np.zeros(len(pool) + 1, dtype="<u4")
-    np.cumsum([len(id) for id in (pool.ids if ids.isascii() else map(_utf8, pool.ids))], out=offsets[1:])
     tensors = {
-        "vectors": _rows(pool.embeddings),
+        "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
         "query": pool.query,
         "scores": pool.scores,
-        "ids": np.frombuffer(ids.encode(), dtype=np.uint8),
-        "offsets": offsets,
+        "ids": _json(list(pool.ids)),
         "found": _json(retrieved.found.to_json()),
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
@@ -74,7 +69,9 @@ def decode_pool(frame: bytes) -> Retrieved:
     _check_finite(scores, "scores")
     if (scores[1:] > scores[:-1]).any():
         raise MalformedFrame("its scores are not in descending order")
-    ids = _ids(_taken(tensors, "ids", np.dtype("u1"), None), _taken(tensors, "offsets", np.dtype("<u4"), (count + 1,)))
+    ids = _texts(_bytes(tensors, "ids"), "ids")
+    if len(ids) != count or len(set(ids)) < count:
+        raise MalformedFrame(f"it has {len(set(ids))} different ids for {count} documents")
     features = {}
     for name in list(tensors):
         if name.startswith(_FEATURE):
@@ -88,15 +85,15 @@ def decode_pool(frame: bytes) -> Retrieved:
         terms = terms.view(np.bool_)
     documents = {}
     if "documents" in tensors:
-        documents = documents_of(_list(_taken(tensors, "documents", np.dtype("u1"), None).tobytes(), "documents"))
-    found = found_of(_taken(tensors, "found", np.dtype("u1"), None).tobytes())
+        documents = documents_of(_list(_bytes(tensors, "documents"), "documents"))
+    found = found_of(_bytes(tensors, "found"))
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
     return Retrieved(
         Pool(ids, vectors, query, scores, features, terms),
-        _texts(metadata.get("warnings", "")),
+        _texts(metadata.get("warnings", ""), "warnings"),
         cast(VectorSource, source),
         documents,
         found,
@@ -241,28 +238,10 @@ def _check_lengths(lengths: NDArray[np.float64], what: str) -> None:
         raise MalformedFrame(f"{what} is not of unit length")
 
 
-def _ids(text: NDArray[np.uint8], offsets: NDArray[np.uint32]) -> list[str]:
-    bounds = offsets.tolist()
-    if text.ndim != 1 or bounds[0] != 0 or bounds[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
-        raise MalformedFrame("its ids do not fit their offsets")
-    data = text.tobytes()
-    try:
-        if data.isascii():
-            whole = data.decode("ascii")
-            ids = [whole[start:end] for start, end in pairwise(bounds)]
-        else:
-            ids = [data[start:end].decode() for start, end in pairwise(bounds)]
-    except UnicodeDecodeError as error:
-        raise MalformedFrame(f"its ids are not UTF-8: {error}") from error
-    if len(set(ids)) < len(ids):
-        raise MalformedFrame("two of its documents share an id")
-    return ids
-
-
-def _texts(array: str) -> Sequence[str]:
-    texts = _list(array, "warnings")
-    if not all(isinstance(text, str) for text in texts):
-        raise MalformedFrame("its warnings are not texts")
+def _texts(array: str | bytes, what: str) -> list[str]:
+    texts = _list(array, what)
+    if not set(map(type, texts)) <= {str}:
+        raise MalformedFrame(f"its {what} are not texts")
     return texts
 
 
@@ -276,12 +255,15 @@ def _list(array: str | bytes, what: str) -> list[Any]:
     return values
 
 
+def _bytes(tensors: Tensors, name: str) -> bytes:
+    found = _taken(tensors, name, np.dtype("u1"), None)
+    if found.ndim != 1:
+        raise MalformedFrame(f"its {name} are of {found.shape}")
+    return found.tobytes()
+
+
 def _json(value: object) -> NDArray[np.uint8]:
-    return np.frombuffer(orjson.dumps(value), dtype=np.uint8)
-
-
-def _utf8(id: str) -> bytes:
     try:
-        return id.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"the id {id!r} is not valid Unicode: it contains half a surrogate pair") from error
+        return np.frombuffer(orjson.dumps(value), dtype=np.uint8)
+    except TypeError as error:
+        raise InvalidInput("an id or a text is not valid Unicode: it contains half a surrogate pair") from error

@@ -102,7 +102,7 @@ class Retrieved:
 
     vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
     those of the pool that came with it, by id; the others are read when they are needed. found: what the index says of
-    calibrations, if there is an index.
+    calibrations, if there is an index. halves: of which `unit_from_halves` made the vectors, None if not known.
     """
 
     pool: Pool
@@ -110,6 +110,7 @@ class Retrieved:
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
     found: Found = Found()
+    halves: NDArray[np.float16] | None = None
 
 
 class Retriever(Protocol):
