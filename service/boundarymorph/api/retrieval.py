@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -20,10 +21,12 @@ from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, all
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
+from boundarymorph.retrieval.document import size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import Search
 
 JSON = "application/json"
+FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
 Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELECT))])
 
@@ -102,8 +105,9 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
         wanted.calibration,
     )
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
-    retrieved = replace(retrieved, found=seen_by(caller, retrieved.found))
-    return Response(await access.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
+    encode = partial(frame.encode_pool, replace(retrieved, found=seen_by(caller, retrieved.found)))
+    small = retrieved.pool.embeddings.size <= FEW_NUMBERS
+    return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
 
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
@@ -113,8 +117,9 @@ async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) 
     wanted = await _ids(request, access)
     read = retriever.documents(wanted.index, wanted.ids, texts=wanted.texts)
     found = await bodies.while_connected(request, read)
-    answer = await access.work.parsing.run(orjson.dumps, {"documents": list(found.values())})
-    return Response(answer, media_type=JSON)
+    encode = partial(orjson.dumps, {"documents": list(found.values())})
+    small = size_of_all(found.values()) < bodies.LARGE
+    return Response(encode() if small else await access.work.parsing.run(encode), media_type=JSON)
 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)

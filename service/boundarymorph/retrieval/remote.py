@@ -52,7 +52,7 @@ from boundarymorph.retrieval.interfaces import Found, MemoryKey, Recalled, Retri
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
-INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
+INLINE = 2**19  # bytes of an answer that are read at once, in about a millisecond
 PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded

@@ -181,12 +181,13 @@ class Clock:
         self._now = now
         self._trips: dict[str | None, deque[_Trip]] = {}
         self._parts: tuple[float, float] | None = None
-        self._until = -math.inf  # until when they are known, if no trip is added
+        self._until = -math.inf  # until when they are known
 
     def took(self, documents: int, seconds: float, server: str | None = None) -> None:
         """Learn from a trip. server: the one that it went to, None if there is no name for it or it went to several."""
         self._trips.setdefault(server, deque(maxlen=LATEST)).append(_Trip(documents, seconds, self._now()))
-        self._until = -math.inf
+        if self._parts is None:
+            self._until = -math.inf
 
     def parts(self) -> tuple[float, float] | None:
         """Return the seconds of a trip and of each document; None while the trips to most servers are too few or too
