@@ -133,7 +133,7 @@ class Selector:
                     else:
                         if isinstance(task.memory, _FileMemory):
                             await task.memory.write()
-                        yield response_of(step, task, explain=explain)
+                        yield response_of(step, explain=explain)
         finally:
             await inner.close()
 

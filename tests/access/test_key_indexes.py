@@ -47,7 +47,6 @@ OF_RETRIEVERS: list[tuple[str, str, object]] = [
 ]
 OBSERVATION = Observation(Evidence(np.eye(4), np.zeros(4), 1.0, 5), "c")
 LEARNED: list[tuple[str, str, object]] = [
-    ("POST", "/calibrations", {"index": None}),
     ("POST", "/memories/recall", {"index": None, "name": "a", "scorer": "s", "vectors": "v", "tenant": ""}),
     (
         "POST",

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from boundarymorph.access import callers
+from boundarymorph.calibration.belongings import DEFAULT, FOLDER
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.settings import Settings
-from tests.api.service import answer, belongings, filled, problem, texts
+from tests.api.service import answer, belongings, fill_directory, filled, gateway, problem, texts
 from tests.scoring.fakes import SeededScorer, score_of
 
 QUERY = "calibrated"
@@ -73,6 +74,30 @@ async def test_a_key_has_one_by_default(tmp_path: Path) -> None:
         for request in ({"pool": POOL}, {"index": "texts"}):
             body = answer(await client.post("/select", json={"query": QUERY, "budget": 3, "k": 3, **request}))
             assert body["calibration"] == "scale"
+
+
+async def test_what_is_made_or_deleted_counts_for_the_next_request_through_a_gateway(tmp_path: Path) -> None:
+    behind = Settings(data_directory=tmp_path / "behind")
+    await fill_directory(behind.data_directory)
+    held = belongings(behind, "texts")
+    request = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
+    several = {"query": None, "queries": [{"query": QUERY}, {"query": "another"}]}
+
+    async def used(**fields: object) -> str | None:
+        found: str | None = answer(await client.post("/select", json={**request, **fields}))["calibration"]
+        return found
+
+    async with gateway(behind) as client:
+        assert await used() is None
+        problem(await client.post("/select", json={**request, "calibration": "full"}), 404, "unknown-calibration")
+        held.keep(replace(SCALE, name="texts", index="texts"))
+        held.keep(replace(SCALE, name="full", index="texts"))
+        assert [await used(), await used(calibration="full"), await used(calibration=False)] == ["texts", "full", None]
+        assert await used(**several) == "texts"
+        refused = await client.post("/select", json={**request, "calibration": "other"})
+        assert "there is full, texts" in problem(refused, 404, "unknown-calibration")
+        (behind.data_directory / "indexes" / "texts" / FOLDER / DEFAULT).unlink()
+        assert await used() is None
 
 
 async def test_unknown_and_misnamed_ones(client: httpx.AsyncClient) -> None:

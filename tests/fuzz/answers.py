@@ -101,7 +101,7 @@ REQUESTS: dict[App, list[Asked]] = {
         ("POST", "/characters", {"index": "large", "ids": IDS}),
         ("POST", "/embed/query", {"query": "q"}),
         ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
-        ("POST", "/calibrations", {"index": "large"}),
+        ("POST", "/calibrations", {"name": "large"}),
         ("POST", "/memories/recall", {"index": "large", "name": "", "scorer": "s", "vectors": "v", "tenant": ""}),
         ("POST", "/judgments/events", {"index": "large"}),
     ],

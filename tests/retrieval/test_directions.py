@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, unit_from_halves
 from boundarymorph.retrieval.interfaces import Retrieved, Search
 from boundarymorph.retrieval.local import store
 from boundarymorph.retrieval.local.catalog import LocalIndex
@@ -105,7 +105,7 @@ class Asked:
             rows: NDArray[np.floating] = self.vectors[sequences[places] % 400]
             return rows
 
-        return self.learned.units_of(sequences, rows, living)
+        return unit_from_halves(self.learned.halves_of(sequences, rows, living))
 
 
 def test_a_document_is_projected_once() -> None:

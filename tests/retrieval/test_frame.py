@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.errors import InvalidInput, MalformedFrame
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, unit_from_halves
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.frame import (
     EMBEDDINGS_TYPE,
@@ -26,7 +27,7 @@ from boundarymorph.retrieval.frame import (
     encode_embeddings,
     encode_pool,
 )
-from boundarymorph.retrieval.interfaces import Retrieved, VectorSource
+from boundarymorph.retrieval.interfaces import Found, Retrieved, VectorSource
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
@@ -119,6 +120,15 @@ def test_what_an_index_stores_travels_in_two_bytes_a_number(tmp_path: Path, dime
         assert header_of(frame)["vectors"]["dtype"] == "F16"
 
 
+def test_rows_known_in_float16_travel_as_those() -> None:
+    rows = np.random.default_rng(1).standard_normal((10, 64))
+    halves = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype("<f2")
+    pool = pool_of(unit_from_halves(halves))
+    frame = encode_pool(Retrieved(pool, halves=halves))
+    np.testing.assert_array_equal(load(frame)["vectors"], halves)
+    same(pool, decode_pool(frame).pool)
+
+
 def test_rows_of_which_float16_cannot_give_one_back_travel_as_they_are() -> None:
     rows = np.random.default_rng(1).standard_normal((10, 64))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -152,6 +162,20 @@ def test_documents_that_are_none(tensors: dict[str, NDArray[Any]], documents: by
         decode_pool(save({**tensors, "documents": np.frombuffer(documents, np.uint8)}, METADATA))
 
 
+def test_calibrations_travel_with_their_pool() -> None:
+    pool = pool_of(stored(np.eye(2)))
+    scale = Calibration("scale", "scale", "scorer", None, 1e-6, Trust(0.5, -1.0), Trust(0.5, -1.0))
+    found = Found([scale], [("scale", None), ("other", "index")], "author.name")
+    assert decode_pool(encode_pool(Retrieved(pool, found=found))).found == found
+    assert decode_pool(encode_pool(Retrieved(pool))).found == Found([], [])
+
+
+@pytest.mark.parametrize("found", [b"", b"[]", b"1", b"{}", b'{"calibrations": [{}], "known": []}'])
+def test_calibrations_that_are_none(tensors: dict[str, NDArray[Any]], found: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="calibrations"):
+        decode_pool(save({**tensors, "found": np.frombuffer(found, np.uint8)}, METADATA))
+
+
 def test_an_id_that_is_no_text() -> None:
     pool = pool_of(stored(np.eye(2)))
     with pytest.raises(InvalidInput, match="surrogate"):
@@ -166,7 +190,7 @@ def tensors() -> dict[str, NDArray[Any]]:
     terms = np.array([[True, False, True], [False, False, True]])
     pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
     found = load(encode_pool(Retrieved(pool, ["careful"])))
-    assert found.keys() == {"vectors", "query", "scores", "ids", "offsets", "feature:bm25", "terms"}
+    assert found.keys() == {"vectors", "query", "scores", "ids", "found", "feature:bm25", "terms"}
     return found
 
 
@@ -178,13 +202,13 @@ def test_the_good_frame_is_good(tensors: dict[str, NDArray[Any]]) -> None:
     assert (list(found.pool.ids), list(found.warnings)) == (["ä", "b", ""], ["careful"])
 
 
-@pytest.mark.parametrize("missing", ["vectors", "query", "scores", "ids", "offsets"])
+@pytest.mark.parametrize("missing", ["vectors", "query", "scores", "ids", "found"])
 def test_something_missing(tensors: dict[str, NDArray[Any]], missing: str) -> None:
     with pytest.raises(MalformedFrame, match=missing):
         decode_pool(save({name: tensor for name, tensor in tensors.items() if name != missing}, METADATA))
 
 
-@pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "offsets", "feature:bm25"])
+@pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "feature:bm25"])
 def test_another_type_or_shape(tensors: dict[str, NDArray[Any]], name: str) -> None:
     for other in (
         tensors[name].astype(np.int64),
@@ -214,12 +238,11 @@ def test_numbers_that_are_none(tensors: dict[str, NDArray[Any]], name: str, valu
         {"vectors": np.full((3, 8), 0.5, np.float32)},
         {"query": np.zeros(8, np.float32)},
         {"scores": np.array([0.0, 1.0, 0.5])},
-        {"offsets": np.array([0, 2, 3, 9], np.uint32)},
-        {"offsets": np.array([1, 2, 3, 3], np.uint32)},
-        {"offsets": np.array([0, 3, 2, 3], np.uint32)},
-        {"offsets": np.array([0, 1, 3, 3], np.uint32)},  # within a character
-        {"offsets": np.array([0, 3, 3, 3], np.uint32)},  # two empty ids
-        {"ids": np.array([255, 255, 65], np.uint8)},
+        *(
+            {"ids": np.frombuffer(ids, np.uint8)}
+            for ids in (b"", b'"abc"', b'["a"]', b'["a", "b", 1]', b'["a", "b", "b"]')
+        ),
+        {"ids": np.array([91, 34, 255, 34, 93], np.uint8)},
         {"terms": np.full((2, 3), 2, np.uint8)},
         {"terms": np.zeros((3, 2), np.uint8)},
         {"terms": np.zeros(3, np.uint8)},

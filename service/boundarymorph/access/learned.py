@@ -20,7 +20,7 @@ from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import BoundaryMorphError, UnknownCalibration
 from boundarymorph.inference.concurrency import CALLER, Deadline
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
-from boundarymorph.retrieval.interfaces import CalibrationSource, MemoryKey, MemorySource, Recalled
+from boundarymorph.retrieval.interfaces import Found, MemoryKey, MemorySource, Recalled
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.selection.promise import Audit
 from boundarymorph.selector.audit import task_of_audit
@@ -41,28 +41,41 @@ class Calibrations:
         """of_keys: the names of default calibrations, by the names of keys."""
         self._of_keys = of_keys
 
-    async def of(
-        self, wanted: Wanted, caller: Caller, source: CalibrationSource, index: str | None = None
-    ) -> tuple[Calibration | None, str | None]:
-        """Return the calibration of this name, else the default of the caller's key, else that of the index; and the
-        field by which selections from the index are distinct by default.
+    def choice(self, wanted: Wanted, caller: Caller) -> Choice:
+        """Return what a caller wants, or the default of its key."""
+        return Choice(self._of_keys.get(caller.name) if wanted is None else wanted, caller)
 
-        index: one that the caller sees. Raises UnknownCalibration, also for the calibration of an index that the caller
-        does not see, and what the source raises.
-        """
-        name = self._of_keys.get(caller.name) if wanted is None else wanted or None
-        if name is None and index is None:
-            return None, None
-        found = await source.calibrations(name, index)
-        if name is None:
-            return next(iter(found.calibrations), None) if wanted is None else None, found.distinct
-        for made in found.calibrations:
-            if made.index is None or caller.sees(made.index):
-                return made, found.distinct
-        seen = sorted({known for known, owner in found.known if owner is None or caller.sees(owner)})
-        more = f" and {len(seen) - MOST_NAMES} more" if len(seen) > MOST_NAMES else ""
-        there = ", ".join(seen[:MOST_NAMES]) + more if seen else "none yet; `boundarymorph calibrate` makes one"
-        raise UnknownCalibration(f"there is no calibration {name!r}; there is {there}")
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The calibration that a caller chooses: of a name, none, or the default of an index."""
+
+    wanted: Wanted
+    caller: Caller
+
+    @property
+    def name(self) -> str | None:
+        return self.wanted or None
+
+    def among(self, found: Found) -> Calibration | None:
+        """Return the one that is chosen. Raises UnknownCalibration, also for that of an index that the caller does not
+        see."""
+        seen = seen_by(self.caller, found)
+        if self.wanted is False:
+            return None
+        if self.wanted is None or seen.calibrations:
+            return next(iter(seen.calibrations), None)
+        names = sorted({known for known, _ in seen.known})
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        there = ", ".join(names[:MOST_NAMES]) + more if names else "none yet; `boundarymorph calibrate` makes one"
+        raise UnknownCalibration(f"there is no calibration {self.wanted!r}; there is {there}")
+
+
+def seen_by(caller: Caller, found: Found) -> Found:
+    """Return what of it a caller may see."""
+    made = [one for one in found.calibrations if one.index is None or caller.sees(one.index)]
+    known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
+    return Found(made, known, found.distinct)
 
 
 log = logging.getLogger(__name__)

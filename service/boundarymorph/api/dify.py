@@ -141,7 +141,7 @@ async def retrieval(
     with access.admission.enter(CALLER.get()):
         asked = await asked_of(request, access, caller, service, parts, watch, _as_selection)
         result = await bodies.while_connected(request, selected(parts.selector, asked.task, watch, asked.turn))
-    response = response_of(result, asked.task, policy=asked.policy)
+    response = response_of(result, policy=asked.policy)
     content = await bodies.made(access, lambda: _answer(response).model_dump_json().encode(), large=True)
     headers = {STATUS_HEADER: response.status}
     if response.warnings:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from boundarymorph.access import bodies
 from boundarymorph.access.callers import Caller, Scope
+from boundarymorph.access.learned import seen_by
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.schemas import Message
@@ -17,7 +18,7 @@ from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
 from boundarymorph.retrieval.index_retriever import Learned
-from boundarymorph.retrieval.interfaces import Found, MemoryKey
+from boundarymorph.retrieval.interfaces import MemoryKey
 
 JSON = "application/json"
 PAGE = 1_000  # judgements
@@ -25,10 +26,9 @@ router = APIRouter(tags=["retrieval"])
 
 
 class Named(Message):
-    """A calibration: by name, or the default of an index."""
+    """A calibration of pools."""
 
-    name: str | None = None
-    index: str | None = None
+    name: str
 
 
 class Made(Message):
@@ -56,15 +56,10 @@ def _body(model: type[Message]) -> dict[str, Any]:
     responses=openapi.problems(404, 413, 422, 503),
 )
 async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
-    """Return those of this name, or the default of the index; and if there are none, all names with their indexes."""
-    wanted, caller = await bodies.parsed(request, access, Named), permitted(request)
-    if wanted.index is not None:
-        caller.require(wanted.index)
-    learned = Learned(indexes.catalog, access.settings)
-    found = await access.work.read.run(learned.find, wanted.name, wanted.index)
-    seen = [made for made in found.calibrations if made.index is None or caller.sees(made.index)]
-    known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
-    return Response(orjson.dumps(Found(seen, known, found.distinct).to_json()), media_type=JSON)
+    """Return those of this name, and if there are none, all names with their indexes."""
+    wanted = await bodies.parsed(request, access, Named)
+    found = await access.work.read.run(Learned(indexes.catalog, access.settings).find, wanted.name)
+    return Response(orjson.dumps(seen_by(permitted(request), found).to_json()), media_type=JSON)
 
 
 @router.post(

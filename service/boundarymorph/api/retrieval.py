@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -14,15 +15,18 @@ from pydantic import Field
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Scope
+from boundarymorph.access.learned import seen_by
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
+from boundarymorph.retrieval.document import size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import Search
 
 JSON = "application/json"
+FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
 Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELECT))])
 
@@ -36,8 +40,11 @@ class Retrieve(Message):
     query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
-    documents: int = Field(0, ge=0, description="how many of the first come with the pool, as far as they are not long")
+    documents: int = Field(
+        0, ge=0, description="how many of those likely to be read come with the pool, as far as they are not long"
+    )
     directions: bool = Field(False, description="whether the vectors' main directions are enough")
+    calibration: str | None = Field(None, description="that comes with the pool; else the default of the index")
     query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
 
 
@@ -79,7 +86,8 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
-    permitted(request).require(wanted.index)
+    caller = permitted(request)
+    caller.require(wanted.index)
     embedding = wanted.query_embedding
     bound("query", len(wanted.query), limits.query_characters, "characters")
     bound("depth", wanted.depth, limits.pool, "candidates")
@@ -87,10 +95,19 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
     bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
     search = Search(
-        wanted.query, wanted.depth, vector, wanted.filter, wanted.hybrid, wanted.documents, wanted.directions
+        wanted.query,
+        wanted.depth,
+        vector,
+        wanted.filter,
+        wanted.hybrid,
+        wanted.documents,
+        wanted.directions,
+        wanted.calibration,
     )
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
-    return Response(await access.work.parsing.run(frame.encode_pool, retrieved), media_type=frame.POOL_TYPE)
+    encode = partial(frame.encode_pool, replace(retrieved, found=seen_by(caller, retrieved.found)))
+    small = retrieved.pool.embeddings.size <= FEW_NUMBERS
+    return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
 
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
@@ -100,8 +117,9 @@ async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) 
     wanted = await _ids(request, access)
     read = retriever.documents(wanted.index, wanted.ids, texts=wanted.texts)
     found = await bodies.while_connected(request, read)
-    answer = await access.work.parsing.run(orjson.dumps, {"documents": list(found.values())})
-    return Response(answer, media_type=JSON)
+    encode = partial(orjson.dumps, {"documents": list(found.values())})
+    small = size_of_all(found.values()) < bodies.LARGE
+    return Response(encode() if small else await access.work.parsing.run(encode), media_type=JSON)
 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Policy
-from boundarymorph.access.learned import TaskMemory, Wanted
+from boundarymorph.access.learned import Choice, TaskMemory, Wanted
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import (
     AccessOf,
@@ -31,7 +31,7 @@ from boundarymorph.api.dependencies import (
 )
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import distinct_by_default, event_of, response_of, task_of
+from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.interfaces import CalibrationSource
@@ -86,7 +86,7 @@ class Asked:
 
     def answer(self, result: SelectionResult) -> SelectResponse:
         """Return the answer with this result."""
-        return response_of(result, self.task, explain=bool(self.wanted.explain), policy=self.policy)
+        return response_of(result, explain=bool(self.wanted.explain), policy=self.policy)
 
 
 async def asked_of(
@@ -108,7 +108,16 @@ async def asked_of(
         return read(bodies.decoded(body, access.settings.limits))
 
     return await understood(
-        request, access, caller, service, parts, watch, content, arrival=arrival, until_end=request.state.until_end
+        request,
+        access,
+        caller,
+        service,
+        parts,
+        watch,
+        content,
+        arrival=arrival,
+        until_end=request.state.until_end,
+        large=len(body) >= bodies.LARGE,
     )
 
 
@@ -124,44 +133,39 @@ async def understood(
     arrival: float,
     until_end: ExitStack,
     raised: int = 0,
+    large: bool = True,
 ) -> Asked:
     """Return a request whose caller may make it.
 
-    content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory is
-    counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
-    ValidationError, UnknownPolicy, UnknownIndex and NotReady.
+    content: makes the decoded body of `POST /select`, in a thread if it is large; until_end: of the selection, for what
+    its memory is counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do,
+    pydantic's ValidationError, UnknownPolicy, UnknownIndex and NotReady.
     """
     with watch.stage("parse"):
         policy = access.policies.of(caller, request.path_params.get("policy"))
-        wanted, task = await access.work.parsing.run(_parse, content, access, caller, arrival, policy)
-        task = replace(task, tenant=permitted(request).tenant)
+        choose, tenant = partial(access.calibrations.choice, caller=permitted(request)), permitted(request).tenant
+        parse = partial(_parse, content, access, choose, arrival, policy)
+        wanted, choice, task = await access.work.parsing.run(parse) if large else parse()
+        task = replace(task, caller=caller, tenant=tenant)
     if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model
     if wanted.index is not None:
         permitted(request).require(wanted.index)
-    task = await calibrated(request, access, task, wanted.calibration, parts.retriever, wanted)
+    else:
+        task = await calibrated(task, choice, parts.retriever)
     if wanted.learn:
         task = with_memory(access, task, parts.retriever, wanted.index, wanted.memory)
     turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
     return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 
 
-async def calibrated(
-    request: Request,
-    access: Access,
-    task: SelectionTask,
-    calibration: Wanted,
-    source: CalibrationSource,
-    wanted: SelectRequest | None = None,
-) -> SelectionTask:
-    """Return the task with the calibration that its caller wants or has by default, and with what documents of the
-    index of `wanted` are distinct by. Raises DeadlineExceeded, and as `Calibrations.of` does."""
-    known = wanted is None or bool(wanted.queries) or "distinct" in wanted.model_fields_set
-    index = None if wanted is None or (known and calibration is False) else wanted.index
+async def calibrated(task: SelectionTask, choice: Choice, source: CalibrationSource) -> SelectionTask:
+    """Return the task of a pool with the calibration of this choice; those of an index come with its candidates. Raises
+    DeadlineExceeded, and what the source and the choice raise."""
+    if choice.name is None:
+        return task
     async with task.deadline.enforced():
-        chosen, field = await access.calibrations.of(calibration, permitted(request), source, index)
-    task = replace(task, calibration=chosen)
-    return task if wanted is None else distinct_by_default(task, wanted, field)
+        return replace(task, calibration=choice.among(await source.calibrations(choice.name)))
 
 
 def with_memory(
@@ -221,7 +225,7 @@ async def _events(
         while isinstance(step, Progress):
             yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
-        access.audits.offer(task)
+        access.audits.offer(step.task)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
         request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
@@ -232,7 +236,7 @@ async def _events(
 
 async def content_of(access: Access, asked: Asked, result: SelectionResult) -> bytes:
     """Return the answer with a result as JSON. Raises as `answers.made` does."""
-    access.audits.offer(asked.task)
+    access.audits.offer(result.task)
     return await bodies.made(
         access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(asked.task, result)
     )
@@ -253,11 +257,15 @@ def _event(name: str, content: BaseModel) -> bytes:
 
 
 def _parse(
-    content: Callable[[], object], access: Access, caller: str, arrival: float, policy: Policy
-) -> tuple[SelectRequest, SelectionTask]:
+    content: Callable[[], object],
+    access: Access,
+    choose: Callable[[Wanted], Choice],
+    arrival: float,
+    policy: Policy,
+) -> tuple[SelectRequest, Choice, SelectionTask]:
     data: Any = content()
     pool = data.get("pool") if isinstance(data, dict) else None
     documents = pool.get("documents") if isinstance(pool, dict) else pool
     wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-    task = task_of(wanted, access.settings, arrival)
-    return wanted, replace(task, caller=caller)
+    choice = choose(wanted.calibration)
+    return wanted, choice, task_of(wanted, access.settings, arrival, choice)

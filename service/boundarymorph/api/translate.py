@@ -16,6 +16,7 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.callers import DEFAULT_POLICY
+from boundarymorph.access.learned import Choice
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     Certificate,
@@ -37,7 +38,7 @@ from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.retrieval.interfaces import Retriever, Search
+from boundarymorph.retrieval.interfaces import Found, Retriever, Search
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places
@@ -48,24 +49,26 @@ from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
-READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among the first
+READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 DECIMALS = 5  # of the numbers about a whole pool
 
 
-def task_of(request: SelectRequest, settings: Settings, arrival: float) -> SelectionTask:
+def task_of(request: SelectRequest, settings: Settings, arrival: float, choice: Choice | None = None) -> SelectionTask:
     """Fill in defaults and check limits. Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
 
-    arrival: of the request, on `time.monotonic()`.
+    arrival: of the request, on `time.monotonic()`. choice: of a calibration that comes with the candidates of an
+    index, None for none.
     """
     limits, promise = settings.limits, promise_of(request)
     objective = request.objective if promise is None else None
     seconds = settings.seconds_of(request.deadline_ms)
     queries = request.queries or [AskedQuery(query=request.query or "")]
+    calibration = None if choice is None else choice.name
     bound("queries", len(queries), limits.queries, "queries")
     task = SelectionTask(
         query="\n".join(query.query for query in queries),
-        candidates=candidates_of(request, queries[0].query, settings),
+        candidates=candidates_of(request, queries[0].query, settings, calibration),
         budget=budget_of(request, settings),
         k=limits.k if objective else None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
@@ -90,10 +93,12 @@ def task_of(request: SelectRequest, settings: Settings, arrival: float) -> Selec
         target=None if objective is None else Target(objective.find or 1.0, objective.within),
         proposals=0 if objective is None else objective.next,
         queries=[
-            WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings))
+            WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings, calibration))
             for one in request.queries or ()
         ],
     )
+    if choice is not None and request.index is not None:
+        task = replace(task, complete=partial(_completed, request=request, choice=choice))
     bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
     bound("known_scores", len(task.known), limits.known_scores, "known scores")
     bound("objective.next", task.proposals, limits.k, "documents")
@@ -132,12 +137,13 @@ def _to_people(request: SelectRequest, settings: Settings) -> bool:
     return knows and (request.relevance or settings.relevance) == "people"
 
 
-def distinct_by_default(task: SelectionTask, request: SelectRequest, field: str | None) -> SelectionTask:
-    """Return the task with at most one document for each value of the field by which selections from its index are
-    distinct, if there is one and the request does not say anything else."""
-    if field is None or request.queries or "distinct" in request.model_fields_set:
+def _completed(task: SelectionTask, found: Found, *, request: SelectRequest, choice: Choice) -> SelectionTask:
+    """Return the task with the calibration of this choice and with at most one document for each value of the field by
+    which selections from its index are distinct, if there is one and the request does not say anything else."""
+    task = replace(task, calibration=choice.among(found))
+    if found.distinct is None or request.queries or "distinct" in request.model_fields_set:
         return task
-    return replace(task, distinct=Grouping(read_path(field, "distinct")))
+    return replace(task, distinct=Grouping(read_path(found.distinct, "distinct")))
 
 
 def _known(request: SelectRequest, limits: Limits) -> dict[str, float]:
@@ -173,7 +179,9 @@ def budget_of(request: SelectRequest, settings: Settings) -> int:
             return int(budget)
 
 
-def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Callable[[Retriever], Candidates]:
+def candidates_of(
+    request: SelectRequest, query: str, settings: Settings, calibration: str | None = None
+) -> Callable[[Retriever], Candidates]:
     """Return what makes the candidates of one query. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
@@ -181,18 +189,18 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         depth = settings.depth if request.depth is None else request.depth
         bound("depth", depth, limits.pool, "candidates")
         depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
-        budget, shown = budget_of(request, settings), (request.k or settings.k) if request.return_documents else 0
+        budget = budget_of(request, settings)
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
         distant = bool(settings.retriever.url or settings.stores)
-        ahead = READ_AHEAD if distant else 0
         search = Search(
             query,
             depth,
             vector,
             request.filter,
             request.hybrid,
-            documents=ahead if budget else shown,
+            documents=READ_AHEAD if distant and (budget or request.return_documents) else 0,
             directions=few and (request.method or settings.method) == methods.DEFAULT,
+            calibration=calibration,
         )
         return partial(IndexedCandidates, index=request.index, search=search, distant=distant)
     assert request.pool is not None
@@ -295,10 +303,9 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
     return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)
 
 
-def response_of(
-    result: SelectionResult, task: SelectionTask, *, explain: bool = False, policy: str = DEFAULT_POLICY
-) -> SelectResponse:
+def response_of(result: SelectionResult, *, explain: bool = False, policy: str = DEFAULT_POLICY) -> SelectResponse:
     """Convert the result of a selection to the response. policy: the name of the one in force."""
+    task = result.task
     return SelectResponse(
         id=uuid4().hex,
         documents=_documents(result, task),

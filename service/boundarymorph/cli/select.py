@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,10 +115,10 @@ def select(options: SelectOptions) -> None:
         select_many(options.queries, fields, options.out, options.url, options.data_directory)
         return
     from boundarymorph.access.callers import Caller
-    from boundarymorph.access.learned import Calibrations
+    from boundarymorph.access.learned import Choice
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import distinct_by_default, response_of, task_of
+    from boundarymorph.api.translate import response_of, task_of
     from boundarymorph.cli import terminal
 
     settings = Settings.load(data_directory=options.data_directory)
@@ -127,11 +127,8 @@ def select(options: SelectOptions) -> None:
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            calibrations = Calibrations(settings.calibration.keys)
-            chosen, field = await calibrations.of(options.calibration, Caller(""), built.retriever, request.index)
-            task = replace(task_of(request, settings, time.monotonic()), calibration=chosen)
-            task = distinct_by_default(task, request, field)
-            return response_of(await built.selector.select(task), task)
+            choice = Choice(options.calibration, Caller(""))
+            return response_of(await built.selector.select(task_of(request, settings, time.monotonic(), choice)))
 
     response = asyncio.run(answer())
     if options.as_json:

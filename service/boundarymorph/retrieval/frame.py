@@ -8,7 +8,6 @@ bit (`halves`). The writer verifies that, and sends rows of which one would come
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -20,12 +19,12 @@ from safetensors.numpy import save
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.document import TOLERANCE, Document, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Retrieved, VectorSource
+from boundarymorph.retrieval.interfaces import Found, Retrieved, VectorSource
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
 EMBEDDINGS_TYPE = "application/vnd.boundarymorph.embeddings"
-VERSION = "5"
+VERSION = "6"
 HEADER_BYTES = 2**20  # limit for names, shapes and warnings
 _BLOCK = 2**18  # numbers normalized at a time, so that they stay in the CPU's cache
 _FEATURE = "feature:"
@@ -35,26 +34,23 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool, its warnings and documents. `decode_pool` restores ids, vectors, query, scores, features and terms
+    """Encode a pool and what comes with it. `decode_pool` restores ids, vectors, query, scores, features and terms
     bit for bit.
 
     Raises InvalidInput for ids that are not valid Unicode.
     """
     pool = retrieved.pool
-    ids = "".join(pool.ids)
-    offsets = np.zeros(len(pool) + 1, dtype="<u4")
-    np.cumsum([len(id) for id in (pool.ids if ids.isascii() else map(_utf8, pool.ids))], out=offsets[1:])
     tensors = {
-        "vectors": _rows(pool.embeddings),
+        "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
         "query": pool.query,
         "scores": pool.scores,
-        "ids": np.frombuffer(ids.encode(), dtype=np.uint8),
-        "offsets": offsets,
+        "ids": _json(list(pool.ids)),
+        "found": _json(retrieved.found.to_json()),
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }
     if retrieved.documents:
-        tensors["documents"] = np.frombuffer(orjson.dumps(list(retrieved.documents.values())), dtype=np.uint8)
+        tensors["documents"] = _json(list(retrieved.documents.values()))
     warnings = orjson.dumps(list(retrieved.warnings)).decode()
     return _frame(tensors, POOL_TYPE, warnings=warnings, source=retrieved.vectors)
 
@@ -73,7 +69,9 @@ def decode_pool(frame: bytes) -> Retrieved:
     _check_finite(scores, "scores")
     if (scores[1:] > scores[:-1]).any():
         raise MalformedFrame("its scores are not in descending order")
-    ids = _ids(_taken(tensors, "ids", np.dtype("u1"), None), _taken(tensors, "offsets", np.dtype("<u4"), (count + 1,)))
+    ids = _texts(_bytes(tensors, "ids"), "ids")
+    if len(ids) != count or len(set(ids)) < count:
+        raise MalformedFrame(f"it has {len(set(ids))} different ids for {count} documents")
     features = {}
     for name in list(tensors):
         if name.startswith(_FEATURE):
@@ -87,29 +85,43 @@ def decode_pool(frame: bytes) -> Retrieved:
         terms = terms.view(np.bool_)
     documents = {}
     if "documents" in tensors:
-        documents = documents_of(_list(_taken(tensors, "documents", np.dtype("u1"), None).tobytes(), "documents"))
+        documents = documents_of(_list(_bytes(tensors, "documents"), "documents"))
+    found = found_of(_bytes(tensors, "found"))
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
     return Retrieved(
         Pool(ids, vectors, query, scores, features, terms),
-        _texts(metadata.get("warnings", "")),
+        _texts(metadata.get("warnings", ""), "warnings"),
         cast(VectorSource, source),
         documents,
+        found,
     )
 
 
-def documents_of(records: Sequence[object]) -> dict[str, Document]:
+def documents_of(records: Sequence[Any]) -> dict[str, Document]:
     """Read documents from JSON, by id. Raises MalformedFrame."""
     documents = {}
-    for record in records:
-        match record:
-            case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
-                documents[id] = Document(id, text, title, metadata)
-            case _:
-                raise MalformedFrame("one of its documents is malformed")
+    try:
+        for record in records:
+            id, title = record["id"], record["title"]
+            documents[id] = document = Document(id, record["text"], title, record["metadata"])
+            if not (type(id) is type(document.text) is str and type(document.metadata) is dict):
+                raise TypeError
+            if not (title is None or type(title) is str):
+                raise TypeError
+    except (KeyError, TypeError):
+        raise MalformedFrame("one of its documents is malformed") from None
     return documents
+
+
+def found_of(text: bytes) -> Found:
+    """Read calibrations from JSON. Raises MalformedFrame."""
+    try:
+        return Found.of_json(orjson.loads(text))
+    except (InvalidInput, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MalformedFrame(f"its calibrations cannot be read: {error}") from error
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
@@ -226,28 +238,10 @@ def _check_lengths(lengths: NDArray[np.float64], what: str) -> None:
         raise MalformedFrame(f"{what} is not of unit length")
 
 
-def _ids(text: NDArray[np.uint8], offsets: NDArray[np.uint32]) -> list[str]:
-    bounds = offsets.tolist()
-    if text.ndim != 1 or bounds[0] != 0 or bounds[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
-        raise MalformedFrame("its ids do not fit their offsets")
-    data = text.tobytes()
-    try:
-        if data.isascii():
-            whole = data.decode("ascii")
-            ids = [whole[start:end] for start, end in pairwise(bounds)]
-        else:
-            ids = [data[start:end].decode() for start, end in pairwise(bounds)]
-    except UnicodeDecodeError as error:
-        raise MalformedFrame(f"its ids are not UTF-8: {error}") from error
-    if len(set(ids)) < len(ids):
-        raise MalformedFrame("two of its documents share an id")
-    return ids
-
-
-def _texts(array: str) -> Sequence[str]:
-    texts = _list(array, "warnings")
-    if not all(isinstance(text, str) for text in texts):
-        raise MalformedFrame("its warnings are not texts")
+def _texts(array: str | bytes, what: str) -> list[str]:
+    texts = _list(array, what)
+    if not set(map(type, texts)) <= {str}:
+        raise MalformedFrame(f"its {what} are not texts")
     return texts
 
 
@@ -261,8 +255,15 @@ def _list(array: str | bytes, what: str) -> list[Any]:
     return values
 
 
-def _utf8(id: str) -> bytes:
+def _bytes(tensors: Tensors, name: str) -> bytes:
+    found = _taken(tensors, name, np.dtype("u1"), None)
+    if found.ndim != 1:
+        raise MalformedFrame(f"its {name} are of {found.shape}")
+    return found.tobytes()
+
+
+def _json(value: object) -> NDArray[np.uint8]:
     try:
-        return id.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"the id {id!r} is not valid Unicode: it contains half a surrogate pair") from error
+        return np.frombuffer(orjson.dumps(value), dtype=np.uint8)
+    except TypeError as error:
+        raise InvalidInput("an id or a text is not valid Unicode: it contains half a surrogate pair") from error

@@ -35,10 +35,12 @@ from boundarymorph.retrieval.interfaces import (
     observed,
 )
 from boundarymorph.retrieval.stores.index import StoreIndex
+from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import SERVICE, Settings
 
 ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
 BLOCK = 64  # documents read at a time
+LISTED = 3 / 4  # of the documents that come with a pool, the first of it; the others are the best by words
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
 MOST_NAMES = 1_000  # that are told of where there is none of a name
 _log = logging.getLogger(__name__)
@@ -93,9 +95,9 @@ class IndexRetriever:
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
-    async def calibrations(self, name: str | None, index: str | None) -> Found:
+    async def calibrations(self, name: str) -> Found:
         """See `CalibrationSource`."""
-        return Found() if self._learned is None else await self._executor.run(self._learned.find, name, index)
+        return Found() if self._learned is None else await self._executor.run(self._learned.find, name)
 
     async def recall(self, key: MemoryKey) -> Recalled:
         """See `MemorySource`."""
@@ -126,7 +128,8 @@ class IndexRetriever:
         """Return what a search of an index finds, and why that is nothing, as far as that can be said. found: the
         index, if it was looked up before."""
         found = self._catalog.get(name) if found is None else found
-        retrieved = _found(found, search)
+        said = Found() if self._learned is None else self._learned.find(search.calibration, name)
+        retrieved = replace(_found(found, search), found=said)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
         reasons = mismatches(found, search)
@@ -173,10 +176,10 @@ class IndexRetriever:
 
 
 def _found(index: Index, search: Search) -> Retrieved:
-    """Return what a search finds with the first documents, up to a number and a length in all."""
+    """Return what a search finds with the documents that are likely to be read, up to a number and a length in all."""
     retrieved = index.retrieve(search)
     documents = dict(retrieved.documents)
-    ids = [id for id in retrieved.pool.ids[: search.documents] if id not in documents]
+    ids = [id for id in _likely(retrieved.pool, search.documents) if id not in documents]
     characters = 0
     while ids and characters < CHARACTERS:
         read = index.documents(ids[:BLOCK])
@@ -184,6 +187,16 @@ def _found(index: Index, search: Search) -> Retrieved:
         documents |= read
         ids = ids[BLOCK:]
     return replace(retrieved, documents=documents) if documents else retrieved
+
+
+def _likely(pool: Pool, count: int) -> list[str]:
+    """Return the ids of the first of a pool and, where BM25 is known, of the best by it of the others."""
+    words = pool.features.get("bm25")
+    if words is None:
+        return list(pool.ids[:count])
+    listed = round(LISTED * count)
+    best = listed + np.argsort(-words[listed:], kind="stable")[: count - listed]
+    return [*pool.ids[:listed], *(pool.ids[place] for place in best.tolist())]
 
 
 MOST_CHECKS = 5  # searches for a document with the type, each for a single result
@@ -228,8 +241,9 @@ class Learned:
         directory = settings.data_directory
         self._memories_of_pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
 
-    def find(self, name: str | None, index: str | None) -> Found:
-        """See `CalibrationSource.calibrations`."""
+    def find(self, name: str | None, index: str | None = None) -> Found:
+        """Return the calibrations of a name, first that of the index; without a name the default of the index, if it
+        has one. Raises UnknownIndex, and as `CalibrationSource.calibrations` does."""
         with storage_errors(TROUBLE):
             own = None if index is None else self._catalog.belongings(index)
             found = self._found(name, index, own)

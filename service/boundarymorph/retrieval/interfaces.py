@@ -44,9 +44,10 @@ class Search:
 
     embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
     filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
-    documents: how many of the first candidates to return with the pool, as far as they are not long.
-    directions: whether the vectors' main directions are enough, if the index has learned them and has words. Scores are
-    those of the whole vectors.
+    documents: how many of the candidates that are likely to be read to return with the pool, as far as they are not
+    long. calibration: the name of the one to return with it; None for the default of the index. directions: whether the
+    vectors' main directions are enough, if the index has learned them and has words. Scores are those of the whole
+    vectors.
     """
 
     query: str
@@ -56,6 +57,7 @@ class Search:
     hybrid: bool = False
     documents: int = 0
     directions: bool = False
+    calibration: str | None = None
 
     @cached_property
     def condition(self) -> Filter | None:
@@ -71,17 +73,44 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """The calibrations of one name. known: the names that there are, each with its index or None, unless the caller may
+    use the first of the calibrations whoever it is. distinct: the field of the metadata by which selections from the
+    index are distinct by default."""
+
+    calibrations: Sequence[Calibration] = ()
+    known: Sequence[tuple[str, str | None]] = ()
+    distinct: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        made = [one.to_json() for one in self.calibrations]
+        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Found:
+        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
+        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
+        by = values.get("distinct")
+        return cls(
+            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieved:
     """A pool, and warnings about how it was found.
 
     vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
-    those of the pool that came with it, by id; the others are read when they are needed.
+    those of the pool that came with it, by id; the others are read when they are needed. found: what the index says of
+    calibrations, if there is an index. halves: of which `unit_from_halves` made the vectors, None if not known.
     """
 
     pool: Pool
     warnings: Sequence[str] = ()
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
+    found: Found = Found()
+    halves: NDArray[np.float16] | None = None
 
 
 class Retriever(Protocol):
@@ -381,38 +410,11 @@ class Catalog(Protocol):
         """Close files and connections."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The calibrations of one name. known: the names that there are, each with its index or None, unless the caller may
-    use the first of the calibrations whoever it is. distinct: the field of the metadata by which selections from the
-    index are distinct by default."""
-
-    calibrations: Sequence[Calibration] = ()
-    known: Sequence[tuple[str, str | None]] = ()
-    distinct: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        made = [one.to_json() for one in self.calibrations]
-        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Found:
-        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
-        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
-        by = values.get("distinct")
-        return cls(
-            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
-        )
-
-
 class CalibrationSource(Protocol):
     """Where calibrations are found: in this process, or at a retriever."""
 
-    async def calibrations(self, name: str | None, index: str | None) -> Found:
-        """Return those of a name, first that of the index; without a name the default of the index, if it has one.
-
-        Raises UnknownIndex, and InvalidInput for what is no name or a calibration that cannot be read.
-        """
+    async def calibrations(self, name: str) -> Found:
+        """Return those of a name. Raises InvalidInput for what is no name or a calibration that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

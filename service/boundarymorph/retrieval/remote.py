@@ -21,7 +21,6 @@ from boundarymorph.errors import (
     BodyTooLarge,
     BoundaryMorphError,
     InvalidConfiguration,
-    InvalidInput,
     LimitExceeded,
     MalformedFrame,
     NotReady,
@@ -53,7 +52,7 @@ from boundarymorph.retrieval.interfaces import Found, MemoryKey, Recalled, Retri
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
-INLINE = 2**15  # bytes of an answer that are read faster than a thread is woken
+INLINE = 2**19  # bytes of an answer that are read at once, in about a millisecond
 PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
@@ -113,10 +112,12 @@ class RemoteRetriever:
             "hybrid": search.hybrid,
             "documents": search.documents,
             "directions": search.directions,
+            "calibration": search.calibration,
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
+        most += MOST_CALIBRATIONS if search.calibration else 0
         return await self._call("/retrieve", body, frame.decode_pool, most)
 
     @observed
@@ -134,25 +135,9 @@ class RemoteRetriever:
 
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
-    async def calibrations(self, name: str | None, index: str | None) -> Found:
-        """See `CalibrationSource`. A retriever without that route has none."""
-        content = encoded({"name": name, "index": index})
-
-        async def find(peer: Peer) -> Found:
-            answer = await peer.send(
-                "POST", "/calibrations", budget=self._budget, content=content, headers=JSON, most=MOST_CALIBRATIONS
-            )
-            if not answer.is_success:
-                raised = _refusal(peer, "/calibrations", answer)
-                if answer.status_code in ABSENT and not isinstance(raised, Relayed):
-                    return Found()
-                raise raised
-            try:
-                return Found.of_json(mapping(parsed(answer.content)))
-            except (Unusable, InvalidInput, KeyError, TypeError, ValueError) as error:
-                raise _unusable(peer, error) from error
-
-        return await self._balancer.call(find)
+    async def calibrations(self, name: str) -> Found:
+        """See `CalibrationSource`."""
+        return await self._call("/calibrations", {"name": name}, frame.found_of, MOST_CALIBRATIONS)
 
     async def keep(self, made: Calibration) -> None:
         """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""

@@ -8,9 +8,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import TokenCounts
@@ -179,12 +181,13 @@ class Clock:
         self._now = now
         self._trips: dict[str | None, deque[_Trip]] = {}
         self._parts: tuple[float, float] | None = None
-        self._until = -math.inf  # until when they are known, if no trip is added
+        self._until = -math.inf  # until when they are known
 
     def took(self, documents: int, seconds: float, server: str | None = None) -> None:
         """Learn from a trip. server: the one that it went to, None if there is no name for it or it went to several."""
         self._trips.setdefault(server, deque(maxlen=LATEST)).append(_Trip(documents, seconds, self._now()))
-        self._until = -math.inf
+        if self._parts is None:
+            self._until = -math.inf
 
     def parts(self) -> tuple[float, float] | None:
         """Return the seconds of a trip and of each document; None while the trips to most servers are too few or too
@@ -209,13 +212,19 @@ def _parts(trips: Sequence[_Trip]) -> tuple[float, float] | None:
     if len(trips) < ENOUGH:
         return None
     documents, seconds, _ = np.array(trips).T
-    one, other = np.triu_indices(len(documents), 1)
+    one, other = _pairs(len(documents))
     between = documents[other] - documents[one]
     apart = between != 0
     if np.count_nonzero(apart) < ENOUGH:
         return None
     each = max(0.0, float(np.median((seconds[other] - seconds[one])[apart] / between[apart])))
     return max(0.0, float(np.median(seconds - each * documents))), each
+
+
+@cache
+def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    one, other = np.triu_indices(count, 1)
+    return one, other
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import LimitExceeded
-from boundarymorph.inference.concurrency import Run
+from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_content
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
@@ -79,6 +79,7 @@ class Room:
 FREE = Room()
 NOTHING = np.empty(0, dtype=np.intp)
 LONG = 2**19  # characters that are looked at in a thread
+FEW_NUMBERS = 2**19  # in vectors that are grouped at once
 SHORT = 64  # characters of a text that is its own key
 
 
@@ -133,7 +134,8 @@ class Documents:
         """
         wanted, suspects = positions, NOTHING
         if copies and positions.size and not self._candidates.texts_at_hand:
-            suspects = np.setdiff1d(self._suspects(await self._groups(), positions), positions)
+            suspects = self._suspects(await self._groups(), positions)
+            suspects = np.setdiff1d(suspects, positions) if suspects.size else suspects
         if self._missing(wanted) and likely is not None:
             wanted = np.concatenate([wanted, np.setdiff1d(likely(), wanted)])
         await self._look(wanted, keep=True, answer=answer)
@@ -233,7 +235,8 @@ class Documents:
 
     async def _groups(self) -> _Groups:
         if self._alike is None:
-            self._alike = await self._run(_Groups.of, self._pool.embeddings)
+            run = at_once if self._pool.embeddings.size <= FEW_NUMBERS else self._run
+            self._alike = await run(_Groups.of, self._pool.embeddings)
         return self._alike
 
     def _suspects(self, groups: _Groups, positions: NDArray[np.intp]) -> NDArray[np.intp]:

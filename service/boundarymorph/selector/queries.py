@@ -113,6 +113,7 @@ class QueriesRun:
         reasons = [part.stop_reason for part in ended or parts]
         asked, history = self._history()
         result = SelectionResult(
+            task=self._task,
             pool=self.pool,
             selection=selection,
             history=history,

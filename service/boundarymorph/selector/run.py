@@ -135,7 +135,7 @@ class SelectionRun:
 
     async def retrieve(self) -> None:
         """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
-        DeadlineExceeded, unless there is such an order and the task accepts it."""
+        DeadlineExceeded, unless there is such an order and the task accepts it, and what the task's `complete` does."""
         self._enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
@@ -151,6 +151,7 @@ class SelectionRun:
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
+            self._task = self._task.complete(self._task, retrieved.found)
         if self._task.goal != "scores":
             self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
         self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
@@ -404,6 +405,7 @@ class SelectionRun:
             outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
         self.warnings += self._remarks()
         result = SelectionResult(
+            task=task,
             pool=self.pool,
             selection=selection,
             history=self.calibrated.history(session.history) if session else (),

@@ -34,7 +34,7 @@ from boundarymorph.memory.memory import Audited
 from boundarymorph.reading import counted
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Recalled, Retriever, VectorSource
+from boundarymorph.retrieval.interfaces import Found, Recalled, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
@@ -82,6 +82,10 @@ class WeightedQuery:
     candidates: Callable[[Retriever], Candidates]
 
 
+def _as_it_is(task: SelectionTask, found: Found) -> SelectionTask:
+    return task
+
+
 @dataclass(frozen=True, slots=True)
 class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
@@ -104,7 +108,8 @@ class SelectionTask:
     replaces no call. known: scores by id that cost no call; those of other documents are ignored. target: find so much
     of what has `min_relevance`. proposals: with a target, how many documents to read next the result names at most.
     queries: instead of the query and its candidates, for one set of what answers any of them.
-    memory: what earlier selections told, None for none. room: where its bytes are counted.
+    memory: what earlier selections told, None for none. room: where its bytes are counted. complete: makes it the task
+    that is carried out, of what comes with the candidates of an index.
     """
 
     query: str
@@ -138,6 +143,7 @@ class SelectionTask:
     queries: Sequence[WeightedQuery] = ()
     memory: Remembering | None = None
     room: Room = FREE
+    complete: Callable[[SelectionTask, Found], SelectionTask] = _as_it_is
 
     @property
     def ranks_all(self) -> bool:
@@ -235,19 +241,21 @@ class Answered:
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
-    history: the scores that were asked for, all of which count against the budget. calls: how many of them the
-    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was computing
-    the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
-    expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated: scored
-    pairs that were cut to fit the cross-encoder; fare: what the trips to the scorer cost; bill: what a language model
-    charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's vectors;
-    believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it. calibration: the
-    name of that in use; to_people: whether relevance is what people are expected to find; scores: the scorer's own, by
-    position, where relevance is something else. answered: of a task with several queries. proposals: with a target, the
-    documents to read next, each with its probability to reach `min_relevance`. learned_from: the number of earlier
-    requests that the session's prior was learned from; 0 for the default. assurance: of the task's promise.
+    task: as it was carried out. history: the scores that were asked for, all of which count against the budget. calls:
+    how many of them the cross-encoder computed for this task; cached: how many came from a cache, or from another task
+    that was computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set
+    is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
+    scored pairs that were cut to fit the cross-encoder; fare: what the trips to the scorer cost; bill: what a language
+    model charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's
+    vectors; believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it.
+    calibration: the name of that in use; to_people: whether relevance is what people are expected to find; scores: the
+    scorer's own, by position, where relevance is something else. answered: of a task with several queries. proposals:
+    with a target, the documents to read next, each with its probability to reach `min_relevance`. learned_from: the
+    number of earlier requests that the session's prior was learned from; 0 for the default. assurance: of the task's
+    promise.
     """
 
+    task: SelectionTask
     pool: Pool
     selection: Selection
     history: Sequence[Observation]

@@ -184,7 +184,8 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
                 policy, asked, wanted, task = await bodies.off_loop(
                     access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
                 )
-                task = await calibrated(request, access, task, asked.calibration, parts.retriever)
+                choice = access.calibrations.choice(asked.calibration, permitted(request))
+                task = await calibrated(task, choice, parts.retriever)
                 if task.goal == "scores" and task.calibration is None:  # which has other evidence
                     task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
                 task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))

@@ -32,7 +32,7 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.inference.concurrency import CALLER, computing
-from boundarymorph.retrieval.document import Document, exact_scores, fused, in_pieces
+from boundarymorph.retrieval.document import Document, exact_scores, fused, in_pieces, unit_from_halves
 from boundarymorph.retrieval.interfaces import (
     NAME,
     UNREADABLE,
@@ -109,7 +109,7 @@ class LocalIndex(DocumentStore):
             found = view.search(search.unit, search.depth)
             with computing():
                 features: dict[str, NDArray[np.float64]] = {}
-                terms, directions, words = None, None, view.words
+                terms, directions, halves, words = None, None, None, view.words
                 if search.hybrid and words is None:
                     raise InvalidInput(
                         "this index has no lexical part; query it without hybrid retrieval, or index its words with "
@@ -124,10 +124,11 @@ class LocalIndex(DocumentStore):
                 if directions is None:
                     embeddings, query = found.vectors, search.unit
                 else:
-                    embeddings = directions.units_of(found.sequences, found.vectors_at, living)
+                    halves = directions.halves_of(found.sequences, found.vectors_at, living)
+                    embeddings = unit_from_halves(halves)
                     query = directions.units(search.unit[None])[0]
         warnings = [*self._warnings, *found.warnings]
-        return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings)
+        return Retrieved(Pool(found.ids, embeddings, query, found.scores, features, terms), warnings, halves=halves)
 
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None

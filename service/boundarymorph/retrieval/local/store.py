@@ -99,16 +99,17 @@ class Directions:
         """Project (n, d) rows. Returns (n, m) unit rows, each one the same wherever it is among the n."""
         return unit_from_halves(self._halves(vectors))
 
-    def units_of(
+    def halves_of(
         self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
-    ) -> NDArray[np.float32]:
-        """Return `units` of n documents of the index, by their sequence numbers, of which `living` are in use.
+    ) -> NDArray[np.float16]:
+        """Return (n, m) rows of n documents of the index, by their sequence numbers, of which `living` are in use. At
+        unit length they are what `units` returns.
 
         vectors: returns the (k, d) rows of those at k places, for documents that are not kept.
         """
         last = int(sequences.max(initial=0))
         if last > SPAN * living + ROOM:
-            return self.units(vectors(np.arange(len(sequences))))
+            return self._halves(vectors(np.arange(len(sequences))))
         with self._keeping:
             if last >= len(self._places):
                 larger = np.full(max(last + 1, 2 * len(self._places)), -1, np.int32)
@@ -125,8 +126,8 @@ class Directions:
                 self._kept[self._count : end] = self._halves(vectors(some))
                 self._places[sequences[some]] = np.arange(self._count, end)
                 self._count = end
-            halves = self._kept[self._places[sequences]]
-        return unit_from_halves(halves)
+            kept: NDArray[np.float16] = self._kept[self._places[sequences]]
+            return kept
 
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
         """Project rows to unit length in float16. One that has none of the directions gets the last.
