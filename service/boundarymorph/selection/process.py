@@ -260,7 +260,9 @@ class SharedRows:
         asked = list(documents)
         points = self._embeddings[asked]
         if self._weights is None:
-            cosines, linear = inner_products(points, self._embeddings), self._terms[:, asked].T @ self._terms
+            cosines = inner_products(points, self._embeddings)
+            with np.errstate(invalid="ignore"):  # OpenBLAS may set this flag in a small product of finite numbers
+                linear = self._terms[:, asked].T @ self._terms
         else:
             reweighted = (points - self._centre) * self._weights
             products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
