@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from math import isqrt
@@ -278,16 +278,16 @@ CONTESTED, MOST_CONTESTED = 32, 128  # documents considered for each one of a ro
 @dataclass(frozen=True, eq=False)
 class Contest:
     """Documents that compete for a capacity. belief: about the whole pool; left: ascending positions of the competing
-    documents."""
+    documents; known: `Capacity.margin` of these, if it was found before."""
 
     belief: Belief
     capacity: Capacity
     left: NDArray[np.intp]
+    known: tuple[NDArray[np.float64], NDArray[np.bool_]] | None = None
 
     @cached_property
     def _divided(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """`Capacity.margin` of the competing documents."""
-        return self.capacity.margin(self._competing.mean)
+        return self.known or self.capacity.margin(self._competing.mean)
 
     @cached_property
     def _competing(self) -> Belief:
@@ -295,10 +295,7 @@ class Contest:
 
     def under(self, belief: Belief) -> Contest:
         """The contest under another belief. Where its means are the same array, margins stay as they are."""
-        contest = replace(self, belief=belief)
-        if belief.mean is self.belief.mean:
-            contest.__dict__["_divided"] = self._divided
-        return contest
+        return Contest(belief, self.capacity, self.left, self._divided if belief.mean is self.belief.mean else None)
 
     @cached_property
     def margins(self) -> tuple[Belief, NDArray[np.bool_]]:

@@ -183,9 +183,14 @@ class Session(ABC):
         self._belief = None
 
     @property
+    def _present(self) -> slice | NDArray[np.intp]:
+        """`_left` as an index of arrays, which copies nothing if no document was given up."""
+        return slice(None) if len(self._left) == len(self.pool) else self._left
+
+    @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions that may still get a score: not scored, not left unscored, not given up."""
-        unscored = self._left[~self.scored[self._left]]
+        unscored = self._left[~self.scored[self._present]]
         return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
 
     @property

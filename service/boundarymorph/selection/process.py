@@ -232,11 +232,9 @@ class SharedRows:
     """
 
     def __init__(self, pool: Pool, kernel: Kernel) -> None:
-        self.count = len(pool)
         self._embeddings = pool.embeddings
         self._kernel = kernel
         self._terms = terms(pool)
-        self._last: tuple[list[int], NDArray[np.floating], NDArray[np.floating]] | None = None
         if self._terms.any():
             self._weights: NDArray[np.floating] | None = None
             self.reweighted_diagonal = np.square(self._terms).sum(axis=0, dtype=np.float64)
@@ -258,24 +256,23 @@ class SharedRows:
         self.reweighted_diagonal = squares / scale if scale > 0 else squares
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """(m, N) stationary and reweighted covariances of m documents with all. Callers must not change them."""
+        """(m, N) stationary and reweighted covariances of m documents with all."""
         asked = list(documents)
-        if self._last is None or self._last[0] != asked:
-            points = self._embeddings[asked]
-            if self._weights is None:
-                cosines, linear = inner_products(points, self._embeddings), self._terms[:, asked].T @ self._terms
-            else:
-                reweighted = (points - self._centre) * self._weights
-                products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
-                cosines, linear = products[: len(points)], products[len(points) :]
-                linear -= (reweighted @ self._centre)[:, None]
-            self._last = asked, self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
-        return self._last[1], self._last[2]
+        points = self._embeddings[asked]
+        if self._weights is None:
+            cosines = inner_products(points, self._embeddings)
+            with np.errstate(invalid="ignore"):  # OpenBLAS may set this flag in a small product of finite numbers
+                linear = self._terms[:, asked].T @ self._terms
+        else:
+            reweighted = (points - self._centre) * self._weights
+            products = inner_products(np.concatenate([points, reweighted]), self._embeddings)
+            cosines, linear = products[: len(points)], products[len(points) :]
+            linear -= (reweighted @ self._centre)[:, None]
+        return self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
 
     def among(self, documents: NDArray[np.intp]) -> SharedRows:
         """The same rows for a subset of the documents."""
         narrowed = copy(self)
-        narrowed.count, narrowed._last = len(documents), None
         narrowed._embeddings, narrowed._terms = self._embeddings[documents], self._terms[:, documents]
         narrowed.reweighted_diagonal = self.reweighted_diagonal[documents]
         return narrowed

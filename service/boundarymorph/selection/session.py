@@ -340,11 +340,6 @@ class SelectionSession(Session):
         return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
 
     @property
-    def _present(self) -> slice | NDArray[np.intp]:
-        """`_left` as an index of arrays, which copies nothing if no document was given up."""
-        return slice(None) if len(self._left) == len(self.pool) else self._left
-
-    @property
     def _likely(self) -> NDArray[np.intp]:
         """Positions of documents with a probability above one half of reaching `min_relevance`; of all without one."""
         return self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
