@@ -15,6 +15,7 @@ from boundarymorph.memory.memory import (
     Audited,
     Memory,
     Observation,
+    log_likelihoods,
     observations_of_json,
     observations_to_json,
     prior_of_json,
@@ -70,6 +71,23 @@ def test_another_scorer_puts_it_out_of_force_within_fifty_requests() -> None:
         states.append(memory.in_force)
     assert not states[-1] and states.index(False) <= 8
     assert all(not state for state in states[states.index(False) :])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_caller_does_not_keep_in_force_what_is_wrong_for_others(seed: int) -> None:
+    """One key fills the memory, and goes on with three of four requests, as the prior says; others are unlike it."""
+    rng = np.random.default_rng(seed)
+    memory = after(Memory(), rng, OTHER, 64, "hostile")
+    assert memory.in_force
+    wrong = []
+    for number in range(50):
+        memory = after(memory, rng, OTHER, 3, "hostile")
+        told = evidence_of(*drawn(rng, LEARNED))
+        prior = memory.prior if memory.in_force else DEFAULT_PRIOR
+        assert prior is not None
+        wrong.append(bool(log_likelihoods(prior, [told])[0] < log_likelihoods(DEFAULT_PRIOR, [told])[0] - 1.0))
+        memory = memory.record([Observation(told, f"honest {number % 5}")], MOST)
+    assert wrong[0] and sum(wrong) <= 12
 
 
 def test_one_caller_has_a_quarter_of_it_at_most_where_there_are_others() -> None:
