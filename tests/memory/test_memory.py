@@ -61,16 +61,41 @@ def test_what_the_default_predicts_as_well_is_not_in_force() -> None:
     assert not memory.in_force
 
 
-def test_another_scorer_puts_it_out_of_force_within_fifty_requests() -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    "other", [OTHER, replace(LEARNED, level=1.0), replace(LEARNED, rank=-0.1, similarity=-0.9, words=-0.6)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_another_scorer_puts_it_out_of_force_within_five_requests(other: TrendPrior, seed: int) -> None:
+    """Of other scores, of another level alone, or in another order alone."""
+    rng = np.random.default_rng(seed)
     memory = after(Memory(), rng, LEARNED, 40)
     assert memory.in_force
     states = []
     for _ in range(50):
-        memory = memory.record([Observation(evidence_of(*drawn(rng, OTHER)), "one")], MOST)
+        memory = memory.record([Observation(evidence_of(*drawn(rng, other)), "one")], MOST)
         states.append(memory.in_force)
-    assert not states[-1] and states.index(False) <= 8
-    assert all(not state for state in states[states.index(False) :])
+    assert not any(states[4:])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_wrong_order_puts_it_out_of_force_though_the_level_is_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    turned = replace(LEARNED, rank=-0.1, similarity=-0.9, words=-0.6, slope_deviation=1.0, words_deviation=1.0)
+    memory = after(Memory(), rng, LEARNED, 40)
+    memory = replace(memory, prior=turned)
+    told = [evidence_of(*drawn(rng, LEARNED)) for _ in range(4)]
+    assert (log_likelihoods(turned, told) - log_likelihoods(DEFAULT_PRIOR, told)).mean() > -2.0
+    assert memory.in_force
+    assert not memory.record([Observation(one, "one") for one in told], MOST).in_force
+
+
+def test_what_a_memory_knows_of_its_own_scorer_stays_in_force() -> None:
+    memory, in_force = Memory(), 0
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        memory = after(memory, rng, LEARNED, 1)
+        in_force += memory.in_force
+    assert in_force >= 188
 
 
 @pytest.mark.parametrize("seed", range(3))

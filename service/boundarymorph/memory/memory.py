@@ -175,7 +175,10 @@ EVERY = 64
 FADE = 0.96  # of the advantage of the learned prior with each request, so that some 25 decide
 # Nats a request by which the learned prior must predict better: with less, sets became worse (docs/results.md).
 LEAST_AHEAD = 1.0
-MOST_AHEAD = 8.0  # nats that one request counts at most, in either direction
+# Nats that one request counts at most. As it can lose more than it can gain, a few that are predicted badly decide, and
+# one caller's are outweighed by a few of others.
+MOST_AHEAD, MOST_BEHIND = 2.0, 8.0
+OUT_OF_ORDER = 0.3  # by which a correlation with scores is far worse than that of the default
 SHARE = 4  # one part in so many of the requests is one caller's at most, where there are others
 SYMMETRIC = np.triu_indices(4)
 Entry = TypeVar("Entry", "Observation", "Audited")
@@ -349,9 +352,22 @@ def _rounded(value: float) -> float:
 
 
 def _ahead(prior: TrendPrior, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
-    """Return (m,) the nats by which a prior predicts each request better than the default."""
-    gained = log_likelihoods(prior, evidence) - log_likelihoods(DEFAULT_PRIOR, evidence)
-    return np.clip(gained, -MOST_AHEAD, MOST_AHEAD)
+    """Return (m,) the nats by which a prior predicts each request better than the default; where it predicts the order
+    of scores far worse, the most that it can be behind."""
+    sums = Sums.of(evidence)
+    gained = _likelihoods(prior, sums)[0] - _likelihoods(DEFAULT_PRIOR, sums)[0]
+    far_worse = _in_order(prior, sums) < _in_order(DEFAULT_PRIOR, sums) - OUT_OF_ORDER
+    return np.where(far_worse, -MOST_BEHIND, np.clip(gained, -MOST_BEHIND, MOST_AHEAD))
+
+
+def _in_order(prior: TrendPrior, sums: Sums) -> NDArray[np.float64]:
+    """Return (m,) the correlations of scores with what the slopes expect of them, both whitened, given any level."""
+    level, across = np.maximum(sums.products[:, 0, :1], 1e-12), sums.products[:, 0, 1:]
+    products = sums.products[:, 1:, 1:] - across[:, :, None] * across[:, None] / level[:, None]
+    loads = sums.loads[:, 1:] - across * sums.loads[:, :1] / level
+    squares = sums.squares - sums.loads[:, 0] ** 2 / level[:, 0]
+    lengths = (products @ prior.slopes @ prior.slopes) * squares
+    return loads @ prior.slopes / np.sqrt(np.maximum(lengths, 1e-12))
 
 
 def prior_of_json(values: Mapping[str, Any]) -> TrendPrior:
