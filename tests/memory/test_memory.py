@@ -132,6 +132,8 @@ def test_a_memory_is_read_as_it_was_written_and_is_small() -> None:
     read = Memory.of_json(orjson.loads(written))
     assert orjson.dumps(read.to_json()) == written
     assert (read.in_force, read.prior, read.due) == (memory.in_force, memory.prior, memory.due)
+    more = [Observation(evidence_of(*drawn(np.random.default_rng(1), OTHER)), "two")]
+    assert read.record(more, MOST).ahead == pytest.approx(memory.record(more, MOST).ahead, rel=1e-4)
 
 
 def test_requests_are_read_as_they_were_written() -> None:
