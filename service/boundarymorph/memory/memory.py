@@ -175,10 +175,10 @@ EVERY = 64
 FADE = 0.96  # of the advantage of the learned prior with each request, so that some 25 decide
 # Nats a request by which the learned prior must predict better: with less, sets became worse (docs/results.md).
 LEAST_AHEAD = 1.0
-# Nats that one request counts at most. As it can lose more than it can gain, a few that are predicted badly decide, and
-# one caller's are outweighed by a few of others.
-MOST_AHEAD, MOST_BEHIND = 2.0, 8.0
-OUT_OF_ORDER = 0.3  # by which a correlation with scores is far worse than that of the default
+# Nats that one request counts at most: more where it is behind, and most where it has the order wrong, so that a few
+# requests to another scorer decide, and one caller's are outweighed by those of others.
+MOST_AHEAD, MOST_BEHIND, OUT_OF_ORDER = 3.0, 4.0, 16.0
+FAR_WORSE = 0.5  # by which a correlation with scores is below that of the default where the order is wrong
 SHARE = 4  # one part in so many of the requests is one caller's at most, where there are others
 SYMMETRIC = np.triu_indices(4)
 Entry = TypeVar("Entry", "Observation", "Audited")
@@ -352,12 +352,11 @@ def _rounded(value: float) -> float:
 
 
 def _ahead(prior: TrendPrior, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
-    """Return (m,) the nats by which a prior predicts each request better than the default; where it predicts the order
-    of scores far worse, the most that it can be behind."""
+    """Return (m,) the nats by which a prior predicts each request better than the default, as they count."""
     sums = Sums.of(evidence)
     gained = _likelihoods(prior, sums)[0] - _likelihoods(DEFAULT_PRIOR, sums)[0]
-    far_worse = _in_order(prior, sums) < _in_order(DEFAULT_PRIOR, sums) - OUT_OF_ORDER
-    return np.where(far_worse, -MOST_BEHIND, np.clip(gained, -MOST_BEHIND, MOST_AHEAD))
+    far_worse = _in_order(prior, sums) < _in_order(DEFAULT_PRIOR, sums) - FAR_WORSE
+    return np.where(far_worse, -OUT_OF_ORDER, np.clip(gained, -MOST_BEHIND, MOST_AHEAD))
 
 
 def _in_order(prior: TrendPrior, sums: Sums) -> NDArray[np.float64]:
