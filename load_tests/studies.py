@@ -1,6 +1,7 @@
 """`make evaluation STUDY=name`: what the parts and the options of a session bring, on tables of known scores.
 
 python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [--every 4]
+python -m load_tests.studies memory --tables TABLES (see load_tests/memories.py)
 python -m load_tests.studies reviews --data FOLDER (see load_tests/reviews.py)
 
 A study is an entry of STUDIES: a function that yields rows of one question (settings and measurements), and how to make
@@ -34,7 +35,7 @@ from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionC
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import standardised
-from load_tests import report, reviews
+from load_tests import memories, report, reviews
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
@@ -499,6 +500,9 @@ def markdown(lines: Sequence[Row]) -> str:
 def main() -> None:
     if sys.argv[1:2] == ["reviews"]:
         asyncio.run(reviews.main(sys.argv[2:]))
+        return
+    if sys.argv[1:2] == ["memory"]:
+        memories.main(sys.argv[2:], read)
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all without")

@@ -17,7 +17,7 @@ import orjson
 import pytest
 import torch
 
-from load_tests import answers, bench_gpu, mutants, report, studies
+from load_tests import answers, bench_gpu, memories, mutants, report, studies
 from tests.evaluation.tables import synthetic
 from tests.patience import PATIENCE
 
@@ -195,6 +195,26 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     measured = [row[metric] for row in rows for metric in study.metrics if row[metric] is not None]
     assert measured and all(-1e-9 <= value <= 1 + 1e-9 for value in measured)
     assert (tmp_path / "out" / f"{name}.md").read_text().startswith(f"# {study.title}\n\n| ")
+
+
+def test_memories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gain is counted from no request on; what is told by one key alone is in force at first."""
+    for number, name in enumerate(("one", "two")):
+        np.savez(tmp_path / f"{name}.npz", **synthetic(queries=18, n=60, seed=number, name=name).arrays)  # type: ignore[arg-type]
+    fewer = {"KS": (5,), "CALLS": 8, "BUDGETS": (0, 5), "ASKED": 4, "FEW": 6, "TRIPS": {8: (None, 2)}}
+    for constant, value in fewer.items():
+        monkeypatch.setattr(memories, constant, value)
+    monkeypatch.setattr(sys, "argv", ["studies", "memory", "--tables", str(tmp_path), "--out", str(tmp_path / "out")])
+    studies.main()
+    rows = orjson.loads((tmp_path / "out" / "memory.json").read_bytes())
+    assert {row["requests"] for row in rows["curve"]} == {0, 3, 10}
+    assert [row["ce_ncg"] for row in rows["curve"] if row["requests"] == 0] == [
+        row["ce_ncg"] for row in rows["curve"] if row["requests"] == 3
+    ]
+    assert len(rows["wrong"]) == 2 * 4 * 4 and len(rows["trips"]) == 2 * 18 * 2 * 2
+    assert all(row["gained"] == 0 for row in rows["wrong"] if not row["in force"])
+    assert any(row["in force"] for row in rows["wrong"] if row["filled by"] == "one key")
+    assert "| 0 (2 tables) | +0.0 | +0.0 |" in (tmp_path / "out" / "memory.md").read_text()
 
 
 @pytest.mark.usefixtures("tiny_weights")

@@ -167,3 +167,4 @@ def test_a_scorer_with_few_grades_teaches_slopes_alone() -> None:
     assert (learned.level, learned.scale, learned.scores) == (DEFAULT_PRIOR.level, 1.0, 1.0)
     np.testing.assert_array_equal(learned.deviations, DEFAULT_PRIOR.deviations)
     assert learned.similarity != DEFAULT_PRIOR.similarity
+    assert learned.averaged and not fitted(requests).averaged

@@ -15,6 +15,7 @@ from boundarymorph.memory.memory import (
     Audited,
     Memory,
     Observation,
+    log_likelihoods,
     observations_of_json,
     observations_to_json,
     prior_of_json,
@@ -60,16 +61,58 @@ def test_what_the_default_predicts_as_well_is_not_in_force() -> None:
     assert not memory.in_force
 
 
-def test_another_scorer_puts_it_out_of_force_within_fifty_requests() -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    "other", [OTHER, replace(LEARNED, level=1.0), replace(LEARNED, rank=-0.1, similarity=-0.9, words=-0.6)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_another_scorer_puts_it_out_of_force_within_seven_requests(other: TrendPrior, seed: int) -> None:
+    """Of other scores, of another level alone, or in another order alone."""
+    rng = np.random.default_rng(seed)
     memory = after(Memory(), rng, LEARNED, 40)
     assert memory.in_force
     states = []
     for _ in range(50):
-        memory = memory.record([Observation(evidence_of(*drawn(rng, OTHER)), "one")], MOST)
+        memory = memory.record([Observation(evidence_of(*drawn(rng, other)), "one")], MOST)
         states.append(memory.in_force)
-    assert not states[-1] and states.index(False) <= 8
-    assert all(not state for state in states[states.index(False) :])
+    assert not any(states[7:])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_wrong_order_puts_it_out_of_force_though_the_level_is_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    turned = replace(LEARNED, rank=-0.1, similarity=-0.9, words=-0.6, slope_deviation=1.0, words_deviation=1.0)
+    memory = after(Memory(), rng, LEARNED, 40)
+    memory = replace(memory, prior=turned)
+    told = [evidence_of(*drawn(rng, LEARNED)) for _ in range(4)]
+    assert (log_likelihoods(turned, told) - log_likelihoods(DEFAULT_PRIOR, told)).mean() > -2.0
+    assert memory.in_force
+    assert not memory.record([Observation(one, "one") for one in told], MOST).in_force
+
+
+def test_what_a_memory_knows_of_its_own_scorer_stays_in_force() -> None:
+    memory, in_force = Memory(), 0
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        memory = after(memory, rng, LEARNED, 1)
+        in_force += memory.in_force
+    assert in_force >= 188
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_caller_does_not_keep_in_force_what_is_wrong_for_others(seed: int) -> None:
+    """One key fills the memory, and goes on with three of four requests, as the prior says; others are unlike it."""
+    rng = np.random.default_rng(seed)
+    memory = after(Memory(), rng, OTHER, 64, "hostile")
+    assert memory.in_force
+    wrong = []
+    for number in range(50):
+        memory = after(memory, rng, OTHER, 3, "hostile")
+        told = evidence_of(*drawn(rng, LEARNED))
+        prior = memory.prior if memory.in_force else DEFAULT_PRIOR
+        assert prior is not None
+        wrong.append(bool(log_likelihoods(prior, [told])[0] < log_likelihoods(DEFAULT_PRIOR, [told])[0] - 1.0))
+        memory = memory.record([Observation(told, f"honest {number % 5}")], MOST)
+    assert wrong[0] and sum(wrong) <= 5
 
 
 def test_one_caller_has_a_quarter_of_it_at_most_where_there_are_others() -> None:
@@ -89,6 +132,8 @@ def test_a_memory_is_read_as_it_was_written_and_is_small() -> None:
     read = Memory.of_json(orjson.loads(written))
     assert orjson.dumps(read.to_json()) == written
     assert (read.in_force, read.prior, read.due) == (memory.in_force, memory.prior, memory.due)
+    more = [Observation(evidence_of(*drawn(np.random.default_rng(1), OTHER)), "two")]
+    assert read.record(more, MOST).ahead == pytest.approx(memory.record(more, MOST).ahead, rel=1e-4)
 
 
 def test_requests_are_read_as_they_were_written() -> None:

@@ -11,6 +11,7 @@ is chosen makes all requests most likely, given how such numbers scatter over co
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeAlias, TypeVar
@@ -100,8 +101,8 @@ def _likelihoods(prior: TrendPrior, sums: Sums) -> tuple[NDArray[np.float64], ND
 
 
 def fitted(evidence: Sequence[Evidence]) -> TrendPrior:
-    """Return the prior that these requests make likely, to a hundredth of its `SCATTER`. Of a scorer with a few grades
-    the slopes alone: its level and amplitude are those of its grades."""
+    """Return the prior that these requests make likely, to a hundredth of its `SCATTER`, for the one model that their
+    evidence is of. Of a scorer with a few grades the slopes alone: its level and amplitude are those of its grades."""
     graded = sum(one.graded for one in evidence) > len(evidence) / 2
     start, sums = _coded(replace(DEFAULT_PRIOR, scores=LEARNED_SCORES)), Sums.of(evidence)
     free = np.array([not graded, not graded, True, True, not graded, True, not graded, not graded])
@@ -116,7 +117,7 @@ def fitted(evidence: Sequence[Evidence]) -> TrendPrior:
         likelihoods, gradient = _likelihoods(decoded(unusual), sums)
         return float(unusual @ unusual / 2.0 - likelihoods.sum()), unusual - scatter * gradient[free]
 
-    return decoded(_minimum(cost, len(scatter)))
+    return replace(decoded(_minimum(cost, len(scatter))), averaged=graded)
 
 
 def _minimum(cost: Cost, size: int) -> NDArray[np.float64]:
@@ -174,7 +175,10 @@ EVERY = 64
 FADE = 0.96  # of the advantage of the learned prior with each request, so that some 25 decide
 # Nats a request by which the learned prior must predict better: with less, sets became worse (docs/results.md).
 LEAST_AHEAD = 1.0
-MOST_AHEAD = 8.0  # nats that one request counts at most, in either direction
+# Nats that one request counts at most: more where it is behind, and most where it has the order wrong, so that a few
+# requests to another scorer decide, and one caller's are outweighed by those of others.
+MOST_AHEAD, MOST_BEHIND, OUT_OF_ORDER = 3.0, 4.0, 16.0
+FAR_WORSE = 0.5  # by which a correlation with scores is below that of the default where the order is wrong
 SHARE = 4  # one part in so many of the requests is one caller's at most, where there are others
 SYMMETRIC = np.triu_indices(4)
 Entry = TypeVar("Entry", "Observation", "Audited")
@@ -182,10 +186,12 @@ Entry = TypeVar("Entry", "Observation", "Audited")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one request told. caller: a digest of who asked."""
+    """What one request told. caller: a digest of who asked; gained: the nats by which the learned prior predicted it
+    better than the default, None before there was one."""
 
     evidence: Evidence
     caller: str
+    gained: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +228,8 @@ class Audited:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """observations: of recent requests, oldest first; requests: of all times; prior: learned, if there were enough;
-    learned_at: the number of requests then; ahead, weight: the fading sums of the nats by which it predicted requests
-    better than the default did, and of their number; audits: the latest ones, oldest first."""
+    learned_at: the number of requests then; ahead, weight: sums that fade, of what the observations `gained` and of
+    their number; audits: the latest ones, oldest first."""
 
     observations: tuple[Observation, ...] = ()
     requests: int = 0
@@ -247,14 +253,19 @@ class Memory:
     def record(self, observations: Sequence[Observation], most: int) -> Memory:
         """Return the memory after requests, each of which is predicted before it is learned from. most: requests that
         are kept; the oldest goes, of a caller who has more than a share of them."""
-        ahead, weight, kept = self.ahead, self.weight, self.observations
+        gained: list[float | None] = [None] * len(observations)
         if self.prior is not None:
-            for gained in _ahead(self.prior, [one.evidence for one in observations]).tolist():
-                ahead, weight = FADE * ahead + gained, FADE * weight + 1.0
-        for one in observations:
-            kept = _kept(kept, one, most)
-        requests = self.requests + len(observations)
-        return replace(self, observations=kept, requests=requests, ahead=ahead, weight=weight)
+            gained = _ahead(self.prior, [one.evidence for one in observations]).tolist()
+        kept = self.observations
+        for one, nats in zip(observations, gained, strict=True):
+            kept = _kept(kept, replace(one, gained=nats), most)
+        return replace(self, requests=self.requests + len(observations))._with(kept)
+
+    def _with(self, observations: tuple[Observation, ...]) -> Memory:
+        """Return the memory with these observations. One caller's share in them is its share in what decides."""
+        gained = np.array([one.gained for one in observations if one.gained is not None])
+        weights = FADE ** np.arange(len(gained))[::-1]
+        return replace(self, observations=observations, ahead=float(weights @ gained), weight=float(weights.sum()))
 
     def record_audit(self, audited: Audited) -> Memory:
         """Return the memory with one more audit; the oldest go, as of requests, and where audits are long."""
@@ -269,24 +280,29 @@ class Memory:
         """Return the memory with a prior learned from what was told. The first one is held against what it was not
         learned from: each half of the requests is predicted from the other."""
         evidence = [one.evidence for one in self.observations]
-        ahead, weight = self.ahead, self.weight
-        if self.prior is None:
-            halves = evidence[::2], evidence[1::2]
-            ahead = sum(float(_ahead(fitted(one), other).sum()) for one, other in (halves, halves[::-1]))
-            weight = float(len(evidence))
-        return replace(self, prior=fitted(evidence), learned_at=self.requests, ahead=ahead, weight=weight)
+        learned = replace(self, prior=fitted(evidence), learned_at=self.requests)
+        if self.prior is not None:
+            return learned
+        gained = np.empty(len(evidence))
+        halves = slice(0, None, 2), slice(1, None, 2)
+        for half, other in (halves, halves[::-1]):
+            gained[half] = _ahead(fitted(evidence[other]), evidence[half])
+        return learned._with(
+            tuple(replace(one, gained=nats) for one, nats in zip(self.observations, gained.tolist(), strict=True))
+        )
 
     def taking(self, learned: Memory) -> Memory:
         """Return this memory with the prior of a state of it that has learned since then."""
-        if self.prior is None:
-            return replace(
-                self, prior=learned.prior, learned_at=learned.learned_at, ahead=learned.ahead, weight=learned.weight
-            )
-        return replace(self, prior=learned.prior, learned_at=learned.learned_at)
+        taken = replace(self, prior=learned.prior, learned_at=learned.learned_at)
+        if self.prior is not None:
+            return taken
+        since = self.observations[max(0, len(self.observations) - self.requests + learned.requests) :]
+        return taken._with((learned.observations + since)[-len(self.observations) :])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "observations": observations_to_json(self.observations),
+            "gained": [None if one.gained is None else _rounded(one.gained) for one in self.observations],
             "requests": self.requests,
             "prior": None if self.prior is None else asdict(self.prior),
             "learned_at": self.learned_at,
@@ -299,8 +315,13 @@ class Memory:
     def of_json(cls, values: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError for what is none."""
         prior = None if values["prior"] is None else prior_of_json(values["prior"])
+        observations = observations_of_json(values["observations"])
+        gained = values.get("gained", [None] * len(observations))
         return cls(
-            tuple(observations_of_json(values["observations"])),
+            tuple(
+                replace(one, gained=None if nats is None else float(nats))
+                for one, nats in zip(observations, gained, strict=True)
+            ),
             int(values["requests"]),
             prior,
             int(values["learned_at"]),
@@ -311,13 +332,19 @@ class Memory:
 
 
 def _kept(entries: tuple[Entry, ...], new: Entry, most: int) -> tuple[Entry, ...]:
-    """Return the latest entries with a new one. Of a caller who has more than a share, the oldest goes."""
+    """Return the latest entries with a new one, for which a caller who has more than a share gives its two oldest. Of
+    too many, the oldest of who has most goes, or of all if nobody has more than a share."""
     kept = list(entries)
     kept.append(new)
+    share = max(most // SHARE, 1)
     own = [place for place, one in enumerate(kept) if one.caller == new.caller]
-    if len(own) > max(most // SHARE, 1) and len(own) < len(kept):
-        del kept[own[0]]
-    return tuple(kept[-most:])
+    if len(own) < len(kept):
+        leaving = own[: max(0, len(own) - share)][:2]
+        kept = [one for place, one in enumerate(kept) if place not in leaving]
+    while len(kept) > most:
+        ((caller, count),) = Counter(one.caller for one in kept).most_common(1)
+        kept.pop(next(place for place, one in enumerate(kept) if count <= share or one.caller == caller))
+    return tuple(kept)
 
 
 def _rounded(value: float) -> float:
@@ -325,14 +352,27 @@ def _rounded(value: float) -> float:
 
 
 def _ahead(prior: TrendPrior, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
-    """Return (m,) the nats by which a prior predicts each request better than the default."""
-    gained = log_likelihoods(prior, evidence) - log_likelihoods(DEFAULT_PRIOR, evidence)
-    return np.clip(gained, -MOST_AHEAD, MOST_AHEAD)
+    """Return (m,) the nats by which a prior predicts each request better than the default, as they count."""
+    sums = Sums.of(evidence)
+    gained = _likelihoods(prior, sums)[0] - _likelihoods(DEFAULT_PRIOR, sums)[0]
+    far_worse = _in_order(prior, sums) < _in_order(DEFAULT_PRIOR, sums) - FAR_WORSE
+    return np.where(far_worse, -OUT_OF_ORDER, np.clip(gained, -MOST_BEHIND, MOST_AHEAD))
+
+
+def _in_order(prior: TrendPrior, sums: Sums) -> NDArray[np.float64]:
+    """Return (m,) the correlations of scores with what the slopes expect of them, both whitened, given any level."""
+    level, across = np.maximum(sums.products[:, 0, :1], 1e-12), sums.products[:, 0, 1:]
+    products = sums.products[:, 1:, 1:] - across[:, :, None] * across[:, None] / level[:, None]
+    loads = sums.loads[:, 1:] - across * sums.loads[:, :1] / level
+    squares = sums.squares - sums.loads[:, 0] ** 2 / level[:, 0]
+    lengths = (products @ prior.slopes @ prior.slopes) * squares
+    return loads @ prior.slopes / np.sqrt(np.maximum(lengths, 1e-12))
 
 
 def prior_of_json(values: Mapping[str, Any]) -> TrendPrior:
     """Raises TypeError or ValueError for what is none."""
-    prior = TrendPrior(**{name: float(value) for name, value in values.items()})
+    numbers = {name: float(value) for name, value in values.items() if name != "averaged"}
+    prior = TrendPrior(**numbers, averaged=bool(values.get("averaged", True)))
     if not np.isfinite(list(asdict(prior).values())).all() or min(*prior.deviations, prior.scale, prior.scores) <= 0:
         raise ValueError("numbers of a prior are finite, and deviations positive")
     return prior

@@ -86,7 +86,7 @@ class Memories:
 def _read(state: bytes, observations: bool = True) -> Memory:
     try:
         values = orjson.loads(state)
-        return Memory.of_json(values if observations else values | {"observations": []})
+        return Memory.of_json(values if observations else values | {"observations": [], "gained": []})
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
         return Memory()
 

@@ -15,8 +15,9 @@ class TrendPrior:
 
     level: of the log-odds. All others are in units of the amplitude: level_deviation; rank and similarity, the slopes
     along the ranking and in the similarity, and their slope_deviation; words, the slope in BM25, and words_deviation.
-    scale: the squared amplitude; scores: as how many scores it counts. The defaults say that most cross-encoders accept
-    few documents, and prefer those that the retriever prefers.
+    scale: the squared amplitude; scores: as how many scores it counts. averaged: whether models without BM25, and
+    without a weight for each word of the query, are averaged with the one that has both. The defaults say that most
+    cross-encoders accept few documents, and prefer those that the retriever prefers.
     """
 
     level: float = -3.0
@@ -28,6 +29,7 @@ class TrendPrior:
     words_deviation: float = 0.5
     scale: float = 1.0
     scores: float = 1.0
+    averaged: bool = True
 
     @property
     def slopes(self) -> NDArray[np.float64]:

@@ -234,9 +234,10 @@ class TrendPosterior:
 
     A member models the log-odds y as the level of the prior plus its amplitude times the sum of a level, slopes in the
     features F, and a noisy field of covariance k. Slopes along the ranking, in the similarity and in BM25 are expected
-    as the prior says, those in the caller's signals have mean 0. Members with and without BM25 and the caller's signals
-    share one process, whose columns are the level and the features: the leading entries of the Cholesky factor of
-    G'G + I are those of the fit without the last columns. Memory: size x N numbers of the type of the embeddings.
+    as the prior says, those in the caller's signals have mean 0. Members with and without BM25, unless the prior is
+    learned, and the caller's signals share one process, whose columns are the level and the features: the leading
+    entries of the Cholesky factor of G'G + I are those of the fit without the last columns. Memory: size x N numbers of
+    the type of the embeddings.
 
     to_people: whether relevance is what people are expected to find, by several witnesses of which the scorer is one,
     instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
@@ -264,11 +265,12 @@ class TrendPosterior:
         self._expected = np.zeros(len(columns))
         self._expected[1 : 1 + len(followed)] = prior.slopes[: len(followed)] / deviations[1:]
         self._prior = prior
-        self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array([0.0, weight]))
+        weights = [0.0, weight] if prior.averaged else [weight]
+        self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array(weights))
         self._processes = GaussianProcesses(
             self._covariances, columns, max(size, 1), noise, dtype=pool.embeddings.dtype
         )
-        sizes = {1 + len(always), 1 + len(always) + len(by_words), len(columns)}
+        sizes = {1 + len(followed), len(columns)} | ({1 + len(always)} if prior.averaged else set())
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
