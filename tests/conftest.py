@@ -150,7 +150,7 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> ByFile:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Commands are made from their functions once, and not for each call, which takes a third of the tests that call them.
+    # Commands are made from their functions once, not for each call, which takes a third of the tests that call them.
     pytest.MonkeyPatch().setattr(typer.main, "get_command", cache(typer.main.get_command))
     gc.disable()  # until everything is imported, which takes a sixth less without
     if hasattr(config, "workerinput") and config.args == config.getini("testpaths"):
