@@ -42,12 +42,11 @@ async def retrieve(request: Request) -> Response:
     vectors = encoded([note["text"] for note in notes])
     scores = vectors.astype(np.float64) @ query.astype(np.float64)
     order = np.argsort(-scores, kind="stable")[: asked["depth"]]
-    ids = [notes[row]["id"].encode() for row in order]
+    ids = json.dumps([notes[row]["id"] for row in order]).encode()
     tensors = {"vectors": vectors[order], "query": query, "scores": scores[order]}
-    tensors |= {"ids": np.frombuffer(b"".join(ids), np.uint8)}
-    tensors |= {"offsets": np.cumsum([0, *map(len, ids)]).astype(np.uint32)}
+    tensors |= {"ids": np.frombuffer(ids, np.uint8)}
     warnings = json.dumps([] if notes else ["no document passes the filter"])
-    named = {"type": "application/vnd.boundarymorph.pool", "version": "5", "source": "index", "warnings": warnings}
+    named = {"type": "application/vnd.boundarymorph.pool", "version": "6", "source": "index", "warnings": warnings}
     return Response(save(tensors, named))
 
 
@@ -67,7 +66,7 @@ async def characters(asked: dict[str, Any]) -> Any:
 @app.post("/embed/documents")
 async def embed(asked: dict[str, Any]) -> Response:
     vectors = encoded(asked.get("texts") or [asked["query"]])
-    named = {"type": "application/vnd.boundarymorph.embeddings", "version": "5", "truncated": "0", "encoder": "words"}
+    named = {"type": "application/vnd.boundarymorph.embeddings", "version": "6", "truncated": "0", "encoder": "words"}
     return Response(save({"vectors": vectors}, named))
 
 

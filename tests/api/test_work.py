@@ -11,6 +11,7 @@ import httpx
 import orjson
 import pytest
 
+from boundarymorph.access import bodies
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
@@ -42,6 +43,7 @@ class Gate:
 
 
 SELECT = {"query": "q", "index": "texts", "budget": 2, "k": 2, "deadline_ms": 10_000}
+LARGE = {"query": "q", "pool": ["long " * bodies.LARGE, "text"], "budget": 2, "k": 2, "deadline_ms": 10_000}
 UPLOAD = ("POST", "/indexes/texts/documents", [{"id": "new", "text": "new"}])
 
 
@@ -97,7 +99,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str, str, Any], list[tuple[str, str, An
         ("POST", "/retrieve", {"index": "texts", "query": "q", "depth": 2}),
         [("POST", "/documents", {"index": "texts", "ids": ["d0"]})],
     ),
-    "parsing": ("api.select._parse", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
+    "parsing": ("api.select._parse", "whole", ("POST", "/select", LARGE), [("POST", "/select", LARGE)]),
 }
 
 

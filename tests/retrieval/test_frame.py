@@ -202,10 +202,15 @@ def test_the_good_frame_is_good(tensors: dict[str, NDArray[Any]]) -> None:
     assert (list(found.pool.ids), list(found.warnings)) == (["ä", "b", ""], ["careful"])
 
 
-@pytest.mark.parametrize("missing", ["vectors", "query", "scores", "ids", "found"])
+@pytest.mark.parametrize("missing", ["vectors", "query", "scores", "ids"])
 def test_something_missing(tensors: dict[str, NDArray[Any]], missing: str) -> None:
     with pytest.raises(MalformedFrame, match=missing):
         decode_pool(save({name: tensor for name, tensor in tensors.items() if name != missing}, METADATA))
+
+
+def test_without_calibrations_as_of_a_retriever_that_knows_none(tensors: dict[str, NDArray[Any]]) -> None:
+    others = {name: tensor for name, tensor in tensors.items() if name != "found"}
+    assert decode_pool(save(others, METADATA)).found == Found()
 
 
 @pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "feature:bm25"])

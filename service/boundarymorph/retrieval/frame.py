@@ -86,7 +86,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     documents = {}
     if "documents" in tensors:
         documents = documents_of(_list(_bytes(tensors, "documents"), "documents"))
-    found = found_of(_bytes(tensors, "found"))
+    found = found_of(_bytes(tensors, "found")) if "found" in tensors else Found()
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
