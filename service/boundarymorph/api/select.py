@@ -108,16 +108,7 @@ async def asked_of(
         return read(bodies.decoded(body, access.settings.limits))
 
     return await understood(
-        request,
-        access,
-        caller,
-        service,
-        parts,
-        watch,
-        content,
-        arrival=arrival,
-        until_end=request.state.until_end,
-        large=len(body) >= bodies.LARGE,
+        request, access, caller, service, parts, watch, content, arrival=arrival, until_end=request.state.until_end
     )
 
 
@@ -133,19 +124,17 @@ async def understood(
     arrival: float,
     until_end: ExitStack,
     raised: int = 0,
-    large: bool = True,
 ) -> Asked:
     """Return a request whose caller may make it.
 
-    content: makes the decoded body of `POST /select`, in a thread if it is large; until_end: of the selection, for what
-    its memory is counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do,
-    pydantic's ValidationError, UnknownPolicy, UnknownIndex and NotReady.
+    content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory is
+    counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
+    ValidationError, UnknownPolicy, UnknownIndex and NotReady.
     """
     with watch.stage("parse"):
         policy = access.policies.of(caller, request.path_params.get("policy"))
         choose, tenant = partial(access.calibrations.choice, caller=permitted(request)), permitted(request).tenant
-        parse = partial(_parse, content, access, choose, arrival, policy)
-        wanted, choice, task = await access.work.parsing.run(parse) if large else parse()
+        wanted, choice, task = await access.work.parsing.run(_parse, content, access, choose, arrival, policy)
         task = replace(task, caller=caller, tenant=tenant)
     if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 import numpy as np
@@ -16,7 +16,6 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.callers import DEFAULT_POLICY
-from boundarymorph.access.learned import Choice
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     Certificate,
@@ -46,6 +45,9 @@ from boundarymorph.selection.promise import Promise
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask, WeightedQuery
 from boundarymorph.settings import Limits, Settings
+
+if TYPE_CHECKING:  # the plain install lacks what it needs
+    from boundarymorph.access.learned import Choice
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
