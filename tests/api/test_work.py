@@ -11,7 +11,6 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.access import bodies
 from boundarymorph.errors import Overloaded
 from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
@@ -43,7 +42,6 @@ class Gate:
 
 
 SELECT = {"query": "q", "index": "texts", "budget": 2, "k": 2, "deadline_ms": 10_000}
-LARGE = {"query": "q", "pool": ["long " * bodies.LARGE, "text"], "budget": 2, "k": 2, "deadline_ms": 10_000}
 UPLOAD = ("POST", "/indexes/texts/documents", [{"id": "new", "text": "new"}])
 
 
@@ -99,7 +97,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str, str, Any], list[tuple[str, str, An
         ("POST", "/retrieve", {"index": "texts", "query": "q", "depth": 2}),
         [("POST", "/documents", {"index": "texts", "ids": ["d0"]})],
     ),
-    "parsing": ("api.select._parse", "whole", ("POST", "/select", LARGE), [("POST", "/select", LARGE)]),
+    "parsing": ("api.select._parse", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
 }
 
 
