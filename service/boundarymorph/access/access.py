@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from boundarymorph.access.callers import KeyRing, Origins, Policies
-from boundarymorph.access.learned import Audits, Calibrations, MemoriesInUse
+from boundarymorph.access.callers import Calibrations, KeyRing, Origins, Policies
+from boundarymorph.access.learned import Audits, MemoriesInUse
 from boundarymorph.access.limits import Admission, RateLimits
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
 from boundarymorph.selector.documents import Room

@@ -1,4 +1,4 @@
-"""What a request gets from the past, and gives to it: calibrations, memories, and audits while nobody waits."""
+"""What a request gets from the past, and gives to it: memories, and audits while nobody waits."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Literal
 
 from cachetools import LRUCache, TTLCache
 
-from boundarymorph.access.callers import Caller
-from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.errors import BoundaryMorphError, UnknownCalibration
+from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.concurrency import CALLER, Deadline
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
-from boundarymorph.retrieval.interfaces import Found, MemoryKey, MemorySource, Recalled
+from boundarymorph.retrieval.interfaces import MemoryKey, MemorySource, Recalled
 from boundarymorph.selection.prior import Evidence
 from boundarymorph.selection.promise import Audit
 from boundarymorph.selector.audit import task_of_audit
@@ -29,54 +26,6 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask, unaudited
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
-
-Wanted = str | Literal[False] | None  # a name; none at all; or the default
-MOST_NAMES = 20  # in a message
-
-
-class Calibrations:
-    """Chooses among the calibrations that a caller may use: by name, and the defaults of keys and of indexes."""
-
-    def __init__(self, of_keys: Mapping[str, str]) -> None:
-        """of_keys: the names of default calibrations, by the names of keys."""
-        self._of_keys = of_keys
-
-    def choice(self, wanted: Wanted, caller: Caller) -> Choice:
-        """Return what a caller wants, or the default of its key."""
-        return Choice(self._of_keys.get(caller.name) if wanted is None else wanted, caller)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The calibration that a caller chooses: of a name, none, or the default of an index."""
-
-    wanted: Wanted
-    caller: Caller
-
-    @property
-    def name(self) -> str | None:
-        return self.wanted or None
-
-    def among(self, found: Found) -> Calibration | None:
-        """Return the one that is chosen. Raises UnknownCalibration, also for that of an index that the caller does not
-        see."""
-        seen = seen_by(self.caller, found)
-        if self.wanted is False:
-            return None
-        if self.wanted is None or seen.calibrations:
-            return next(iter(seen.calibrations), None)
-        names = sorted({known for known, _ in seen.known})
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        there = ", ".join(names[:MOST_NAMES]) + more if names else "none yet; `boundarymorph calibrate` makes one"
-        raise UnknownCalibration(f"there is no calibration {self.wanted!r}; there is {there}")
-
-
-def seen_by(caller: Caller, found: Found) -> Found:
-    """Return what of it a caller may see."""
-    made = [one for one in found.calibrations if one.index is None or caller.sees(one.index)]
-    known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
-    return Found(made, known, found.distinct)
-
 
 log = logging.getLogger(__name__)
 SECONDS, KEYS = 2.0, 1_000  # for which a process knows what is in force, and of how many memories

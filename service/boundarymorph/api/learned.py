@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from boundarymorph.access import bodies
-from boundarymorph.access.callers import Caller, Scope
-from boundarymorph.access.learned import seen_by
+from boundarymorph.access.callers import Caller, Scope, seen_by
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
 from boundarymorph.api.schemas import Message

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.callers import Scope
-from boundarymorph.access.learned import seen_by
+from boundarymorph.access.callers import Scope, seen_by
 from boundarymorph.api import openapi
 from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message

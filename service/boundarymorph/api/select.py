@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
-from boundarymorph.access.callers import Policy
-from boundarymorph.access.learned import Choice, TaskMemory, Wanted
+from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Policy
+from boundarymorph.access.learned import TaskMemory
 from boundarymorph.api import openapi, problems
 from boundarymorph.api.dependencies import (
     AccessOf,
@@ -148,7 +148,7 @@ async def understood(
     return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 
 
-async def calibrated(task: SelectionTask, choice: Choice, source: CalibrationSource) -> SelectionTask:
+async def calibrated(task: SelectionTask, choice: CalibrationChoice, source: CalibrationSource) -> SelectionTask:
     """Return the task of a pool with the calibration of this choice; those of an index come with its candidates. Raises
     DeadlineExceeded, and what the source and the choice raise."""
     if choice.name is None:
@@ -248,10 +248,10 @@ def _event(name: str, content: BaseModel) -> bytes:
 def _parse(
     content: Callable[[], object],
     access: Access,
-    choose: Callable[[Wanted], Choice],
+    choose: Callable[[CalibrationName], CalibrationChoice],
     arrival: float,
     policy: Policy,
-) -> tuple[SelectRequest, Choice, SelectionTask]:
+) -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
     data: Any = content()
     pool = data.get("pool") if isinstance(data, dict) else None
     documents = pool.get("documents") if isinstance(pool, dict) else pool

@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from uuid import uuid4
 
 import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.access.callers import DEFAULT_POLICY
+from boundarymorph.access.callers import DEFAULT_POLICY, CalibrationChoice
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     Certificate,
@@ -46,9 +46,6 @@ from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
-if TYPE_CHECKING:  # the plain install lacks what it needs
-    from boundarymorph.access.learned import Choice
-
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
@@ -56,7 +53,9 @@ ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "de
 DECIMALS = 5  # of the numbers about a whole pool
 
 
-def task_of(request: SelectRequest, settings: Settings, arrival: float, choice: Choice | None = None) -> SelectionTask:
+def task_of(
+    request: SelectRequest, settings: Settings, arrival: float, choice: CalibrationChoice | None = None
+) -> SelectionTask:
     """Fill in defaults and check limits. Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
 
     arrival: of the request, on `time.monotonic()`. choice: of a calibration that comes with the candidates of an
@@ -139,7 +138,9 @@ def _to_people(request: SelectRequest, settings: Settings) -> bool:
     return knows and (request.relevance or settings.relevance) == "people"
 
 
-def _completed(task: SelectionTask, found: Found, *, request: SelectRequest, choice: Choice) -> SelectionTask:
+def _completed(
+    task: SelectionTask, found: Found, *, request: SelectRequest, choice: CalibrationChoice
+) -> SelectionTask:
     """Return the task with the calibration of this choice and with at most one document for each value of the field by
     which selections from its index are distinct, if there is one and the request does not say anything else."""
     task = replace(task, calibration=choice.among(found))

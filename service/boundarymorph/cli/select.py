@@ -114,8 +114,7 @@ def select(options: SelectOptions) -> None:
         fields = options.fields | ({"calibration": options.calibration} if options.calibration else {})
         select_many(options.queries, fields, options.out, options.url, options.data_directory)
         return
-    from boundarymorph.access.callers import Caller
-    from boundarymorph.access.learned import Choice
+    from boundarymorph.access.callers import CalibrationChoice, Caller
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import response_of, task_of
@@ -127,7 +126,7 @@ def select(options: SelectOptions) -> None:
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            choice = Choice(options.calibration, Caller(""))
+            choice = CalibrationChoice(options.calibration, Caller(""))
             return response_of(await built.selector.select(task_of(request, settings, time.monotonic(), choice)))
 
     response = asyncio.run(answer())
