@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -30,6 +29,7 @@ from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.memory.memory import REQUESTS, Memory, Observation
 from boundarymorph.selection import SelectionSession, TrendConfig
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from load_tests import report
 
 KS, CALLS = (10, 50), 25  # calls: of a request that is learned from
 AFTER, BUDGETS = (0, 3, 10, 30, 100, 300), (0, 1, 5, 10, 25)
@@ -176,8 +176,4 @@ def main(arguments: Sequence[str], read: Callable[[Path, Path | None], list[Scor
         rows["wrong"] += [setting | row for row in wrong(table, others, draw)]
         rows["trips"] += [setting | row for row in trips(table, draw)]
         print(f"memory: {table.name}", flush=True)
-    text = f"# What earlier requests teach\n\n{text_of(rows)}\n"
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "memory.md").write_text(text, encoding="utf-8")
-    (given.out / "memory.json").write_bytes(orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY))
-    print(text)
+    report.study(given.out, "memory", "What earlier requests teach", text_of(rows), rows)

@@ -53,6 +53,15 @@ def run(main: Callable[[], None]) -> None:
         sys.exit(STOPPED)
 
 
+def study(folder: Path, name: str, title: str, table: str, rows: object) -> None:
+    """Print the table of a study, and write it and the rows behind it to NAME.md and NAME.json."""
+    text = f"# {title}\n\n{table}\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / f"{name}.json").write_bytes(orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY))
+    print(text)
+
+
 def percentiles(seconds: Sequence[float], *, shares: Sequence[int] = (50, 99), of: str = "p{}_ms") -> dict[str, float]:
     """Return percentiles of seconds in milliseconds, under names made of the share; nan where there are none."""
     return {of.format(share): float(np.percentile(seconds, share)) * 1e3 if seconds else np.nan for share in shares}

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -27,6 +26,7 @@ from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Pool, SelectionSession, Target
 from boundarymorph.selection.methods import DEFAULT, METHODS, TO_FIND
+from load_tests import report
 
 AT, LEAST = (50, 100, 200), 0.5
 TARGETS = (Target(0.8, 0.9), Target(0.9, 0.9), Target(0.95, 0.9), Target(0.95, 0.8))
@@ -159,8 +159,4 @@ async def main(arguments: Sequence[str]) -> None:
         pool = await review.pool()
         rows += [*ours(review, pool), *others(review, pool, given.asreview)]
         print(f"reviews: {review.name}", flush=True)
-    text = f"# Find all of them\n\n{table(rows)}\n"
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "reviews.md").write_text(text, encoding="utf-8")
-    (given.out / "reviews.json").write_bytes(orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY))
-    print(text)
+    report.study(given.out, "reviews", "Find all of them", table(rows), rows)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -514,7 +513,6 @@ def main() -> None:
     if unknown := set(given.studies) - STUDIES.keys():
         parser.error(f"there is no study {', '.join(unknown)}; there are {', '.join(STUDIES)}")
     found = read(given.tables, given.collections)
-    given.out.mkdir(parents=True, exist_ok=True)
     for name in given.studies or STUDIES:
         study, rows = STUDIES[name], list[Row]()
         for table in found:
@@ -522,10 +520,7 @@ def main() -> None:
                 setting = {"table": table.name, "query": number}
                 rows += [setting | row for row in study.rows(table.question(number), number)]
             print(f"{name}: {table.name}", flush=True)
-        text = f"# {study.title}\n\n{markdown(study.table(rows))}\n"
-        (given.out / f"{name}.md").write_text(text, encoding="utf-8")
-        (given.out / f"{name}.json").write_bytes(orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY))
-        print(text)
+        report.study(given.out, name, study.title, markdown(study.table(rows)), rows)
 
 
 if __name__ == "__main__":

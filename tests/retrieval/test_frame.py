@@ -27,7 +27,7 @@ from boundarymorph.retrieval.frame import (
     encode_embeddings,
     encode_pool,
 )
-from boundarymorph.retrieval.interfaces import Found, Retrieved, VectorSource
+from boundarymorph.retrieval.interfaces import FoundCalibrations, Retrieved, VectorSource
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
@@ -165,15 +165,15 @@ def test_documents_that_are_none(tensors: dict[str, NDArray[Any]], documents: by
 def test_calibrations_travel_with_their_pool() -> None:
     pool = pool_of(stored(np.eye(2)))
     scale = Calibration("scale", "scale", "scorer", None, 1e-6, Trust(0.5, -1.0), Trust(0.5, -1.0))
-    found = Found([scale], [("scale", None), ("other", "index")], "author.name")
-    assert decode_pool(encode_pool(Retrieved(pool, found=found))).found == found
-    assert decode_pool(encode_pool(Retrieved(pool))).found == Found([], [])
+    found = FoundCalibrations([scale], [("scale", None), ("other", "index")], "author.name")
+    assert decode_pool(encode_pool(Retrieved(pool, calibrations=found))).calibrations == found
+    assert decode_pool(encode_pool(Retrieved(pool))).calibrations == FoundCalibrations([], [])
 
 
 @pytest.mark.parametrize("found", [b"", b"[]", b"1", b"{}", b'{"calibrations": [{}], "known": []}'])
 def test_calibrations_that_are_none(tensors: dict[str, NDArray[Any]], found: bytes) -> None:
     with pytest.raises(MalformedFrame, match="calibrations"):
-        decode_pool(save({**tensors, "found": np.frombuffer(found, np.uint8)}, METADATA))
+        decode_pool(save({**tensors, "calibrations": np.frombuffer(found, np.uint8)}, METADATA))
 
 
 def test_an_id_that_is_no_text() -> None:
@@ -190,7 +190,7 @@ def tensors() -> dict[str, NDArray[Any]]:
     terms = np.array([[True, False, True], [False, False, True]])
     pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
     found = load(encode_pool(Retrieved(pool, ["careful"])))
-    assert found.keys() == {"vectors", "query", "scores", "ids", "found", "feature:bm25", "terms"}
+    assert found.keys() == {"vectors", "query", "scores", "ids", "calibrations", "feature:bm25", "terms"}
     return found
 
 
@@ -209,8 +209,8 @@ def test_something_missing(tensors: dict[str, NDArray[Any]], missing: str) -> No
 
 
 def test_without_calibrations_as_of_a_retriever_that_knows_none(tensors: dict[str, NDArray[Any]]) -> None:
-    others = {name: tensor for name, tensor in tensors.items() if name != "found"}
-    assert decode_pool(save(others, METADATA)).found == Found()
+    others = {name: tensor for name, tensor in tensors.items() if name != "calibrations"}
+    assert decode_pool(save(others, METADATA)).calibrations == FoundCalibrations()
 
 
 @pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "feature:bm25"])

@@ -25,7 +25,7 @@ from boundarymorph.errors import (
     UnknownIndex,
     UnknownPolicy,
 )
-from boundarymorph.retrieval.interfaces import Found
+from boundarymorph.retrieval.interfaces import FoundCalibrations
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import Calls
 
@@ -364,7 +364,7 @@ class CalibrationChoice:
     def name(self) -> str | None:
         return self.wanted or None
 
-    def among(self, found: Found) -> Calibration | None:
+    def among(self, found: FoundCalibrations) -> Calibration | None:
         """Return the one that is chosen. Raises UnknownCalibration, also for that of an index that the caller does not
         see."""
         seen = seen_by(self.caller, found)
@@ -378,8 +378,8 @@ class CalibrationChoice:
         raise UnknownCalibration(f"there is no calibration {self.wanted!r}; there is {there}")
 
 
-def seen_by(caller: Caller, found: Found) -> Found:
+def seen_by(caller: Caller, found: FoundCalibrations) -> FoundCalibrations:
     """Return what of it a caller may see."""
     made = [one for one in found.calibrations if one.index is None or caller.sees(one.index)]
     known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
-    return Found(made, known, found.distinct)
+    return FoundCalibrations(made, known, found.distinct)

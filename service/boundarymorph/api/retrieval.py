@@ -104,7 +104,7 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
         wanted.calibration,
     )
     retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
-    encode = partial(frame.encode_pool, replace(retrieved, found=seen_by(caller, retrieved.found)))
+    encode = partial(frame.encode_pool, replace(retrieved, calibrations=seen_by(caller, retrieved.calibrations)))
     small = retrieved.pool.embeddings.size <= FEW_NUMBERS
     return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
 

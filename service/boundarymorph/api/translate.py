@@ -37,7 +37,7 @@ from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.retrieval.interfaces import Found, Retriever, Search
+from boundarymorph.retrieval.interfaces import FoundCalibrations, Retriever, Search
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places
@@ -139,7 +139,7 @@ def _to_people(request: SelectRequest, settings: Settings) -> bool:
 
 
 def _completed(
-    task: SelectionTask, found: Found, *, request: SelectRequest, choice: CalibrationChoice
+    task: SelectionTask, found: FoundCalibrations, *, request: SelectRequest, choice: CalibrationChoice
 ) -> SelectionTask:
     """Return the task with the calibration of this choice and with at most one document for each value of the field by
     which selections from its index are distinct, if there is one and the request does not say anything else."""

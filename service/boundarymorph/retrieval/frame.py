@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.document import TOLERANCE, Document, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Found, Retrieved, VectorSource
+from boundarymorph.retrieval.interfaces import FoundCalibrations, Retrieved, VectorSource
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
@@ -45,7 +45,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         "query": pool.query,
         "scores": pool.scores,
         "ids": _json(list(pool.ids)),
-        "found": _json(retrieved.found.to_json()),
+        "calibrations": _json(retrieved.calibrations.to_json()),
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }
@@ -86,7 +86,9 @@ def decode_pool(frame: bytes) -> Retrieved:
     documents = {}
     if "documents" in tensors:
         documents = documents_of(_list(_bytes(tensors, "documents"), "documents"))
-    found = found_of(_bytes(tensors, "found")) if "found" in tensors else Found()
+    calibrations = FoundCalibrations()
+    if "calibrations" in tensors:
+        calibrations = calibrations_of(_bytes(tensors, "calibrations"))
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
@@ -96,7 +98,7 @@ def decode_pool(frame: bytes) -> Retrieved:
         _texts(metadata.get("warnings", ""), "warnings"),
         cast(VectorSource, source),
         documents,
-        found,
+        calibrations,
     )
 
 
@@ -116,10 +118,10 @@ def documents_of(records: Sequence[Any]) -> dict[str, Document]:
     return documents
 
 
-def found_of(text: bytes) -> Found:
+def calibrations_of(text: bytes) -> FoundCalibrations:
     """Read calibrations from JSON. Raises MalformedFrame."""
     try:
-        return Found.of_json(orjson.loads(text))
+        return FoundCalibrations.of_json(orjson.loads(text))
     except (InvalidInput, AttributeError, KeyError, TypeError, ValueError) as error:
         raise MalformedFrame(f"its calibrations cannot be read: {error}") from error
 

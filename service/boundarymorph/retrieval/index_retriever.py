@@ -25,7 +25,7 @@ from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, No
 from boundarymorph.retrieval.interfaces import (
     WORDS,
     Catalog,
-    Found,
+    FoundCalibrations,
     Index,
     IndexConfiguration,
     MemoryKey,
@@ -95,9 +95,9 @@ class IndexRetriever:
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
-    async def calibrations(self, name: str) -> Found:
+    async def calibrations(self, name: str) -> FoundCalibrations:
         """See `CalibrationSource`."""
-        return Found() if self._learned is None else await self._executor.run(self._learned.find, name)
+        return FoundCalibrations() if self._learned is None else await self._executor.run(self._learned.find, name)
 
     async def recall(self, key: MemoryKey) -> Recalled:
         """See `MemorySource`."""
@@ -128,8 +128,8 @@ class IndexRetriever:
         """Return what a search of an index finds, and why that is nothing, as far as that can be said. found: the
         index, if it was looked up before."""
         found = self._catalog.get(name) if found is None else found
-        said = Found() if self._learned is None else self._learned.find(search.calibration, name)
-        retrieved = replace(_found(found, search), found=said)
+        said = FoundCalibrations() if self._learned is None else self._learned.find(search.calibration, name)
+        retrieved = replace(_found(found, search), calibrations=said)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
         reasons = mismatches(found, search)
@@ -241,7 +241,7 @@ class Learned:
         directory = settings.data_directory
         self._memories_of_pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
 
-    def find(self, name: str | None, index: str | None = None) -> Found:
+    def find(self, name: str | None, index: str | None = None) -> FoundCalibrations:
         """Return the calibrations of a name, first that of the index; without a name the default of the index, if it
         has one. Raises UnknownIndex, and as `CalibrationSource.calibrations` does."""
         with storage_errors(TROUBLE):
@@ -272,21 +272,21 @@ class Learned:
         if not self._settings.frozen:
             self._memories(key).record_audit(key.text, audited)
 
-    def _found(self, name: str | None, index: str | None, own: Belongings | None) -> Found:
+    def _found(self, name: str | None, index: str | None, own: Belongings | None) -> FoundCalibrations:
         """own: what belongs to the index."""
         if name is None:
             made = None if own is None else _readable(own, None)
-            return Found([made] if made else [])
+            return FoundCalibrations([made] if made else [])
         if own is not None and (made := _of(own, name)) is not None:
-            return Found([replace(made, index=index)])  # by the name that the caller knows it by
+            return FoundCalibrations([replace(made, index=index)])  # by the name that the caller knows it by
         if (found := self._of_index_named(name)) is not None:
-            return Found([found], list(self._names()))
+            return FoundCalibrations([found], list(self._names()))
         checked_name(name)
         pooled = self._pools.get(name)
         if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
-            return Found([pooled])
+            return FoundCalibrations([pooled])
         others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
-        return Found(others, list(self._names()))
+        return FoundCalibrations(others, list(self._names()))
 
     def _of_index_named(self, name: str) -> Calibration | None:
         try:

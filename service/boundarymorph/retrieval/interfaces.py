@@ -73,10 +73,10 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The calibrations of one name. known: the names that there are, each with its index or None, unless the caller may
-    use the first of the calibrations whoever it is. distinct: the field of the metadata by which selections from the
-    index are distinct by default."""
+class FoundCalibrations:
+    """The calibrations of a name, or the default of an index. known: the names that there are, each with its index or
+    None, unless the caller may use the first of the calibrations whoever it is. distinct: the field of the metadata by
+    which selections from the index are distinct by default."""
 
     calibrations: Sequence[Calibration] = ()
     known: Sequence[tuple[str, str | None]] = ()
@@ -87,7 +87,7 @@ class Found:
         return {"calibrations": made, "known": self.known, "distinct": self.distinct}
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Found:
+    def of_json(cls, values: Mapping[str, Any]) -> FoundCalibrations:
         """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
         known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
         by = values.get("distinct")
@@ -101,15 +101,15 @@ class Retrieved:
     """A pool, and warnings about how it was found.
 
     vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
-    those of the pool that came with it, by id; the others are read when they are needed. found: what the index says of
-    calibrations, if there is an index. halves: of which `unit_from_halves` made the vectors, None if not known.
+    those of the pool that came with it, by id; the others are read when they are needed. calibrations: that the search
+    asked for. halves: of which `unit_from_halves` made the vectors, None if not known.
     """
 
     pool: Pool
     warnings: Sequence[str] = ()
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
-    found: Found = Found()
+    calibrations: FoundCalibrations = FoundCalibrations()
     halves: NDArray[np.float16] | None = None
 
 
@@ -413,7 +413,7 @@ class Catalog(Protocol):
 class CalibrationSource(Protocol):
     """Where calibrations are found: in this process, or at a retriever."""
 
-    async def calibrations(self, name: str) -> Found:
+    async def calibrations(self, name: str) -> FoundCalibrations:
         """Return those of a name. Raises InvalidInput for what is no name or a calibration that cannot be read."""
 
 

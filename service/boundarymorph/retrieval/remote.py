@@ -48,7 +48,7 @@ from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mappin
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Found, MemoryKey, Recalled, Retrieved, Search, observed
+from boundarymorph.retrieval.interfaces import FoundCalibrations, MemoryKey, Recalled, Retrieved, Search, observed
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
@@ -135,9 +135,9 @@ class RemoteRetriever:
 
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
-    async def calibrations(self, name: str) -> Found:
+    async def calibrations(self, name: str) -> FoundCalibrations:
         """See `CalibrationSource`."""
-        return await self._call("/calibrations", {"name": name}, frame.found_of, MOST_CALIBRATIONS)
+        return await self._call("/calibrations", {"name": name}, frame.calibrations_of, MOST_CALIBRATIONS)
 
     async def keep(self, made: Calibration) -> None:
         """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""

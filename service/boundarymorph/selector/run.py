@@ -151,7 +151,7 @@ class SelectionRun:
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
-            self._task = self._task.complete(self._task, retrieved.found)
+            self._task = self._task.complete(self._task, retrieved.calibrations)
         if self._task.goal != "scores":
             self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
         self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)

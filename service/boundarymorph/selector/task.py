@@ -34,7 +34,7 @@ from boundarymorph.memory.memory import Audited
 from boundarymorph.reading import counted
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Found, Recalled, Retriever, VectorSource
+from boundarymorph.retrieval.interfaces import FoundCalibrations, Recalled, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
@@ -82,7 +82,7 @@ class WeightedQuery:
     candidates: Callable[[Retriever], Candidates]
 
 
-def _as_it_is(task: SelectionTask, found: Found) -> SelectionTask:
+def _as_it_is(task: SelectionTask, found: FoundCalibrations) -> SelectionTask:
     return task
 
 
@@ -143,7 +143,7 @@ class SelectionTask:
     queries: Sequence[WeightedQuery] = ()
     memory: Remembering | None = None
     room: Room = FREE
-    complete: Callable[[SelectionTask, Found], SelectionTask] = _as_it_is
+    complete: Callable[[SelectionTask, FoundCalibrations], SelectionTask] = _as_it_is
 
     @property
     def ranks_all(self) -> bool:
