@@ -177,7 +177,7 @@ FADE = 0.96  # of the advantage of the learned prior with each request, so that 
 LEAST_AHEAD = 1.0
 # Nats that one request counts at most: more where it is behind, and most where it has the order wrong, so that a few
 # requests to another scorer decide, and one caller's are outweighed by those of others.
-MOST_AHEAD, MOST_BEHIND, OUT_OF_ORDER = 3.0, 4.0, 16.0
+MOST_AHEAD, MOST_BEHIND, OUT_OF_ORDER = 3.0, 4.0, 32.0
 FAR_WORSE = 0.5  # by which a correlation with scores is below that of the default where the order is wrong
 SHARE = 4  # one part in so many of the requests is one caller's at most, where there are others
 SYMMETRIC = np.triu_indices(4)
