@@ -17,6 +17,7 @@ from boundarymorph_client.errors import ConnectionFailed, InvalidArgument, of_pr
 from boundarymorph_client.models import Answer, Problem, Selection
 
 AHEAD = 64  # lines that the service takes of who reads nothing before all is sent, as httpx does
+BEGINNING = b'{"id":'  # of an answer
 AGAIN = 429  # this status, and those from 500, say nothing of a request itself
 
 
@@ -105,7 +106,7 @@ class Answers:
         *lines, rest = b"".join(self._begun).split(b"\n")
         self._begun = [rest]
         for line in lines:
-            if line.startswith(b'{"id":'):
+            if line.startswith(BEGINNING):
                 answer = parsed(BatchAnswer, line)
                 self._batch.keep(answer, line)
                 yield answer
@@ -127,12 +128,17 @@ def answered(path: Path) -> set[str | int]:
         return ids
     with path.open("r+b") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
+            is_whole = line.endswith(b"\n")
             try:
-                ids.add(json.loads(line)["id"])
+                answer = json.loads(line)
+                id, _ = answer["id"], answer["status"]
             except (ValueError, TypeError, KeyError) as error:
+                if isinstance(error, ValueError) and not is_whole and BEGINNING.startswith(line[: len(BEGINNING)]):
+                    break
                 raise ValueError(f"{path}, line {number} is no answer: {error!r}") from error
+            if not is_whole:
+                break
+            ids.add(id)
             whole += len(line)
         file.truncate(whole)
     return ids
