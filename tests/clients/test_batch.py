@@ -122,6 +122,13 @@ async def test_what_cannot_be_sent(connect: Connect, url: str, tmp_path: Path) -
         assert other.read_text() == content
 
 
+async def test_a_file_has_one_writer(connect: Connect, url: str, tmp_path: Path) -> None:
+    kept = tmp_path / "answers.ndjson"
+    with batches.Batch(requests(2), kept), pytest.raises(ValueError, match="being written by another batch"):
+        await answers(connect(url), requests(2), kept=kept)
+    assert len(await answers(connect(url), requests(2), kept=kept)) == 2
+
+
 class TestTooMany:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,10 +51,15 @@ class Batch:
         self._requests, self._path = requests, None if kept is None else Path(kept)
 
     def __enter__(self) -> Self:
-        """Raises ValueError for a file of something else."""
-        self._answered = set[str | int]() if self._path is None else answered(self._path)
-        self._asked = set[str | int]()
-        self._file = None if self._path is None else self._path.open("ab", buffering=0)
+        """Raises ValueError for a file of something else, or one that another batch writes."""
+        self._answered, self._asked, self._file = set[str | int](), set[str | int](), None
+        if self._path is not None:
+            with ExitStack() as at_error:
+                self._file = at_error.enter_context(self._path.open("ab", buffering=0))
+                _lock(self._file)
+                self._answered, whole = _read(self._path)
+                self._file.truncate(whole)
+                at_error.pop_all()
         return self
 
     def __exit__(
@@ -121,12 +128,14 @@ class Answers:
 
 
 def answered(path: Path) -> set[str | int]:
-    """Return the ids in a file of answers, and cut off a line that was being written when its process ended. Raises
-    ValueError for a file of something else."""
+    """Return the ids in a file of answers, which need not exist. Raises ValueError for a file of something else."""
+    return _read(path)[0] if path.exists() else set()
+
+
+def _read(path: Path) -> tuple[set[str | int], int]:
+    """Return the ids, and the bytes before a line that was being written when its process ended."""
     ids, whole = set[str | int](), 0
-    if not path.exists():
-        return ids
-    with path.open("r+b") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             is_whole = line.endswith(b"\n")
             try:
@@ -140,5 +149,18 @@ def answered(path: Path) -> set[str | int]:
                 break
             ids.add(id)
             whole += len(line)
-        file.truncate(whole)
-    return ids
+    return ids, whole
+
+
+def _lock(file: FileIO) -> None:
+    """Lock a file until it is closed, where that can be done. Raises ValueError if another has locked it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{file.name} is being written by another batch") from None
+    except OSError:  # of a file system without locks
+        pass
