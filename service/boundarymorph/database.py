@@ -95,6 +95,12 @@ class Database:
                 with closing(sqlite3.connect(target)) as copy:
                     database.backup(copy)
 
+    def remove(self) -> None:
+        """Delete the file, and what SQLite left beside it."""
+        with self._errors():
+            for end in ("-journal", ""):
+                Path(f"{self._path}{end}").unlink(missing_ok=True)
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         with storage_errors(str(self._path)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
-from boundarymorph.errors import InvalidInput, ModelUnavailable
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidInput, ModelUnavailable
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.interfaces import Recalled
@@ -73,7 +73,7 @@ class Selector:
         sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself; "embedded" is the one that
         the extra `models` brings. memory: a file for what selections with this function learn from each other.
         settings: limits and defaults, by default those of the environment. defaults: of the fields of a request. Raises
-        InvalidInput where a package is missing."""
+        InvalidInput where a package is missing, or the folder of the memory."""
         if score == EMBEDDED:
             score = _embedded()
         elif isinstance(score, str):
@@ -83,6 +83,8 @@ class Selector:
         elif hasattr(score, "rerank"):
             score = partial(_by_flashrank, score)
         self._scorer = _Scorer(score, pairs)
+        if memory is not None and not Path(memory).parent.is_dir():
+            raise InvalidInput(f"memory: there is no folder {str(Path(memory).parent)!r}")
         self._memories = None if memory is None else Memories(Path(memory), lambda: None)
         self._settings = settings or Settings.load()
         self._defaults = defaults
@@ -92,7 +94,8 @@ class Selector:
 
         options: the fields of a request that has a pool, and of the pool `embeddings`, (n, d) numbers, and `features`.
         `query_embedding` has (d,) numbers, and `metadata` n mappings. Raises InvalidInput for what the service refuses
-        with 4xx, InvalidScores for what the function returns, and what the function raises.
+        with 4xx, InvalidScores for what the function returns, what the function raises, and StorageUnavailable where
+        the memory cannot be read.
         """
         with start_blocking_portal() as portal:
             return portal.call(partial(self.aselect, query, texts, **options))
@@ -122,8 +125,8 @@ class Selector:
         arrival = time.monotonic()
         request = _request(query, texts, {"return_documents": True} | self._defaults | options)
         task, explain = task_of(request, self._settings, arrival), bool(request.explain)
-        if self._memories is not None and request.learn:
-            task = replace(task, memory=_FileMemory(self._memories))
+        memory = _FileMemory(self._memories) if self._memories is not None and request.learn else None
+        task = replace(task, memory=memory)
         inner = selector.Selector(_NoIndexes(), self._scorer)
         try:
             async with aclosing(inner.steps(task)) as steps:
@@ -131,9 +134,10 @@ class Selector:
                     if isinstance(step, Progress):
                         yield event_of(step, explain=explain)
                     else:
-                        if isinstance(task.memory, _FileMemory):
-                            await task.memory.write()
-                        yield response_of(step, explain=explain)
+                        answer = response_of(step, explain=explain)
+                        if memory is not None:
+                            answer.warnings += await memory.write()
+                        yield answer
         finally:
             await inner.close()
 
@@ -149,9 +153,9 @@ def extend(query: str, texts: Sequence[Text], scores: ArrayLike, **options: Any)
         raise InvalidScores(
             f"scores: of the shape {known.shape}, for {len(texts)} texts; give one for each of the first"
         )
-    documents: list[Text] = [*map(_document, texts)]
-    for place, score in enumerate(_checked(known, len(known)).tolist()):
-        documents[place] = {**_document(documents[place]), "cross_encoder_score": score}
+    documents = _documents(texts)
+    for document, score in zip(documents, _checked(known, len(known)).tolist(), strict=False):
+        document["cross_encoder_score"] = score
     return Selector(_no_call).select(query, documents, **{"ranked": True} | options | {"budget": 0})
 
 
@@ -192,7 +196,7 @@ def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> Sele
     for name in _NOT_HERE:
         if options.get(name):
             raise InvalidInput(f"{name}: {_NOT_HERE[name]}")
-    documents = [*map(_document, texts)]
+    documents = _documents(texts)
     metadata = options.pop("metadata", None)
     if metadata is not None:
         if len(metadata) != len(documents):
@@ -205,15 +209,28 @@ def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> Sele
         pool["features"] = options["features"]
     if options.get("query_embedding") is not None:
         options["query_embedding"] = np.asarray(options["query_embedding"]).tolist()
-    fields = {name: value for name, value in options.items() if name not in ("embeddings", "features")}
+    fields = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in options.items()
+        if name not in ("embeddings", "features")
+    }
     try:
         return SelectRequest.model_validate({"query": query, "pool": pool, **fields})
     except ValidationError as error:
         raise InvalidInput(mistakes(error)) from None
 
 
-def _document(text: Text) -> dict[str, Any]:
-    return {"text": text} if isinstance(text, str) else dict(text)
+def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
+    """Return new documents. Raises InvalidInput."""
+    if isinstance(texts, str):
+        raise InvalidInput("texts: give a list of texts, not a single one")
+    documents = []
+    for place, text in enumerate(texts):
+        if not isinstance(text, str | Mapping):
+            kind = type(text).__name__
+            raise InvalidInput(f"texts[{place}] is of the type {kind}; give a text, or a mapping with a 'text'")
+        documents.append({"text": text} if isinstance(text, str) else dict(text))
+    return documents
 
 
 def _block(field: str, numbers: ArrayLike) -> dict[str, Any]:
@@ -260,14 +277,31 @@ class _Scorer:
     ) -> Scores:
         given = ([(query, text) for text in texts],) if self._pairs else (query, list(texts))
         if iscoroutinefunction(self._function):
-            values = await self._function(*given)
+            values = self._function(*given)
         else:
-            values = await asyncio.to_thread(self._function, *given)
-            values = await values if isawaitable(values) else values
+            values = await asyncio.to_thread(self._called, *given)
+        values = await _in_time(values, deadline) if isawaitable(values) else values
         return Scores(_checked(values, len(texts)))
+
+    def _called(self, *given: Any) -> Any:
+        try:
+            return self._function(*given)
+        except StopIteration as error:  # which a future does not take: it would wait for ever
+            raise RuntimeError("the function that scores raised StopIteration") from error
 
     async def close(self) -> None:
         """Do nothing: the function is the caller's."""
+
+
+async def _in_time(values: Awaitable[Any], deadline: float | None) -> Any:
+    """Await values until a time on `time.monotonic()`. Raises DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()) as limit:
+            return await values
+    except TimeoutError:
+        if limit.expired():
+            raise DeadlineExceeded("the function that scores did not return before the deadline") from None
+        raise
 
 
 class _FileMemory:
@@ -288,10 +322,14 @@ class _FileMemory:
     async def record_audit(self, *_: Any) -> NoReturn:
         raise AssertionError("only selections of indexes are audited")
 
-    async def write(self) -> None:
-        """Write it down. Raises StorageUnavailable and StorageFull."""
-        for vectors, evidence in self._records:
-            await asyncio.to_thread(self._memories.record, vectors, [Observation(evidence, "")])
+    async def write(self) -> list[str]:
+        """Write it down. Returns a warning if that fails, as the answer is there, and its calls are paid."""
+        try:
+            for vectors, evidence in self._records:
+                await asyncio.to_thread(self._memories.record, vectors, [Observation(evidence, "")])
+        except BoundaryMorphError as error:
+            return [f"nothing was learned: {error}"]
+        return []
 
 
 class _NoIndexes:

@@ -252,3 +252,14 @@ async def test_a_gateway_hears_it_from_its_retriever(tmp_path: Path) -> None:
         for said, count in (("", 30), ("document", 6), ("", 30)):
             belongings(settings, "passages").distinguish(said)
             assert len((await select(client, index="passages", k=30))["documents"]) == count
+
+
+@pytest.mark.parametrize(("kept", "count"), [(b"\xff\xfe\x00", 30), (b"", 30), (b"a..b", 30), (b"document\n", 6)])
+async def test_a_damaged_file_does_not_stop_searches(
+    passages: httpx.AsyncClient, settings: Settings, kept: bytes, count: int
+) -> None:
+    folder = settings.data_directory / "indexes" / "passages" / "belongings"
+    (folder / "distinct.txt").write_bytes(kept)
+    (folder / "description.txt").write_bytes(b"caf\xe9")
+    assert len((await select(passages, index="passages", k=30))["documents"]) == count
+    assert answer(await passages.get("/indexes/passages"))["description"] == "caf\ufffd"

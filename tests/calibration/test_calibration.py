@@ -97,6 +97,8 @@ def test_names(tmp_path: Path, name: str) -> None:
         {"version": 2},
         {"full": {"slope": -1.0, "intercept": 0.0}},
         {"alone": {"slope": None, "intercept": 0.0}},
+        {"clip": None},
+        {"clip": 1.0},
         {"full": 7},
         {"surprise": 1},
     ],
@@ -108,3 +110,6 @@ def test_damaged_files(tmp_path: Path, change: dict[str, object]) -> None:
     (tmp_path / "made.json").write_bytes(b"[1")
     with pytest.raises(InvalidInput, match="'made' cannot be used"):
         CalibrationFolder(tmp_path).get("made")
+    (tmp_path / "calibration.json").write_bytes(b"[1")
+    with pytest.raises(InvalidInput, match="'texts' cannot be used"):
+        Belongings(tmp_path, "texts").calibration()

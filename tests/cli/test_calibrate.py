@@ -235,6 +235,16 @@ def test_judgements_that_say_nothing(calibrate: Calibrate, tmp_path: Path) -> No
             calibrate("texts", "--judgments", "pairs.ndjson")
 
 
+@pytest.mark.strangers
+def test_grades_are_not_written_over(calibrate: Calibrate, tmp_path: Path) -> None:
+    arguments = "texts", "--queries", "queries.txt", "--suggest", "8", "--budget", "1", "--out"
+    calibrate(*arguments, "new/pairs.ndjson")
+    kept = (tmp_path / "new" / "pairs.ndjson").read_bytes()
+    with pytest.raises(AssertionError, match="may have grades"):
+        calibrate(*arguments, "new/pairs.ndjson")
+    assert (tmp_path / "new" / "pairs.ndjson").read_bytes() == kept
+
+
 def records(*lines: bytes) -> Iterator[reading.Record]:
     return reading.records((line + b"\n" for line in lines), "file")
 

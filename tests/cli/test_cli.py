@@ -100,6 +100,7 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
 @pytest.mark.parametrize(
     "arguments",
     [["frobnicate"], ["select"], ["select", "a"], ["select", "a", "b", "-k", "x"], ["index", "build", "a"],
+     ["select", "a", "b", "--out", "answers.ndjson"],
      ["index", "build", "a", "--from", "missing.jsonl"],
      ["index", "build", "a", "--from", "docs.jsonl", "--passages", "-1"],
      ["demo", "-k", "0"], ["demo", "--budget", "-1"]],

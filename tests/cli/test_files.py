@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -135,6 +136,20 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(build: Build, folder: 
     assert {id for id in stored() if "#" not in id} >= {"guide.md", "plain.txt"} and not WRONG.keys() & stored().keys()
 
 
+def test_a_name_that_is_no_text_is_left_out(build: Build, folder: Path) -> None:
+    (folder / os.fsdecode(b"caf\xe9.md")).write_text("Coffee.")
+    outcome = build(str(folder))
+    assert outcome.code == index.SKIPPED and r"caf\udce9.md: its name is not in UTF-8" in outcome.out
+    assert "guide.md" in stored()
+
+
+@pytest.mark.parametrize("text", ['---\r\ntitle: "A title"\r\n---\r\nSea.\r\n', "# A title #\r\n\r\nSea.\r\n"])
+def test_titles_of_lines_that_end_as_on_windows(build: Build, folder: Path, text: str) -> None:
+    (folder / "windows.md").write_bytes(text.encode())
+    build(str(folder))
+    assert stored()["windows.md"].title == "A title"
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_strictly_nothing_is_written_then(build: Build, folder: Path, name: str) -> None:
     (folder / name).write_bytes(WRONG[name][0])
@@ -217,6 +232,13 @@ def test_the_longest_passage(build: Build) -> None:
     Path("t.csv").write_text("id,text\n1,sea\n")
     assert build("t.csv", "--passages", f"{index.LONGEST_PASSAGE}").code == 0
     assert build("t.csv", "--passages", f"{index.LONGEST_PASSAGE + 1}").code == 2
+
+
+def test_rows_of_one_id_are_counted(build: Build) -> None:
+    Path("table.csv").write_text("id,text\n1,first\n2,second\n1,third\n")
+    outcome = build("table.csv")
+    assert "2 added" in outcome.out and "1 document had the id of a later one" in outcome.out
+    assert stored()["1"].text == "third"
 
 
 def test_columns_that_are_not_there(build: Build) -> None:

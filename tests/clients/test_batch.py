@@ -115,10 +115,18 @@ async def test_what_cannot_be_sent(connect: Connect, url: str, tmp_path: Path) -
         with pytest.raises(bm.InvalidArgument, match=said):
             await answers(client, given)
     other = tmp_path / "other"
-    other.write_text("one\ntwo\n")
-    with pytest.raises(ValueError, match=r"other, line 1 is no answer"):
-        await answers(client, requests(1), kept=other)
-    assert other.read_text() == "one\ntwo\n"
+    for content in ("one\ntwo\n", "one", '{"a": 1}', '{"id": "r9", "query": "q"}\n', '{"id":"r9","query":"q"}'):
+        other.write_text(content)
+        with pytest.raises(ValueError, match=r"other, line 1 is no answer"):
+            await answers(client, requests(1), kept=other)
+        assert other.read_text() == content
+
+
+async def test_a_file_has_one_writer(connect: Connect, url: str, tmp_path: Path) -> None:
+    kept = tmp_path / "answers.ndjson"
+    with batches.Batch(requests(2), kept), pytest.raises(ValueError, match="being written by another batch"):
+        await answers(connect(url), requests(2), kept=kept)
+    assert len(await answers(connect(url), requests(2), kept=kept)) == 2
 
 
 class TestTooMany:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
-from boundarymorph.errors import InvalidInput, LimitExceeded, StorageUnavailable
+from boundarymorph.errors import InvalidInput, LimitExceeded, StorageFull, StorageUnavailable
 from boundarymorph.memory.memory import Memory
 from boundarymorph.memory.store import Memories
 from boundarymorph.settings import Settings
@@ -31,6 +32,10 @@ VECTORS, VECTOR = RANDOM.normal(size=(60, 8)), RANDOM.normal(size=8)
 
 def scores(query: str, texts: Sequence[str]) -> list[float]:
     return [score_of(query, text) for text in texts]
+
+
+def _no_call(query: str, texts: Sequence[str]) -> list[float]:
+    raise AssertionError
 
 
 def without_chance(response: dict[str, Any]) -> dict[str, Any]:
@@ -217,9 +222,24 @@ class TestMemory:
         self.learned(tmp_path / "sea.sqlite3", 2, learn=False)
         assert not (tmp_path / "sea.sqlite3").exists()
 
-    def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
-        with pytest.raises(StorageUnavailable):
-            self.learned(tmp_path / "none" / "sea.sqlite3", 1)
+    def test_a_file_that_cannot_be_read_costs_no_call(self, tmp_path: Path) -> None:
+        (tmp_path / "other").write_text("no database")
+        for file, error in (
+            (tmp_path / "none" / "sea.sqlite3", InvalidInput),
+            (tmp_path / "other", StorageUnavailable),
+        ):
+            with pytest.raises(error):
+                Selector(_no_call, memory=file).select(QUERY, TEXTS, budget=10)
+
+    def test_a_file_that_cannot_be_written_costs_no_answer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: Any) -> None:
+            raise StorageFull("no space left")
+
+        monkeypatch.setattr(Memories, "record", full)
+        (found,) = self.learned(tmp_path / "sea.sqlite3", 1)
+        assert len(found.documents) == 10 and found.warnings == ["nothing was learned: no space left"]
 
 
 async def test_select_works_where_a_loop_runs_as_in_a_notebook() -> None:
@@ -275,6 +295,26 @@ def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
         Selector(scores).select(QUERY, TEXTS, **options)
 
 
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ("a text", "a list of texts, not a single one"),
+        ([*TEXTS, None], r"texts\[60\] is of the type NoneType"),
+        ([float("nan")], r"texts\[0\] is of the type float"),
+    ],
+)
+def test_texts_that_are_none(texts: Any, says: str) -> None:
+    for select in (Selector(scores).select, partial(extend, scores=[])):
+        with pytest.raises(InvalidInput, match=says):
+            select(QUERY, texts)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    usual = Selector(scores).select(QUERY, TEXTS, budget=5, k=3, min_relevance=0.25)
+    found = Selector(scores).select(QUERY, TEXTS, budget=np.int64(5), k=np.int32(3), min_relevance=np.float32(0.25))
+    assert without_chance(found.model_dump()) == without_chance(usual.model_dump())
+
+
 def test_the_limits_are_those_of_the_settings() -> None:
     selector = Selector(scores, settings=Settings(budget=5, limits={"budget": 5}))
     assert selector.select(QUERY, TEXTS, budget=5).usage.cross_encoder_calls == 5
@@ -288,3 +328,30 @@ def test_an_error_of_the_function_is_the_callers() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Selector(fails).select(QUERY, TEXTS, budget=5)
+
+
+def test_a_function_that_stops_an_iteration_does_not_hang() -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        Selector(lambda query, texts: next(iter(()))).select(QUERY, TEXTS, budget=5)
+
+
+async def test_a_coroutine_function_ends_at_the_deadline() -> None:
+    begun: list[int] = []
+
+    async def stuck(query: str, texts: Sequence[str]) -> list[float]:
+        begun.append(len(texts))
+        if len(begun) == 2:
+            await asyncio.Event().wait()
+        return scores(query, texts)
+
+    found = await Selector(stuck).aselect(QUERY, TEXTS, budget=20, k=10, rounds=3, deadline_ms=400)
+    assert (found.status, found.stop_reason, len(found.documents)) == ("partial", "deadline", 10)
+    assert found.usage.cross_encoder_calls >= begun[0]
+
+
+async def test_a_timeout_of_the_function_is_the_callers() -> None:
+    async def fails(query: str, texts: Sequence[str]) -> list[float]:
+        raise TimeoutError("of the function")
+
+    with pytest.raises(TimeoutError, match="of the function"):
+        await Selector(fails).aselect(QUERY, TEXTS, budget=5, deadline_ms=60_000)

@@ -5,10 +5,13 @@ import os
 import signal
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from boundarymorph.errors import StorageUnavailable
 from boundarymorph.memory.memory import Memory, Observation
 from boundarymorph.memory.store import MEMORIES, Memories
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of
@@ -66,6 +69,28 @@ def test_a_memory_that_cannot_be_read_begins_anew(tmp_path: Path) -> None:
     assert memories(tmp_path).get("a") == Memory()
     tell(tmp_path, "a", 1, 0)
     assert memories(tmp_path).get("a").requests == 1
+
+
+@pytest.mark.parametrize("kept", [b"no database" * 1_000, None])
+def test_a_damaged_file_is_forgotten(tmp_path: Path, kept: bytes | None) -> None:
+    tell(tmp_path, "a", 3, 0)
+    file = tmp_path / "memories.sqlite3"
+    file.write_bytes(file.read_bytes()[:4096] + b"x" * 4096 if kept is None else kept)
+    with pytest.raises(StorageUnavailable):
+        memories(tmp_path).all()
+    assert memories(tmp_path).forget() == 0 and not file.exists()
+    tell(tmp_path, "a", 1, 0)
+    assert memories(tmp_path).get("a").requests == 1
+
+
+def test_a_file_that_is_in_use_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("boundarymorph.database.BUSY_SECONDS", 0.05)
+    tell(tmp_path, "a", 1, 0)
+    with closing(sqlite3.connect(tmp_path / "memories.sqlite3", isolation_level=None)) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(StorageUnavailable, match="locked"):
+            memories(tmp_path).forget()
+    assert memories(tmp_path).forget() == 1
 
 
 def test_of_too_many_the_one_that_has_not_learned_for_longest_goes(tmp_path: Path) -> None:

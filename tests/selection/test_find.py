@@ -47,7 +47,8 @@ def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, targ
     assert recall.probability == pytest.approx(missed.cdf(allowed) / whole, rel=1e-6)
     shares = [found / (found + number) if found + number else 1.0 for number in (missed.ppf(0.9), missed.ppf(0.1))]
     assert (recall.low, recall.high) == pytest.approx(tuple(shares))
-    assert recall.low <= recall.expected == pytest.approx(found / (found + mean))
+    assert recall.low <= recall.expected <= recall.high
+    assert recall.expected == (pytest.approx(found / (found + mean)) if found else 0.0)
     best = np.sort(unread)[::-1][: max(FURTHER_CALLS)]
     np.testing.assert_allclose(search.gains(), np.cumsum(best) / max(found + mean, 1.0))
 
@@ -55,6 +56,11 @@ def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, targ
 def test_everything_read_is_everything_found() -> None:
     recall = Search(7, np.empty(0), 50).recall(Target(1.0, 0.99))
     assert (recall.low, recall.expected, recall.high, recall.probability) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_all_is_found_where_there_is_probably_nothing() -> None:
+    recall = Search(0, np.full(2, 0.01), 60).recall(Target(0.95, 0.9))
+    assert (recall.low, recall.expected, recall.high) == (1.0, 1.0, 1.0)
 
 
 def test_allowed_to_miss_to_the_document() -> None:

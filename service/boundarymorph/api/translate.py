@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
+log = logging.getLogger(__name__)
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
@@ -146,7 +148,11 @@ def _completed(
     task = replace(task, calibration=choice.among(found))
     if found.distinct is None or request.queries or "distinct" in request.model_fields_set:
         return task
-    return replace(task, distinct=Grouping(read_path(found.distinct, "distinct")))
+    try:
+        return replace(task, distinct=Grouping(read_path(found.distinct, "distinct")))
+    except InvalidInput as error:  # what is kept with the index is damaged
+        log.warning("the index %r is searched without its 'distinct': %s", request.index, error)
+        return task
 
 
 def _known(request: SelectRequest, limits: Limits) -> dict[str, float]:

@@ -24,8 +24,8 @@ from boundarymorph.memory.store import Memories
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
-def read(file: Path) -> Calibration | None:
-    """Return the calibration in a file; None if there is no file.
+def read(file: Path, name: str) -> Calibration | None:
+    """Return the calibration in a file; None if there is no file. name: for messages.
 
     Raises InvalidInput for a damaged file or one of another version, and OSError.
     """
@@ -34,7 +34,7 @@ def read(file: Path) -> Calibration | None:
     except FileNotFoundError:
         return None
     except (orjson.JSONDecodeError, InvalidInput, AttributeError) as error:
-        raise InvalidInput(f"the calibration {file.stem!r} cannot be used: {error}") from None
+        raise InvalidInput(f"the calibration {name!r} cannot be used: {error}") from None
 
 
 def serialized(calibration: Calibration) -> bytes:
@@ -64,7 +64,7 @@ class CalibrationFolder:
 
         Raises InvalidInput for what is no name, a damaged file or one of another version.
         """
-        return read(self._file(name))
+        return read(self._file(name), name)
 
     def keep(self, calibration: Calibration) -> None:
         """Write it in place of an earlier one of the same name."""
@@ -225,7 +225,7 @@ class Belongings:
         Raises InvalidInput for what is no name, and for a calibration that cannot be read.
         """
         is_default = name is None or name == self.index
-        found = read(self._folder / DEFAULT) if is_default else self._named.get(str(name))
+        found = read(self._folder / DEFAULT, self.index) if is_default else self._named.get(str(name))
         return None if found is None else replace(found, name=name or self.index, index=self.index)
 
     def keep(self, made: Calibration) -> None:
@@ -253,7 +253,7 @@ class Belongings:
 
     def _text(self, file: str) -> str | None:
         try:
-            return (self._folder / file).read_text("utf-8")
+            return (self._folder / file).read_text("utf-8", errors="replace").strip() or None
         except FileNotFoundError:
             return None
 

@@ -168,6 +168,8 @@ class Calibration:
             raise InvalidInput(f"its version is {values.get('version')!r}, and {VERSION} is read here; calibrate again")
         try:
             trusts = {name: _checked(Trust(**values[name])) for name in ("full", "alone")}
+            if not 0 < values["clip"] < 0.5:
+                raise ValueError("its clip must be between 0 and 1/2")
             return cls(**{**values, **trusts})
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"it is not a calibration: {error}") from None

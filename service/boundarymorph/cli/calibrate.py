@@ -21,6 +21,7 @@ from boundarymorph.calibration.judgments import Judgments, judgments_of, queries
 from boundarymorph.cli import judging
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, console, parts
+from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 
@@ -140,6 +141,7 @@ def calibrate(
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
+        _check(out)
         _write(asyncio.run(judging.pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
         return
     if judge is not None:
@@ -167,6 +169,17 @@ def _requests(
             raise InvalidInput(f"{place}: not an object with query and documents")
         found[value["query"]] = {"query": value["query"], "pool": {"documents": value["documents"]}}
     return {query: request for query, request in found.items() if not queries or query in queries}
+
+
+def _check(out: Path | None) -> None:
+    """Make the folder of a file for pairs. Raises InvalidInput if the file has something, as that may be a person's
+    grades, and StorageUnavailable."""
+    if out is None:
+        return
+    with storage_errors("the pairs cannot be written"):
+        if out.is_file() and out.stat().st_size:
+            raise InvalidInput(f"{out} exists, and may have grades; name another file, or delete it")
+        out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:

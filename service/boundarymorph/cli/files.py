@@ -27,8 +27,8 @@ MARKDOWN = (".md", ".markdown")
 SUFFIXES = (*MARKDOWN, ".txt")
 DOCUMENT, PASSAGE = "document", "passage"  # fields of a passage's metadata: the id of its text, and its number from 1
 FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
-_HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t\r]*$", re.MULTILINE)
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t\r#]*$", re.MULTILINE)
 Entry = ParsedDocument | BadLine
 
 
@@ -81,6 +81,8 @@ async def of_folder(folder: Path, files: Iterable[Path], most: int, *, strict: b
     for number, path in enumerate(files, start=1):
         id = path.relative_to(folder).as_posix()
         try:
+            if (shown := id.encode(errors="backslashreplace").decode()) != id:
+                raise InvalidInput(f"{shown}: its name is not in UTF-8; rename it")
             with reading.opened_path(path) as stream:
                 content = stream.read(most + 1)
             position += len(content)

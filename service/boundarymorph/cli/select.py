@@ -108,6 +108,8 @@ def select(options: SelectOptions) -> None:
     """Select documents from an index in this process, without a running service; of many queries, with one."""
     if (options.query is None) == (options.queries is None) or (options.queries and options.also):
         raise typer.BadParameter("give a query, or a file with --queries")
+    if options.out is not None and options.queries is None:
+        raise typer.BadParameter("--out goes with --queries; for one query, use --json > FILE")
     if options.queries is not None:
         from boundarymorph.cli.many import select_many
 

@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from boundarymorph.reading import counted
 from boundarymorph.retrieval.uploads import UploadSpeed
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
         console.print(f"  {unit} {problem.line:,} skipped: {problem.reason}", markup=False)
     if report.skipped > len(report.problems):
         console.print(f"  and {report.skipped - len(report.problems):,} more")
+    if report.superseded:
+        again = counted(report.superseded, "document", "documents")
+        console.print(f"  {again} had the id of a later one, which replaced it; ids must be unique")
     if report.unknown_fields:
         counts = ", ".join(f"{name!r} in {count:,}" for name, count in report.unknown_fields.items())
         misspelt = f"  documents with unknown fields, which were not kept: {counts}; misspelt, or for metadata?"

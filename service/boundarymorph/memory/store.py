@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +12,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from boundarymorph.database import Database
+from boundarymorph.errors import StorageUnavailable
 from boundarymorph.memory.memory import LEAST_AHEAD, REQUESTS, Audited, Memory, Observation
 from boundarymorph.reading import counted
 from boundarymorph.selection.promise import Promise, certified
@@ -64,9 +66,15 @@ class Memories:
         self._change(key, lambda memory: memory.record_audit(audited))
 
     def forget(self) -> int:
-        """Delete all memories, and return how many there were."""
-        with self._database.opened() as database:
-            return 0 if database is None else database.execute("delete from memories").rowcount
+        """Delete all memories, and return how many there were. A damaged file is deleted as a whole."""
+        try:
+            with self._database.opened() as database:
+                return 0 if database is None else database.execute("delete from memories").rowcount
+        except StorageUnavailable as error:
+            if type(error.__cause__) is not sqlite3.DatabaseError:  # but locked, or not to be written
+                raise
+            self._database.remove()
+            return 0
 
     def _change(self, key: str, change: Callable[[Memory], Memory]) -> Memory:
         with self._database.writing() as database:

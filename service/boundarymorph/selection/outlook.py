@@ -91,7 +91,8 @@ class Search:
             self._share(float(np.searchsorted(at_most, share))) for share in ((1.0 + COVERED) / 2, (1.0 - COVERED) / 2)
         )
         allowed = math.floor(self.found * (1.0 - target.share) / target.share + CERTAIN)
-        return Recall(self._share(missed), low, high, float(at_most[min(allowed, len(self.unread))]))
+        expected = self._share(missed) if self.found else float(at_most[0] > 0.5)  # all of nothing, or nothing
+        return Recall(expected, low, high, float(at_most[min(allowed, len(self.unread))]))
 
     def _share(self, missed: float) -> float:
         return self.found / (self.found + missed) if self.found + missed > 0.0 else 1.0

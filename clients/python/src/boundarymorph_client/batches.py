@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +19,7 @@ from boundarymorph_client.errors import ConnectionFailed, InvalidArgument, of_pr
 from boundarymorph_client.models import Answer, Problem, Selection
 
 AHEAD = 64  # lines that the service takes of who reads nothing before all is sent, as httpx does
+BEGINNING = b'{"id":'  # of an answer
 AGAIN = 429  # this status, and those from 500, say nothing of a request itself
 
 
@@ -48,10 +51,15 @@ class Batch:
         self._requests, self._path = requests, None if kept is None else Path(kept)
 
     def __enter__(self) -> Self:
-        """Raises ValueError for a file of something else."""
-        self._answered = set[str | int]() if self._path is None else answered(self._path)
-        self._asked = set[str | int]()
-        self._file = None if self._path is None else self._path.open("ab", buffering=0)
+        """Raises ValueError for a file of something else, or one that another batch writes."""
+        self._answered, self._asked, self._file = set[str | int](), set[str | int](), None
+        if self._path is not None:
+            with ExitStack() as at_error:
+                self._file = at_error.enter_context(self._path.open("ab", buffering=0))
+                _lock(self._file)
+                self._answered, whole = _read(self._path)
+                self._file.truncate(whole)
+                at_error.pop_all()
         return self
 
     def __exit__(
@@ -105,7 +113,7 @@ class Answers:
         *lines, rest = b"".join(self._begun).split(b"\n")
         self._begun = [rest]
         for line in lines:
-            if line.startswith(b'{"id":'):
+            if line.startswith(BEGINNING):
                 answer = parsed(BatchAnswer, line)
                 self._batch.keep(answer, line)
                 yield answer
@@ -120,19 +128,39 @@ class Answers:
 
 
 def answered(path: Path) -> set[str | int]:
-    """Return the ids in a file of answers, and cut off a line that was being written when its process ended. Raises
-    ValueError for a file of something else."""
+    """Return the ids in a file of answers, which need not exist. Raises ValueError for a file of something else."""
+    return _read(path)[0] if path.exists() else set()
+
+
+def _read(path: Path) -> tuple[set[str | int], int]:
+    """Return the ids, and the bytes before a line that was being written when its process ended."""
     ids, whole = set[str | int](), 0
-    if not path.exists():
-        return ids
-    with path.open("r+b") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
+            is_whole = line.endswith(b"\n")
             try:
-                ids.add(json.loads(line)["id"])
+                answer = json.loads(line)
+                id, _ = answer["id"], answer["status"]
             except (ValueError, TypeError, KeyError) as error:
+                if isinstance(error, ValueError) and not is_whole and BEGINNING.startswith(line[: len(BEGINNING)]):
+                    break
                 raise ValueError(f"{path}, line {number} is no answer: {error!r}") from error
+            if not is_whole:
+                break
+            ids.add(id)
             whole += len(line)
-        file.truncate(whole)
-    return ids
+    return ids, whole
+
+
+def _lock(file: FileIO) -> None:
+    """Lock a file until it is closed, where that can be done. Raises ValueError if another has locked it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{file.name} is being written by another batch") from None
+    except OSError:  # of a file system without locks
+        pass
