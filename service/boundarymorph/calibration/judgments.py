@@ -15,6 +15,7 @@ from boundarymorph.calibration.calibration import Gain, signals_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Record, has_content, is_table
 from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.trend import READ_BY_WITNESSES
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
 ID_NAMES, QUERY_NAMES = ("_id", "id"), ("query", "text")  # as in BEIR
@@ -102,21 +103,28 @@ RANDOM = 4  # one in so many
 class JudgedQuery:
     """n judged documents of one query, in retrieval order.
 
-    scores: (n,) in [0, 1]. signals: (n,) each, as in `signals_of`. grades: (n,) from 0.
+    scores: (n,) in [0, 1]. signals: (n,) each, as in `signals_of`. grades: (n,) from 0. by_witnesses: what witnesses
+    add to the scores of its pool without judgements, as in `TrendPosterior`.
     """
 
     scores: NDArray[np.float64]
     signals: Mapping[str, NDArray[np.float64]]
     grades: NDArray[np.float64]
+    by_witnesses: float = READ_BY_WITNESSES
 
     @classmethod
     def of(
-        cls, pool: Pool, documents: NDArray[np.intp], scores: NDArray[np.float64], grades: NDArray[np.float64]
+        cls,
+        pool: Pool,
+        documents: NDArray[np.intp],
+        scores: NDArray[np.float64],
+        grades: NDArray[np.float64],
+        by_witnesses: float = READ_BY_WITNESSES,
     ) -> Self:
         """documents: (n,) positions in the pool, whose scores and grades these are."""
         order = np.argsort(documents)
         signals = {name: values[documents[order]] for name, values in signals_of(pool).items()}
-        return cls(scores[order], signals, grades[order])
+        return cls(scores[order], signals, grades[order], by_witnesses)
 
     def __len__(self) -> int:
         return len(self.grades)

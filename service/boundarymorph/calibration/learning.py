@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from boundarymorph.calibration.calibration import (
 from boundarymorph.calibration.judgments import JudgedQuery
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.pool import BY_WORDS
-from boundarymorph.selection.trend import READ_BY_WITNESSES
 
 NCG_AT = (5, 10, 15)  # of the gate: what can be seen of a set where about 40 documents are judged
 STANDARD_ERRORS = 2.0
@@ -287,8 +287,8 @@ class _Learner:
             np.column_stack([log_odds(query.scores, self.clip), *(query.signals[name] for name in self.names)])
             for query in queries
         ]
-        self.prior = self._prior()
         self._queries = queries
+        self.prior = self._prior()
         self._targets = [query.targets(gain, largest) for query in queries]
 
     def full(self, among: Sequence[int]) -> Trust:
@@ -332,11 +332,12 @@ class _Learner:
         deviations = within.std(axis=0)
         prior = np.zeros(1 + len(self.names))
         prior[0] = 1.0
+        added = fmean(query.by_witnesses for query in self._queries)
         shares = {SIMILARITY: 1.0 - BY_WORDS if WORDS in self.names else 1.0, WORDS: BY_WORDS}
         for place, name in enumerate(self.names, start=1):
             unit = deviations[place] if name == WORDS else 1.0  # a similarity is in standard deviations
             if unit > 0:
-                prior[place] = READ_BY_WITNESSES * shares.get(name, 0.0) * deviations[0] / unit
+                prior[place] = added * shares.get(name, 0.0) * deviations[0] / unit
         return prior
 
     def _of(self, among: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -87,6 +87,7 @@ class TableBuilder:
         arrays |= {
             "score": np.nan_to_num(scores),
             "call_seconds": seconds.mean(),
+            "scorer": np.array(self.scorer.name),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
         table = ScoreTable(path.stem, _renewed(arrays, collection), (collection.queries, collection.documents))

@@ -142,7 +142,8 @@ def _learned(table: ScoreTable, rows: NDArray[np.intp], seed: int) -> Calibratio
         assert question.grades is not None
         best = np.argsort(-question.scores, kind="stable")
         documents = worth_judging(best, len(question.pool), seed)
-        judged.append(JudgedQuery.of(question.pool, documents, question.scores[documents], question.grades[documents]))
+        given = question.scores[documents], question.grades[documents]
+        judged.append(JudgedQuery.of(question.pool, documents, *given, question.by_witnesses))
     return learn(f"{table.name}-{seed}", judged, scorer=table.name, encoder=None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,9 +14,12 @@ from boundarymorph.evaluation.neighbours import Neighbourhood
 from boundarymorph.retrieval.document import fuse
 from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.selection import Pool
+from boundarymorph.scoring.domain import by_witnesses
+from boundarymorph.selection import Pool, TrendConfig
+from boundarymorph.selection.methods import Config
 
 Ranking = NDArray[np.intp]
+EMBEDDED = "cross-encoder/ms-marco-MiniLM-L-12-v2"  # the scorer of tables that name none
 
 
 class BudgetExceeded(BoundaryMorphError):
@@ -36,7 +39,7 @@ class Question:
     """A query with everything that is known of it.
 
     scores: (N,) the scorer's answers in [0, 1]; grades: (N,) human grades, 0 for not relevant, or None;
-    relevant: relevant documents in the whole collection, or None.
+    relevant: relevant documents in the whole collection, or None; scorer: its name.
     """
 
     id: str
@@ -46,6 +49,16 @@ class Question:
     relevant: int | None = None
     texts: QuestionTexts | None = None
     known: Neighbourhood | None = None  # of the pool, if it has been made
+    scorer: str = EMBEDDED
+
+    @cached_property
+    def by_witnesses(self) -> float:
+        """What witnesses add to the scores, as in the service."""
+        return by_witnesses(self.scorer, () if self.texts is None else self.texts.documents)
+
+    def configured(self, config: Config) -> Config:
+        """Return a configuration as the service has it for this pool and scorer."""
+        return replace(config, by_witnesses=self.by_witnesses) if isinstance(config, TrendConfig) else config
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:

@@ -61,7 +61,7 @@ def promised_study(
 
 def audit_of(question: Question, k: int) -> Audit:
     """Return the audit of a query with the default method."""
-    session = SelectionSession(question.pool, budget=CALLS, k=k, config=TO_PEOPLE, settle=0.0)
+    session = SelectionSession(question.pool, budget=CALLS, k=k, config=question.configured(TO_PEOPLE), settle=0.0)
     problem, made = SelectionProblem(question, CALLS, k), []
     while (asked := session.ask_round()).size:
         session.tell(asked, problem.score(asked))

@@ -13,6 +13,7 @@
 | `grade` | (Q, N) number | optional human grades, 0 = not relevant or not judged; without them nCG is null |
 | `n_relevant` | (Q,) integer | optional, relevant documents in the whole collection |
 | `call_seconds` | () floating | optional, mean time of one scorer call when the table was made |
+| `scorer` | () str | optional, its name, by default that of the embedded one |
 
 Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot. Where its texts are
 at hand, `terms` are found in them, whatever the table says.
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.datasets import Collection
-from boundarymorph.evaluation.problem import Question, QuestionTexts
+from boundarymorph.evaluation.problem import EMBEDDED, Question, QuestionTexts
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
@@ -54,6 +55,7 @@ COLUMNS = {  # kind and shape, by letters: Q queries, N candidates, D documents,
     "grade": (NUMBER, "QN"),
     "n_relevant": (WHOLE, "Q"),
     "call_seconds": (NUMBER, ""),
+    "scorer": ("U", ""),
 }
 TERMS = np.dtype(np.uint64)
 
@@ -116,6 +118,7 @@ class ScoreTable:
             arrays["grade"][row][there].astype(np.float64) if "grade" in arrays else None,
             int(arrays["n_relevant"][row]) if "n_relevant" in arrays else None,
             texts,
+            scorer=str(arrays.get("scorer", EMBEDDED)),
         )
 
     def questions(self) -> Iterator[Question]:

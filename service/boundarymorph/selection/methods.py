@@ -19,7 +19,7 @@ from boundarymorph.selection.process import (
     StationaryCovariance,
     median_distance,
 )
-from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
+from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, READ_BY_WITNESSES, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0
 RETRIEVAL_BONUS = 0.2
@@ -80,8 +80,8 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people, noise, prior:
-    as in `TrendPosterior`.
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people,
+    by_witnesses, noise, prior: as in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
@@ -89,13 +89,21 @@ class TrendConfig:
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
+    by_witnesses: float = READ_BY_WITNESSES
     noise: float = NOISE
     prior: TrendPrior = DEFAULT_PRIOR
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
         kernel = KERNELS[self.kernel](median_distance(pool.embeddings) / BANDWIDTH_MULTIPLIER)
         return TrendPosterior(
-            pool, kernel, size, weight=self.weight, noise=self.noise, to_people=self.to_people, prior=self.prior
+            pool,
+            kernel,
+            size,
+            weight=self.weight,
+            noise=self.noise,
+            to_people=self.to_people,
+            by_witnesses=self.by_witnesses,
+            prior=self.prior,
         )
 
     def worth(

@@ -241,7 +241,8 @@ class TrendPosterior:
 
     to_people: whether relevance is what people are expected to find, by several witnesses of which the scorer is one,
     instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
-    score counts as what its document is believed to have, given the noise of scores.
+    score counts as what its document is believed to have, given the noise of scores. by_witnesses: what they add, in
+    standard deviations of the scorer's log-odds over the pool; `READ_BY_WITNESSES` to a scorer with a few grades.
     """
 
     def __init__(
@@ -253,6 +254,7 @@ class TrendPosterior:
         noise: float = NOISE,
         weight: float = LINEAR_WEIGHT,
         to_people: bool = False,
+        by_witnesses: float = READ_BY_WITNESSES,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
@@ -274,7 +276,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._witnesses = witnesses(pool) if to_people else None
+        self._witnesses, self._by_witnesses = witnesses(pool) if to_people else None, by_witnesses
         self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -334,7 +336,8 @@ class TrendPosterior:
         if self._witnesses is not None:
             centre, unknown = weights @ means, (weights @ own).mean()
             middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
-            added = READ_BY_WITNESSES * spread * self._witnesses
+            share = READ_BY_WITNESSES if scale.levels else self._by_witnesses
+            added = share * spread * self._witnesses
             factor = float(spread / np.sqrt((centre + added).var() + unknown))
             offsets = added + (1.0 / factor - 1.0) * middle
             continuous = replace(scale, levels=(), cuts=())

@@ -18,6 +18,7 @@ from boundarymorph.reading import has_content
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
+from boundarymorph.scoring.domain import SAMPLE
 from boundarymorph.selection import Pool
 from boundarymorph.selection.process import alike
 
@@ -194,6 +195,11 @@ class Documents:
         """Return the documents at these positions, None for each that is deleted or is not kept."""
         return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
 
+    @property
+    def first_texts(self) -> list[str]:
+        """The texts of the first documents of the pool, as far as they were read."""
+        return texts_of(self.at(np.arange(min(SAMPLE, len(self._pool)))))
+
     def deleted(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of these positions, all of which were read, whose document is deleted."""
         return positions[~self._there[positions]]
@@ -266,5 +272,5 @@ def _key(content: str) -> str | bytes:
 
 
 def texts_of(documents: Sequence[Document | None]) -> list[str]:
-    """Return what the cross-encoder reads of documents, all of which are there."""
+    """Return what the cross-encoder reads of documents that are there."""
     return [document.content for document in documents if document is not None]

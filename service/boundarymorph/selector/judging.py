@@ -9,8 +9,10 @@ import numpy as np
 
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.inference.concurrency import NEVER
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document, in_awaited_pieces
 from boundarymorph.retrieval.interfaces import Retriever, VectorSource
+from boundarymorph.scoring.domain import by_witnesses
 from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
@@ -57,7 +59,8 @@ class Judging:
         known = ~np.isnan(scores)
         there, scores = there[known], scores[known]
         given = np.array([grades[pool.ids[position]] for position in there], dtype=np.float64)
-        query = JudgedQuery.of(pool, there, scores, given)
+        added = by_witnesses(identity_of(self._scorer), texts)
+        query = JudgedQuery.of(pool, there, scores, given, added)
         ids = [pool.ids[position] for position in there]
         return Judged(query, ids, len(grades) - len(there), pooled.vectors)
 

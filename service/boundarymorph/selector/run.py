@@ -29,7 +29,7 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_FIND, TO_PEOPLE, Config, TrendConfig
+from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config, TrendConfig
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
@@ -65,9 +65,8 @@ Session: TypeAlias = SelectionSession | ExhaustiveSession
 #
 #     new ── retrieve ──> retrieved ── recall ──> chosen ⟲ progress, score ── result ──> done
 #
-# In any other state it raises RuntimeError and changes nothing. In `chosen` a run has a batch of documents to score,
-# which is empty once the budget is spent, nothing is left to decide, or the deadline, the retriever or the scorer ended
-# the run. Then only `result` is left; it may be called before, too.
+# In any other state it raises RuntimeError. In `chosen` there is a batch of documents to score, empty once the budget
+# is spent, nothing is left to decide, or deadline, retriever or scorer ended the run. `result` may be called before.
 State: TypeAlias = Literal["new", "retrieved", "chosen", "done"]
 Call: TypeAlias = Literal["retrieve", "recall", "progress", "score", "result"]
 CALLS: dict[Call, tuple[State, State]] = {
@@ -227,7 +226,8 @@ class SelectionRun:
         if lengths is not None:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
-        self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, self.scores.model, self._encoder)
+        models = self.scores.model, self._encoder
+        self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, *models, self.documents.first_texts)
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.known, set(self._blank.tolist())
@@ -284,7 +284,7 @@ class SelectionRun:
     def _config(self) -> Config:
         if self._task.target is not None and self._task.method == DEFAULT:
             return TO_FIND
-        return TO_PEOPLE if self.calibrated.witnesses else METHODS[self._task.method]
+        return self.calibrated.config(self._task.method)
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""

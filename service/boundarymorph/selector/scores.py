@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibrated
 from boundarymorph.retrieval.interfaces import VectorSource
+from boundarymorph.scoring.domain import by_witnesses
 from boundarymorph.selection import Observation
+from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
 from boundarymorph.selection.pool import Pool, ranks, standardised, witnesses
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics
@@ -32,25 +34,31 @@ class CalibratedScores:
     """The scorer's scores of a task's documents, and what its session gets in their place.
 
     calibration: on the task's pool, None for scores as they are. warnings: about it. ranking_only: whether the session
-    only sorts, so that it can get probabilities in any case. witnesses: whether the session makes of scores what people
-    are expected to find. scores: the scorer's own, by position.
+    only sorts, so that it can get probabilities in any case. witnesses: what these add, if the session makes of scores
+    what people are expected to find. scores: the scorer's own, by position.
     """
 
     calibration: Calibrated | None = None
     warnings: Sequence[str] = ()
     ranking_only: bool = False
-    witnesses: bool = False
+    witnesses: float | None = None
     scores: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, task: SelectionTask, pool: Pool, vectors: VectorSource, scorer: str | None, encoder: str | None
+        cls,
+        task: SelectionTask,
+        pool: Pool,
+        vectors: VectorSource,
+        scorer: str | None,
+        encoder: str | None,
+        texts: Sequence[str],
     ) -> CalibratedScores:
         """Apply the calibration of a task to its pool, or say in a warning why not.
 
-        scorer, encoder: names of the models in use, None if they are not known.
+        scorer, encoder: names of the models in use, None if they are not known. texts: the first of the pool.
         """
-        calibration, witnesses = task.calibration, task.to_people
+        calibration, witnesses = task.calibration, by_witnesses(scorer, texts) if task.to_people else None
         if calibration is None:
             return cls(witnesses=witnesses)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
@@ -64,7 +72,11 @@ class CalibratedScores:
         if on_pool.missing:
             lacking = ", ".join(on_pool.missing)
             warnings = [f"the calibration {calibration.name!r} went by the scores alone, as this pool has no {lacking}"]
-        return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=witnesses and not on_pool.told)
+        return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=None if on_pool.told else witnesses)
+
+    def config(self, method: str) -> Config:
+        """Return the configuration of a session by the method of this name."""
+        return METHODS[method] if self.witnesses is None else replace(TO_PEOPLE, by_witnesses=self.witnesses)
 
     @property
     def told(self) -> bool:
@@ -74,7 +86,7 @@ class CalibratedScores:
     @property
     def to_people(self) -> bool:
         """Whether relevance is what people are expected to find."""
-        return self.witnesses or (self.calibration is not None and self.calibration.told)
+        return self.witnesses is not None or (self.calibration is not None and self.calibration.told)
 
     @property
     def name(self) -> str | None:
@@ -101,7 +113,7 @@ class CalibratedScores:
 
     def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
         """Return the scorer's own scores by position. texts: (N,) numbers, equal for documents that share a score."""
-        if self.calibration is None and not self.witnesses:
+        if self.calibration is None and self.witnesses is None:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
         positions = np.flatnonzero(np.isin(texts, list(by_text)))

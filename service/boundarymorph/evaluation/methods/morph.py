@@ -49,7 +49,8 @@ class Morph(ScoringMethod):
     uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=self.config)
+        config = problem.question.configured(self.config)
+        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=config)
         drive(session, problem, self.batch)
         return _ranking(session)
 
@@ -66,7 +67,8 @@ class Extend(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         head = np.arange(problem.left)
         known = dict(enumerate(problem.score(head).tolist()))
-        return _ranking(SelectionSession(problem.pool, budget=0, k=problem.k, config=self.config, known=known))
+        config = problem.question.configured(self.config)
+        return _ranking(SelectionSession(problem.pool, budget=0, k=problem.k, config=config, known=known))
 
 
 def _ranking(session: SelectionSession) -> Ranking:

@@ -1,0 +1,66 @@
+"""How far texts are from what a cross-encoder was trained on, by their words.
+
+A cross-encoder that has only seen web passages reads special texts, such as medical abstracts, worse than its retriever
+does. Of their words the tokenizer has to cut many into pieces, so the pieces a word, its *fertility*, tell such texts
+without a judgement (docs/evaluation.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from boundarymorph.errors import ModelUnavailable
+from boundarymorph.inference.models import embedded_cross_encoder
+from boundarymorph.inference.tokenization import plain
+from boundarymorph.selection.trend import READ_BY_WITNESSES
+
+SAMPLE = 12  # documents whose words are counted
+MOST_CHARACTERS = 500  # of each
+FEWEST_WORDS = 100  # that tell something
+FROM_THE_WEB = ("ms-marco", "msmarco")  # in the names of models that were trained on web passages alone
+# The fertility of web passages at most, and of special texts at least, and what witnesses add for these.
+USUAL, SPECIAL = 1.15, 1.28
+MOST_BY_WITNESSES = 2.0
+_WORD = re.compile(r"(?<![^\W_])[a-z]{2,}(?![^\W_])")  # names, which are capitalised, say nothing
+
+
+def by_witnesses(scorer: str | None, texts: Sequence[str]) -> float:
+    """Return what witnesses add to the log-odds of a scorer (`TrendPosterior`) where these are the first texts of a
+    pool. scorer: its name, None if that is not known."""
+    if scorer is None or not any(name in scorer.lower() for name in FROM_THE_WEB):
+        return READ_BY_WITNESSES
+    found = fertility(texts)
+    return (
+        READ_BY_WITNESSES
+        if found is None
+        else float(np.interp(found, [USUAL, SPECIAL], [READ_BY_WITNESSES, MOST_BY_WITNESSES]))
+    )
+
+
+def fertility(texts: Sequence[str]) -> float | None:
+    """Return the mean number of pieces into which words of texts are cut by the tokenizer of the embedded
+    cross-encoder, that of BERT. None if there are too few words, or the embedded models are not installed."""
+    words = [word for text in texts[:SAMPLE] for word in _WORD.findall(text[:MOST_CHARACTERS])]
+    if len(words) < FEWEST_WORDS or _tokenizer() is None:
+        return None
+    return sum(map(_pieces, words)) / len(words)
+
+
+@lru_cache(maxsize=2**16)
+def _pieces(word: str) -> int:
+    tokenizer = _tokenizer()
+    assert tokenizer is not None
+    return len(tokenizer.encode(word, add_special_tokens=False))
+
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> Tokenizer | None:
+    try:
+        return plain(Tokenizer.from_file(str(embedded_cross_encoder().tokenizer)))
+    except (ModelUnavailable, OSError):
+        return None
