@@ -170,7 +170,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
-            "message": _message(detail, model),
+            "message": _short(reading.in_words(detail, model)),
         }
         for detail in details[:MAX_DETAILS]
     ]
@@ -178,10 +178,6 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
     said = f"{first['field']}: {first['message']}{more}"
     return respond(request, 422, errors.InvalidInput.slug, said, where=where)
-
-
-def _message(detail: ErrorDetails, model: str) -> str:
-    return _short(reading.in_words(detail, model))
 
 
 def _short(text: str) -> str:
