@@ -140,7 +140,6 @@ class ElasticsearchStore(Store):
         raise (RetrieverFailed if answer.status_code in (400, 401, 403) else RetrieverUnavailable)(said)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
 

@@ -89,7 +89,6 @@ class LanceStore(Store):
             self._connected().drop_table(table)
 
     def close(self) -> None:
-        """Forget the connection."""
         self._database = None
 
     def _connected(self) -> Any:

@@ -126,7 +126,6 @@ class QdrantStore(Store):
             self.client.delete_collection(table)
 
     def close(self) -> None:
-        """Close the connection."""
         self.client.close()
 
 
@@ -193,7 +192,6 @@ class QdrantTable(Table):
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         attached, points = self._attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
-            self.check(document)
             payload = self._payload.written(document, digest) | ({self._key: document.id} if self._key else {})
             of_point: Any = {"vector": {self._using: vector} if self._using else vector, "payload": payload}
             points.append(models.PointStruct(id=self._point(document.id), **of_point))
