@@ -7,11 +7,11 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import prometheus_client
 from limits import RateLimitItem, parse_many
@@ -155,7 +155,7 @@ class SharedCounters(Guard):
         super().__init__(timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
         self._what, self._unshared = what, unshared
 
-    async def ask(self, request: Callable[[], Awaitable[Result]]) -> Result | None:
+    async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
         """Return the result of a request to the storage, or None if Redis is not asked or does not answer."""
         try:
             return await self.call(request)

@@ -51,7 +51,7 @@ class RedisLink:
 
         Does not connect yet. Raises InvalidConfiguration if the url is malformed.
         """
-        self._redis: Any = connected(url, "the URL of the cache", timeout, connections)
+        self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
         self._guards: dict[Operation, Guard] = {}
         for operation in ("read", "write"):
@@ -184,11 +184,10 @@ def decoded(value: object) -> CachedScore | None:
         return None
 
 
-def connected(url: str, what: str, timeout: float, connections: int) -> Redis:
+def connected(url: str, timeout: float, connections: int) -> Redis:
     """Return a client of Redis, which waits `timeout` seconds for an answer, and never tries again.
 
-    what: the URL is, for messages, which quote no part of it, as it may contain a password. Raises
-    InvalidConfiguration.
+    Raises InvalidConfiguration, whose messages quote no part of the URL, as it may contain a password.
     """
     try:
         from redis.asyncio import Redis
@@ -196,11 +195,15 @@ def connected(url: str, what: str, timeout: float, connections: int) -> Redis:
         raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
-        raise InvalidConfiguration(f"{what} must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
+        raise InvalidConfiguration(
+            f"the URL of the cache must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}"
+        )
     try:
         return Redis.from_url(url, **client_options(timeout, connections))
     except Exception:
-        raise InvalidConfiguration(f"{what} cannot be used; it should be like {scheme}://:password@host:6379") from None
+        raise InvalidConfiguration(
+            f"the URL of the cache cannot be used; it should be like {scheme}://:password@host:6379"
+        ) from None
 
 
 def client_options(timeout: float, connections: int) -> dict[str, Any]:

@@ -82,12 +82,7 @@ class Scoring:
     """A cross-encoder alone."""
 
     scorer: BatchingScorer
-    tested: bool = True
-
-    @property
-    def probes(self) -> Mapping[str, Probe]:
-        """The probe of the cross-encoder."""
-        return {"scorer": ScorerProbe(self.scorer, tests=self.tested)}
+    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
         """Warm up the cross-encoder. Raises what it raises."""
@@ -123,7 +118,8 @@ class Gateway:
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
     """Build the parts of a scorer. Raises as `build_local_scorer` does."""
-    return Scoring(build_local_scorer(settings, on_lost), settings.scorer.self_test)
+    scorer = build_local_scorer(settings, on_lost)
+    return Scoring(scorer, probes={"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)})
 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
