@@ -244,11 +244,6 @@ async def scorer(parts: Annotated[Any, Depends(ready)]) -> BatchingScorer:
     return found
 
 
-async def retriever(parts: Annotated[Any, Depends(ready)]) -> Retriever:
-    found: Retriever = parts.retriever
-    return found
-
-
 async def forwarder(parts: Annotated[Any, Depends(built)]) -> Forwarder:
     found: Forwarder = parts.retriever
     return found
@@ -260,6 +255,6 @@ CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
 BuiltOf = Annotated[HasSelector, Depends(built)]
 SelectingOf = Annotated[HasSelector, Depends(ready)]
 IndexesOf = Annotated[HasIndexes, Depends(built)]
+RetrievingOf = Annotated[HasIndexes, Depends(ready)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
-RetrieverOf = Annotated[Retriever, Depends(retriever)]
 ForwarderOf = Annotated[Forwarder, Depends(forwarder)]
