@@ -189,9 +189,8 @@ def ledger(settings: Settings) -> Ledger:
     """
     from boundarymorph.access.limits import Spending
 
-    redis = settings.rate_limits.url or settings.cache.url
-    url = None if redis is None else redis.get_secret_value()
-    return Spending(settings.scorer.judge, url=url, timeout=settings.rate_limits.timeout_seconds)
+    timeout = settings.rate_limits.timeout_seconds
+    return Spending(settings.scorer.judge, url=settings.counters_url, timeout=timeout)
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:

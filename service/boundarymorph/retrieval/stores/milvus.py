@@ -41,7 +41,7 @@ from boundarymorph.retrieval.stores.table import (
     in_one_form,
     is_integer,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import Attached, StoreSettings, secret
 
 NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
 CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
@@ -236,7 +236,7 @@ class MilvusStore(Store):
         consistency = options.pop("consistency", "strong")
         if options or consistency not in _CONSISTENCY:
             raise InvalidConfiguration(f"a URL of Milvus has only the option consistency: {', '.join(_CONSISTENCY)}")
-        token = chosen.api_key.get_secret_value() if chosen.api_key else None
+        token = secret(chosen.api_key)
         if address.endswith(".db"):
             return cls(MilvusConnection(address, token=token, timeout=chosen.timeout_seconds), consistency)
         host, _, database = address.partition("/")

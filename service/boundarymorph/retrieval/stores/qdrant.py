@@ -35,7 +35,7 @@ from boundarymorph.retrieval.stores.table import (
     is_integer,
     is_uuid,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import Attached, StoreSettings, secret
 
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
 ABOUT = "boundarymorph"
@@ -67,7 +67,7 @@ class QdrantStore(Store):
                     url=f"{'https' if scheme == 'qdrants' else 'http'}://{address}",
                     prefer_grpc=True,
                     grpc_options={"grpc.max_receive_message_length": ANSWER_BYTES},
-                    api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+                    api_key=secret(chosen.api_key),
                     timeout=max(1, int(chosen.timeout_seconds)),
                     check_compatibility=False,
                 )
