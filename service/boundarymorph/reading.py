@@ -182,11 +182,11 @@ def _elements(text: str, name: str) -> list[Record] | None:
         if _ARRAY.match(text):
             raise InvalidInput(f"{name} begins like a JSON array, and is not JSON: {error}") from None
         return None
-    places = [f"{name}, element {number}" for number in range(1, len(found) + 1)]
-    for place, value in zip(places, found, strict=True):
-        if not isinstance(value, dict | str):
-            raise InvalidInput(f"{place} is neither an object nor a text")
-    return [Record(place, number, value) for number, (place, value) in enumerate(zip(places, found, strict=True), 1)]
+    elements = [Record(f"{name}, element {number}", number, value) for number, value in enumerate(found, 1)]
+    for element in elements:
+        if not isinstance(element.value, dict | str):
+            raise InvalidInput(f"{element.place} is neither an object nor a text")
+    return elements
 
 
 TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: times its size, or this if it is more

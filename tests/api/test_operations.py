@@ -14,13 +14,11 @@ import pytest
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.errors import ModelUnavailable, NotReady
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.server import composition
-from boundarymorph.server.app import Lifecycle, create_app
+from boundarymorph.server.app import Lifecycle
 from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics
-from tests.api.service import answer, client_of, fake_service, problem, serving, starting, texts
+from tests.api.service import answer, fake_service, problem, serving, starting, texts
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 
@@ -77,15 +75,6 @@ class TestStarting:
             await until(client, "ok")
             answer(await client.post("/select", json=pool | {"budget": 1}))
 
-    async def test_a_model_that_cannot_be_loaded(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing(*_: object) -> BatchingScorer:
-            raise ModelUnavailable("there is no such model")
-
-        monkeypatch.setattr(composition, "build_scorer", missing)
-        monkeypatch.setattr(composition, "build_encoder", lambda *_: SeededEncoder())
-        async with client_of(create_app(settings)) as client:
-            assert "no such model" in (await until(client, "failed")).json()["detail"]
-
     def test_a_caller_is_told_to_wait_as_long_as_it_has_taken(self, settings: Settings) -> None:
         for so_far, seconds in ((0.0, 1), (7.5, 8), (300.0, 30)):
             waiting = Lifecycle(settings, begun=time.monotonic() - so_far)
@@ -115,15 +104,6 @@ class TestStarting:
                 refused = await client.request(method, path)
                 assert problem(refused, 503, "not-ready").endswith("its log says why")
                 assert int(refused.headers["retry-after"]) >= 1
-
-    async def test_the_owner_hears_of_a_failure(self, tmp_path: Path) -> None:
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-            raise ModelUnavailable("gone")
-
-        heard = asyncio.Event()
-        app = create_app(Settings(data_directory=tmp_path), build=build, on_failure=heard.set)
-        async with app.router.lifespan_context(app), asyncio.timeout(PATIENCE):
-            await heard.wait()
 
 
 class TestMetrics:

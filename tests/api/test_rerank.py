@@ -251,19 +251,6 @@ async def test_the_budget_of_the_service(tmp_path: Path, budget: Any, calls: int
     assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
 
 
-async def test_budgets_at_their_edges(client: httpx.AsyncClient) -> None:
-    body = await post(client, budget=0)
-    assert (body["boundarymorph"]["cross_encoder_calls"], len(body["boundarymorph"]["inferred"])) == (0, 12)
-    body = await post(client, budget=500)
-    assert (body["boundarymorph"]["budget"], body["boundarymorph"]["cross_encoder_calls"]) == (12, 12)
-    body = await post(client, budget="auto")
-    assert sorted(indexes(body)) == list(range(12))
-    for share, calls in ((0.25, 3), (0.07, 1), (0.99, 12)):
-        assert (await post(client, budget=share))["boundarymorph"]["budget"] == calls
-    assert (await post(client, documents=["x"] * 100, budget=0.07))["boundarymorph"]["budget"] == 7
-    assert indexes(await post(client, documents=["alone"], budget=0)) == [0]
-
-
 async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
     def counted(outcome: str) -> float:
         labels = {"route": "/v2/rerank", "outcome": outcome}

@@ -19,7 +19,7 @@ from tests.api.service import client_of, fake_service, problem
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """The lines as they are written, with the ids of their requests."""
-    lines, logger = io.StringIO(), logging.getLogger("boundarymorph.server.middleware")
+    lines, logger = io.StringIO(), logging.getLogger("boundarymorph.api.problems")
     handler = logging.StreamHandler(lines)
     handler.setFormatter(tracing.Lines())
     logger.addHandler(handler)

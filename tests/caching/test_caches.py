@@ -51,13 +51,13 @@ class TestMemoryScoreCache(ScoreCacheContract):
         await cache.write(MODEL, "d", {TEXTS[0]: SCORES[0]})
         known = [query for query in "abcd" if await cache.recall(MODEL, query)]
         assert known == ["a", "c", "d"]
-        assert cache.kept_bytes <= 2_400
+        assert cache._queries.currsize <= 2_400
 
     async def test_a_query_larger_than_the_cache_is_not_kept(self) -> None:
         cache = MemoryScoreCache(max_bytes=2_400)
         await cache.write(MODEL, QUERY, {digest(str(number)): SCORES[0] for number in range(100)})
         assert await cache.recall(MODEL, QUERY) == {}
-        assert cache.kept_bytes == 0
+        assert cache._queries.currsize == 0
 
     async def test_of_too_many_scores_the_last_written_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(build, "FIELDS", 2)
@@ -76,7 +76,7 @@ class TestMemoryScoreCache(ScoreCacheContract):
         clock.now += 1
         assert await cache.recall(MODEL, QUERY) == {}
         assert await cache.read(MODEL, QUERY, TEXTS) == [None, None, None]
-        assert cache.kept_bytes == 0
+        assert cache._queries.currsize == 0
         await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
         clock.now += 59
         assert await cache.recall(MODEL, QUERY) == {TEXTS[1]: SCORES[1]}

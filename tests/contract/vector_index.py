@@ -47,12 +47,12 @@ class VectorIndexContract:
         vectors, index = unit(2000, 16), make(16)
         index.upsert(names(1500), vectors[:1500], np.arange(1, 1501))
         view, query = index.view(), vectors[3]
-        within = np.arange(1, 2001, 3)
-        before = [view.search(query, depth, within=some) for depth in (5, 5000) for some in (None, within)]
+        views = view, view.among(np.arange(1, 2001, 3))
+        before = [some.search(query, depth) for depth in (5, 5000) for some in views]
         index.remove(names(10))
         index.upsert(names(1000, 700), unit(1000, 16, seed=7), np.arange(1501, 2501))
         index.upsert(names(300, 1700), vectors[1700:], np.arange(2501, 2801))
-        after = [view.search(query, depth, within=some) for depth in (5, 5000) for some in (None, within)]
+        after = [some.search(query, depth) for depth in (5, 5000) for some in views]
         assert [found.ids for found in before] == [found.ids for found in after]
         for one, other in zip(before, after, strict=True):
             np.testing.assert_array_equal(one.vectors, other.vectors)
@@ -81,7 +81,7 @@ class VectorIndexContract:
             present += [90] if 6000 in numbers else []
             best = sorted(present, key=lambda row: -float(vectors[row].astype(np.float64) @ query))
             for depth in (1, 100, 5000):
-                found = index.view().search(query, depth, within=np.array(numbers, np.int64))
+                found = index.view().among(np.array(numbers, np.int64)).search(query, depth)
                 assert found.ids == [f"d{row}" for row in best[:depth]]
                 assert found.sequences.tolist() == [row + 3000 if row != 90 else 6000 for row in best[:depth]]
         everything = index.view().search(query, 5000)

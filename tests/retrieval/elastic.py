@@ -33,6 +33,14 @@ def asked(url: str, method: str, path: str, body: Any = None) -> Any:
         return json.load(answer)
 
 
+def nested(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as osmem gives them back: names with dots as objects."""
+    rest = {name: value for name, value in metadata.items() if name not in ("loc.page", "loc")}
+    if "loc.page" in metadata:
+        return rest | {"loc": {"page": metadata["loc.page"]}}
+    return dict(metadata)
+
+
 class Cluster(ThreadingHTTPServer):
     """bodies: of the searches that it got. down: the status that it answers everything with; pause: seconds before."""
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +22,6 @@ from tests.system import script
 
 ROOT = Path(__file__).parents[2]
 COUNT = 300
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
-    catalog = LocalCatalog(tmp_path / "indexes")
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Candidates that came with the request."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,13 +13,6 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 TEXTS = ("the cat sat", "catalogues", "nothing", "a category of cats")
 QUERY = "Cat, cats or catalogue"
 HAVING = [[True, False, False, False], [False, False, False, True], [False] * 4, [False, True, False, False]]
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
-    catalog = LocalCatalog(tmp_path)
-    yield catalog
-    catalog.close()
 
 
 @pytest.mark.parametrize("embeddings", [None, np.eye(4)])

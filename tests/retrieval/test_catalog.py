@@ -13,7 +13,6 @@ from boundarymorph.errors import (
     BoundaryMorphError,
     CorruptIndex,
     EmptyIndex,
-    InvalidIndexName,
     StorageUnavailable,
     UnknownIndex,
 )
@@ -26,13 +25,6 @@ from tests.retrieval.fakes import nearest, vector_of
 from tests.system import script
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
-    catalog = LocalCatalog(tmp_path / "indexes")
-    yield catalog
-    catalog.close()
 
 
 @pytest.fixture
@@ -202,35 +194,6 @@ def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog,
     assert list(nearest(made_again, np.ones(8), 9).ids) == ["new"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../a",
-        "a/b",
-        "a\\b",
-        "/etc/passwd",
-        ".hidden",
-        "-a",
-        "A",
-        "a b",
-        "a\n",
-        "a\x00",
-        "ä",
-        "a" * 65,
-        "%2e",
-    ],
-)
-def test_names_that_are_refused(catalog: LocalCatalog, name: str) -> None:
-    for call in (catalog.get, catalog.delete):
-        with pytest.raises(InvalidIndexName):
-            call(name)
-    with pytest.raises(InvalidIndexName):
-        catalog.create(name, encoder=None, dimension=4)
-
-
 def by_readability(catalog: LocalCatalog) -> tuple[list[str], dict[str, type[BoundaryMorphError]]]:
     """The names of the listed indexes that can be read, and the errors of the others."""
     listed = catalog.list()
@@ -318,12 +281,6 @@ def told_without_permission(script: str, directory: Path, folder: Path, mode: in
         folder.chmod(0o700)
     assert told.returncode == 0, told.stderr
     return told.stdout.splitlines()
-
-
-def test_a_directory_that_is_gone_is_named(catalog: LocalCatalog, tmp_path: Path) -> None:
-    (tmp_path / "indexes").rmdir()
-    with pytest.raises(StorageUnavailable, match="indexes"):
-        catalog.list()
 
 
 def test_forgotten_deletions_do_not_come_back(catalog: LocalCatalog) -> None:

@@ -36,6 +36,7 @@ from boundarymorph.retrieval.uploads import ingest, parse_array
 from boundarymorph.settings import Attached
 from tests.contract.store import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit
+from tests.retrieval.elastic import nested
 from tests.retrieval.engines import ENGINES, engine, indexes
 from tests.retrieval.fakes import SeededEncoder
 from tests.retrieval.filling import BATCH, documents, upload
@@ -60,14 +61,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     with engine(request.param, folder / "engine") as url, closing(indexes(url, folder / "data")) as catalog:
         yield Place(request.param, url, folder, catalog)
-
-
-def nested(metadata: Any) -> dict[str, Any]:
-    """Metadata as osmem gives them back: names with dots as objects."""
-    rest = {name: value for name, value in metadata.items() if name not in ("loc.page", "loc")}
-    if "loc.page" in metadata:
-        return rest | {"loc": {"page": metadata["loc.page"]}}
-    return dict(metadata)
 
 
 class TestReading(StoreContract):

@@ -17,7 +17,7 @@ from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.store import DIMENSION, DOCUMENTS, MOMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, Times
 from tests.ports import free_port
-from tests.retrieval.elastic import Cluster, asked, cluster, fill
+from tests.retrieval.elastic import Cluster, asked, cluster, fill, nested
 
 VECTOR = {"type": "knn_vector", "dimension": DIMENSION, "method": {"name": "hnsw", "engine": "lucene"}}
 
@@ -28,13 +28,7 @@ def sent(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {"year": int(rest["year"])}
 
 
-def given_back(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what osmem gives back of them: names with dots as objects."""
-    nested = {"loc": {"page": metadata["loc.page"]}} if "loc.page" in metadata else {}
-    return {k: v for k, v in sent(metadata).items() if k != "loc.page"} | nested
-
-
-ROWS = [replace(each, metadata=given_back(each.metadata)) for each in DOCUMENTS]
+ROWS = [replace(each, metadata=nested(sent(each.metadata))) for each in DOCUMENTS]
 
 
 def store(server: Cluster, **options: Any) -> ElasticsearchStore:

@@ -45,13 +45,6 @@ def upload(*records: dict[str, Any]) -> AsyncIterator[ParsedDocument | BadLine]:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
-    catalog = LocalCatalog(tmp_path)
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 def index(catalog: LocalCatalog) -> LocalIndex:
     return catalog.create("seeded", encoder="seeded", dimension=32)
 
@@ -105,6 +98,11 @@ class TestParsing:
             (b'{"id": "a", "text": "\\ud800"}', "nothing to read"),
             (b'{"id": "a", "text": "x", "embedding": [NaN, 1]}', "not JSON"),
             (b'["a"]', "object"),
+            (b"[" * 5_000, "not JSON"),
+            (
+                b'{"id": "a", "text": "x", "metadata": ' + b'{"a":' * 400 + b"1" + b"}" * 401,
+                "metadata cannot be stored",
+            ),
             (b"null", "object"),
             (b'{"text": "x"}', "id is missing: a document has id and text; this one has text"),
             (b'{"body": "x", "id": 1}', "text is missing: a document has id and text; this one has body, id"),

@@ -54,8 +54,8 @@ def test_sequence_numbers_are_those_of_the_store(open_index: Open) -> None:
             found = vectors.search(query, 10_000)
             assert dict(zip(found.ids, found.sequences.tolist(), strict=True)) == expected
             some = np.sort(changes.sequences[::7])
-            assert sorted(vectors.search(query, 10_000, within=some).sequences.tolist()) == some.tolist()
-            assert vectors.search(query, 3, within=np.empty(0, np.int64)).ids == []
+            assert sorted(vectors.among(some).search(query, 10_000).sequences.tolist()) == some.tolist()
+            assert vectors.among(np.empty(0, np.int64)).search(query, 3).ids == []
 
 
 def test_it_answers_after_a_restart_however_much_was_deleted(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from boundarymorph.errors import InvalidConfiguration, RetrieverUnavailable
+from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.remote.peer import BACKOFF
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
@@ -131,9 +131,3 @@ async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
             assert (passed.status_code, await passed.read()) == (200, b"[]")
         again = 2 if broken is reset else 1  # and left alone then
         assert first.asked["/indexes"] == again
-
-
-@pytest.mark.parametrize("urls", [[], 2 * ["http://127.0.0.1:1"]])
-async def test_no_urls_and_repeated_urls_are_refused(urls: list[str]) -> None:
-    with pytest.raises(InvalidConfiguration, match=r"at least one|twice"):
-        RemoteRetriever(*urls)

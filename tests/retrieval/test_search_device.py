@@ -133,7 +133,7 @@ def test_a_device_without_room_for_what_is_written(tmp_path: Path, caplog: pytes
     vectors = catalog.get("a").refresh()
     assert vectors.view().rows.count == SIZE + 50 + 20  # no row twice
     few = vectors.view().search(queries[0], 1).sequences
-    assert len(vectors.view().search(queries[0], 5, within=few).ids) == 1
+    assert len(vectors.view().among(few).search(queries[0], 5).ids) == 1
     catalog.close()
     plain.close()
 

@@ -117,8 +117,10 @@ def test_after_changes_it_equals_brute_force(
     query = unit(1, dimension, seed + 1)[0]
     some = {id for id in expected if rng.random() < 0.5}
     for allowed in (None, some):
-        within = None if allowed is None else np.array(sorted(numbers[id] for id in allowed), np.int64)
-        found = index.view().search(query, depth, within=within)
+        view = index.view()
+        if allowed is not None:
+            view = view.among(np.array(sorted(numbers[id] for id in allowed), np.int64))
+        found = view.search(query, depth)
         among = {id: vector for id, vector in expected.items() if allowed is None or id in allowed}
         ids, scores, vectors = brute_force(among, query, depth)
         assert found.ids == ids

@@ -34,13 +34,6 @@ def put(catalog: LocalCatalog, documents: list[Document]) -> None:
 
 
 @pytest.fixture
-async def catalog(tmp_path: Path) -> AsyncIterator[LocalCatalog]:
-    catalog = LocalCatalog(tmp_path)
-    yield catalog
-    catalog.close()
-
-
-@pytest.fixture
 async def retriever(catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
     retriever = IndexRetriever(catalog, None)
     yield retriever
@@ -106,7 +99,7 @@ async def test_writes_of_another_process_are_found(
     """With another process' writes and deletions, after compaction, and as a copy."""
     put(catalog, written(20))
     assert catalog.get("words").info.dimension == 0
-    other = LocalCatalog(tmp_path)
+    other = LocalCatalog(tmp_path / "indexes")
     other.get("words").upsert([Document("d3", "tram " * 9)], np.empty((1, 0)))
     other.get("words").delete(["d5", "d7"])
     found = (await retriever.retrieve("words", Search("tram", 100))).pool

@@ -51,7 +51,6 @@ class Access:
         Raises InvalidConfiguration for malformed keys, policies and rate limits.
         """
         limits = settings.limits
-        redis = settings.rate_limits.url or settings.cache.url
         self.settings = settings
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
@@ -59,9 +58,7 @@ class Access:
         self.memories = MemoriesInUse()
         self.policies = Policies(settings, self.keys.callers)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
-        self.rates = RateLimits(
-            settings.rate_limits, self.keys.callers, url=None if redis is None else redis.get_secret_value()
-        )
+        self.rates = RateLimits(settings.rate_limits, self.keys.callers, url=settings.counters_url)
         self.admission = Admission(
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )

@@ -7,18 +7,18 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import prometheus_client
 from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
-from boundarymorph.caching.redis import CONNECTIONS, SCHEMES, client_options
+from boundarymorph.caching.redis import CONNECTIONS, connected
 from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
 from boundarymorph.inference.concurrency import Shares, Turns
 from boundarymorph.remote.circuit import CircuitBreaker, Guard, Unanswered
@@ -151,11 +151,13 @@ class SharedCounters(Guard):
 
         Raises InvalidConfiguration for a malformed url.
         """
-        self.storage = _storage(url, timeout, prefix)
+        self._redis = connected(url, timeout, CONNECTIONS)
+        pool: Any = self._redis.connection_pool
+        self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=prefix)
         super().__init__(timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
         self._what, self._unshared = what, unshared
 
-    async def ask(self, request: Callable[[], Awaitable[Result]]) -> Result | None:
+    async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
         """Return the result of a request to the storage, or None if Redis is not asked or does not answer."""
         try:
             return await self.call(request)
@@ -166,29 +168,12 @@ class SharedCounters(Guard):
     async def close(self) -> None:
         """Release the connections."""
         with suppress(Exception):  # the server may be gone
-            await self.storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+            await self._redis.aclose()
 
     def _tell(self, error: Exception | None) -> None:
         if error is not None:
             said = "%s are counted in this process for a while, since Redis does not answer: %s"
             log.warning(said, self._what, type(error).__name__)
-
-
-def _storage(url: str, timeout: float, prefix: str) -> RedisStorage:
-    scheme, _, rest = url.partition("://")
-    # No message quotes any part of the URL, as it may contain a password.
-    if scheme not in SCHEMES:
-        raise InvalidConfiguration(
-            f"rate_limits.url must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}"
-        )
-    kind = "redis+unix" if scheme == "unix" else scheme
-    try:
-        options = client_options(timeout, CONNECTIONS)
-        return RedisStorage(f"{kind}://{rest}", implementation="redispy", key_prefix=prefix, **options)
-    except Exception:
-        raise InvalidConfiguration(
-            f"rate_limits.url cannot be used; it should be like {scheme}://:password@host:6379"
-        ) from None
 
 
 PREFIX = "boundarymorph:rates"

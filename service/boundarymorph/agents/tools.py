@@ -241,7 +241,7 @@ async def search(
     selection = await _select(context, {"query": query, "index": index, "k": DEFAULT_K})
     hits = [
         answers.Hit(
-            id=_handle(index, found["id"]),
+            id=f"{index}/{found['id']}",
             title=_title(found),
             url=_url(service.rest, index, found["id"], found["metadata"]),
         )
@@ -434,7 +434,7 @@ def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) 
         "metadata": found["metadata"] or None,
     }
     return answers.SelectedText(
-        id=_handle(index, found["id"]),
+        id=f"{index}/{found['id']}",
         title=found["title"],
         text=found["text"] or "",
         relevance=round(found["relevance"], 3),
@@ -459,11 +459,6 @@ def _costs(selection: Mapping[str, Any]) -> answers.Costs:
         reused=usage["reused_scores"] + usage["cached_scores"],
         expected_loss=round(selection["expected_loss"], 3),
     )
-
-
-def _handle(index: str, id: str) -> str:
-    """Return the id for fetch."""
-    return f"{index}/{id}"
 
 
 def _title(found: Mapping[str, Any]) -> str:

@@ -8,32 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import NDJSON, UnsupportedMediaType
 from boundarymorph.access.limits import RateLimited
 from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import (
-    AccessOf,
-    BuiltOf,
-    CallerOf,
-    HasSelector,
-    Service,
-    ServiceOf,
-    count,
-    permitted,
-)
-from boundarymorph.api.select import content_of, selected, understood
+from boundarymorph.api.dependencies import count, permitted
+from boundarymorph.api.select import Call, CallOf, content_of, selected
 from boundarymorph.errors import BodyTooLarge, BoundaryMorphError, InvalidInput, NotReady, Overloaded
 from boundarymorph.inference.concurrency import CALLER, end
 from boundarymorph.reading import bound, parse
@@ -61,18 +50,17 @@ router = APIRouter(tags=["selection"])
     response_class=Response,
     responses={200: openapi.lines(ANSWERED), **openapi.problems(404, 415, 422, 429, 503)},
 )
-async def select_batch(
-    request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf
-) -> Response:
+async def select_batch(call: CallOf) -> Response:
     """Takes NDJSON of any length, streamed: each line is a request of `POST /select`, with an `id`; without one it has
     the number of the line. Answers each as soon as it is ready; what is wrong with a line is the answer of this line
     alone. Other requests go first, and a line that finds no capacity is tried again until its deadline. Read answers
     while you send, or send at most 64 lines."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in NDJSON:
         raise UnsupportedMediaType(f"send the requests as {NDJSON[0]}, one a line")
-    access.policies.of(caller, request.path_params.get("policy"))  # an unknown one is the problem of all lines
-    return _Answers(_Batch(request, access, caller, service, parts))
+    # An unknown one is the problem of all lines.
+    call.access.policies.of(call.caller, call.request.path_params.get("policy"))
+    return _Answers(_Batch(call))
 
 
 class _Answers(bodies.Streamed):
@@ -88,12 +76,8 @@ class _Answers(bodies.Streamed):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line with its id. content: its request, or what is wrong with it."""
-
-    id: str | int
-    content: dict[str, Any] | BoundaryMorphError
+Id = str | int
+Content = dict[str, Any] | BoundaryMorphError  # of a line: its request, or what is wrong with it
 
 
 class _Batch:
@@ -103,11 +87,11 @@ class _Batch:
     that does not read.
     """
 
-    def __init__(self, request: Request, access: Access, caller: str, service: Service, parts: HasSelector) -> None:
+    def __init__(self, call: Call) -> None:
         """Raises Overloaded."""
         self.received = asyncio.Event()
-        self._request, self._access, self._caller = request, access, caller
-        self._service, self._parts = service, parts
+        self._call = call
+        self._request, self._access = request, access = call.request, call.access
         self._limits = access.settings.limits
         self._chunks = bodies.streamed(request, access, self._limits.body_bytes, self.received)
         self._parse = request.state.until_end.enter_context(access.work.parsing.place())
@@ -168,7 +152,7 @@ class _Batch:
             held.close()
             self._places.release()
 
-        task = asyncio.create_task(self._answer(await self._line(piece), held))
+        task = asyncio.create_task(self._answer(*await self._line(piece), held))
         self._running.add(task)
         task.add_done_callback(ended)
 
@@ -182,10 +166,10 @@ class _Batch:
                     raise
                 await asyncio.sleep(full.retry_after)
 
-    async def _line(self, piece: Piece) -> _Line:
-        """Return a line, whose content is an error if it cannot be read or its id is not its own. Of a line that is too
-        long the id is known if it comes first."""
-        id: str | int = piece.number
+    async def _line(self, piece: Piece) -> tuple[Id, Content]:
+        """Return the id and the content of a line; an error if it cannot be read or its id is not its own. Of a line
+        that is too long the id is known if it comes first."""
+        id: Id = piece.number
 
         def read() -> dict[str, Any]:
             nonlocal id
@@ -203,36 +187,36 @@ class _Batch:
         try:
             content = read() if len(piece.text) < bodies.LARGE else await self._parse(read)
         except BoundaryMorphError as error:
-            return _Line(id, error)
+            return id, error
         digest = blake2b(orjson.dumps(id), digest_size=16).digest()
         if digest in self._ids:
-            return _Line(piece.number, InvalidInput(f"id: an earlier line of the batch has {id!r}, too"))
+            return piece.number, InvalidInput(f"id: an earlier line of the batch has {id!r}, too")
         self._ids.add(digest)
-        return _Line(id, content)
+        return id, content
 
-    async def _answer(self, line: _Line, held: ExitStack) -> None:
+    async def _answer(self, id: Id, content: Content, held: ExitStack) -> None:
         """Send the answer of a line, or the problem with it. held: where its memory is counted."""
         try:
-            found, status, kind = await self._patiently(line, held), HTTPStatus.OK.value, "answer"
+            found, status, kind = await self._patiently(content, held), HTTPStatus.OK.value, "answer"
         except Exception as error:
             problem = await problems.refused(self._request, error)
             found, status, kind = bytes(problem.body), problem.status_code, "problem"
         async with self._sending:
-            await self._send(b'{"id":%b,"status":%d,"%b":%b}\n' % (orjson.dumps(line.id), status, kind.encode(), found))
+            await self._send(b'{"id":%b,"status":%d,"%b":%b}\n' % (orjson.dumps(id), status, kind.encode(), found))
             self._counts[f"{kind}s"] += 1
 
-    async def _patiently(self, line: _Line, held: ExitStack) -> bytes:
+    async def _patiently(self, content: Content, held: ExitStack) -> bytes:
         """Return the answer of a line. Tries again where there is no capacity, until its `deadline_ms` has passed, or
         limits.deadline_seconds. Raises what is wrong with it."""
-        if isinstance(line.content, BoundaryMorphError):
-            raise line.content
-        given = line.content.get("deadline_ms")
+        if isinstance(content, BoundaryMorphError):
+            raise content
+        given = content.get("deadline_ms")
         patience = given / 1e3 if isinstance(given, int | float) else self._limits.deadline_seconds
         caller, last = CALLER.get(), time.monotonic() + patience
         while True:
             await self._access.background.take(caller)
             try:
-                return await self._selected(line.content, held)
+                return await self._selected(content, held)
             except (Overloaded, NotReady) as busy:
                 pause = busy.retry_after
                 if time.monotonic() + pause > last:
@@ -243,29 +227,20 @@ class _Batch:
 
     async def _selected(self, content: dict[str, Any], held: ExitStack) -> bytes:
         """Return the answer of `POST /select` to this content, counted in place of the line."""
-        request, access, watch = self._request, self._access, Stopwatch()
+        access, watch, arrival = self._access, Stopwatch(), time.monotonic()
         with ExitStack() as until_end:
             until_end.enter_context(access.admission.enter(CALLER.get()))
-            asked = await understood(
-                request,
-                access,
-                self._caller,
-                self._service,
-                self._parts,
-                watch,
-                content.copy,
-                arrival=time.monotonic(),
-                until_end=until_end,
-                raised=BACKGROUND,
+            asked = await self._call.understood(
+                watch, content.copy, arrival=arrival, until_end=until_end, raised=BACKGROUND
             )
-            result = await selected(self._parts.selector, asked.task, watch, asked.turn)
+            result = await selected(self._call.parts.selector, asked.task, watch, asked.turn)
             answer = await content_of(access, asked, result)
         held.close()
         held.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(answer))
         return answer
 
 
-def _checked(id: object) -> str | int:
+def _checked(id: object) -> Id:
     """Return the id of a line. Raises InvalidInput."""
     good = len(id) <= LONGEST_ID if isinstance(id, str) else type(id) is int and abs(id) < LARGEST_ID
     if not good:

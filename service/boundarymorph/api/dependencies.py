@@ -5,7 +5,7 @@ They are coroutines because FastAPI calls plain functions in threads, which take
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -20,7 +20,6 @@ from boundarymorph.access.callers import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
-from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource, Retriever
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scorer
@@ -132,14 +131,6 @@ class HasIndexes(Protocol):
     def retriever(self) -> Retriever: ...
 
 
-class Forwarder(Protocol):
-    """A remote retriever that takes forwarded requests, such as `RemoteRetriever`."""
-
-    async def forward(
-        self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
-    ) -> PeerResponse: ...
-
-
 COUNTED = "counted"  # attribute of the state of a request that is part of another one
 BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
 
@@ -244,22 +235,11 @@ async def scorer(parts: Annotated[Any, Depends(ready)]) -> BatchingScorer:
     return found
 
 
-async def retriever(parts: Annotated[Any, Depends(ready)]) -> Retriever:
-    found: Retriever = parts.retriever
-    return found
-
-
-async def forwarder(parts: Annotated[Any, Depends(built)]) -> Forwarder:
-    found: Forwarder = parts.retriever
-    return found
-
-
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Service, Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
 BuiltOf = Annotated[HasSelector, Depends(built)]
 SelectingOf = Annotated[HasSelector, Depends(ready)]
 IndexesOf = Annotated[HasIndexes, Depends(built)]
+RetrievingOf = Annotated[HasIndexes, Depends(ready)]
 ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
-RetrieverOf = Annotated[Retriever, Depends(retriever)]
-ForwarderOf = Annotated[Forwarder, Depends(forwarder)]

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from boundarymorph.access import bodies
 from boundarymorph.access.callers import NO_KEY, Forbidden, Unauthenticated
-from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf
+from boundarymorph.api import openapi
 from boundarymorph.api.rerank.routes import BY_POLICY, REFUSED, WARNINGS_HEADER
 from boundarymorph.api.schemas import Array, Problem, QueryText
-from boundarymorph.api.select import STATUS_HEADER, asked_of, selected
+from boundarymorph.api.select import STATUS_HEADER, CallOf, selected
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.translate import response_of
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput, UnknownIndex
@@ -116,10 +115,7 @@ def refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
 class DifyRoute(APIRoute):
     """A route that refuses requests in Dify's words."""
 
-    @property
-    def refusal(self) -> problems.Refusal:
-        """What makes status and body of a refusal."""
-        return refusal
+    refusal = staticmethod(refusal)
 
 
 router = APIRouter(tags=["selection"], route_class=DifyRoute)
@@ -133,16 +129,15 @@ router = APIRouter(tags=["selection"], route_class=DifyRoute)
     response_model=RetrievalAnswer,
     responses={status: {"model": RetrievalError} for status in (*REFUSED, HTTPStatus.CONFLICT.value)},
 )
-async def retrieval(
-    request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf
-) -> Response:
+async def retrieval(call: CallOf) -> Response:
     """Selects the best documents of an index, with the budget of the policy. Its status and warnings are in headers."""
     watch = Stopwatch()
-    with access.admission.enter(CALLER.get()):
-        asked = await asked_of(request, access, caller, service, parts, watch, _as_selection)
-        result = await bodies.while_connected(request, selected(parts.selector, asked.task, watch, asked.turn))
+    with call.access.admission.enter(CALLER.get()):
+        asked = await call.asked(watch, _as_selection)
+        made = selected(call.parts.selector, asked.task, watch, asked.turn)
+        result = await bodies.while_connected(call.request, made)
     response = response_of(result, policy=asked.policy)
-    content = await bodies.made(access, lambda: _answer(response).model_dump_json().encode(), large=True)
+    content = await bodies.made(call.access, lambda: _answer(response).model_dump_json().encode(), large=True)
     headers = {STATUS_HEADER: response.status}
     if response.warnings:
         headers[WARNINGS_HEADER] = json.dumps(response.warnings)

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
 
 import aiohttp
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
@@ -17,13 +18,14 @@ from starlette import types
 from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.api import indexes, judgments, openapi
-from boundarymorph.api.dependencies import AccessOf, Forwarder, ForwarderOf, permitted
+from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.remote.connections import Response as PeerResponse
 from boundarymorph.remote.connections import Unreadable
 from boundarymorph.remote.urls import segment
+from boundarymorph.retrieval.remote import RemoteRetriever
 
 router = APIRouter()
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
@@ -31,6 +33,14 @@ ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-a
 _PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
 log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # bytes of a list of indexes
+
+
+async def _remote(parts: Annotated[Any, Depends(built)]) -> RemoteRetriever:
+    found: RemoteRetriever = parts.retriever
+    return found
+
+
+RemoteOf = Annotated[RemoteRetriever, Depends(_remote)]
 
 
 class _Passed(bodies.Streamed):
@@ -50,19 +60,19 @@ class _Passed(bodies.Streamed):
             self._answer.close()
 
 
-async def _forward(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does. Uploads and responses are streamed, never held in memory as a whole."""
     return _Passed(await _answer(request, access, retriever))
 
 
-async def _of_query(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+async def _of_query(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, if the caller sees the index that the query names."""
     if (index := request.query_params.get("index")) is not None:
         permitted(request).require(index)
     return await _forward(request, access, retriever)
 
 
-async def _judge(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+async def _judge(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Pass judgements on, after looking whose they are."""
     given = await judgments.received(request, access)
     content = given.model_dump_json().encode()
@@ -76,7 +86,7 @@ async def _judge(request: Request, access: AccessOf, retriever: ForwarderOf) -> 
     return _Passed(await bodies.while_connected(request, answer))
 
 
-async def _list(request: Request, access: AccessOf, retriever: ForwarderOf) -> Response:
+async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
     caller, answer = permitted(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:
@@ -96,7 +106,7 @@ async def _list(request: Request, access: AccessOf, retriever: ForwarderOf) -> R
     return Response(seen.model_dump_json(), media_type="application/json")
 
 
-async def _answer(request: Request, access: Access, retriever: Forwarder) -> PeerResponse:
+async def _answer(request: Request, access: Access, retriever: RemoteRetriever) -> PeerResponse:
     """Forward a request, to the path of its checked index and document, written anew."""
     request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
     target = _PARAMETER.sub(lambda found: segment(request.path_params[found[1]]), request.scope["route"].path)

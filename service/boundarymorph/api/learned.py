@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
@@ -21,6 +22,7 @@ from boundarymorph.retrieval.interfaces import MemoryKey
 
 JSON = "application/json"
 PAGE = 1_000  # judgements
+Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(tags=["retrieval"])
 
 
@@ -43,17 +45,19 @@ class After(Message):
     after: int = Field(0, ge=0, description="number of the judgement after which the page begins")
 
 
-def _body(model: type[Message]) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": model.model_json_schema()}}}}
+def _post(path: str, summary: str, model: type[Message], scope: Scope, *statuses: int) -> Callable[[Route], Route]:
+    """Return the decorator of a route with this request model for keys of this scope, and these additional errors."""
+    content = {JSON: {"schema": model.model_json_schema()}}
+    return router.post(
+        path,
+        summary=summary,
+        dependencies=[Depends(allowed(scope))],
+        openapi_extra={"requestBody": {"required": True, "content": content}},
+        responses=openapi.problems(404, 413, 422, 503, *statuses),
+    )
 
 
-@router.post(
-    "/calibrations",
-    summary="Find a calibration",
-    dependencies=[Depends(allowed(Scope.SELECT))],
-    openapi_extra=_body(Named),
-    responses=openapi.problems(404, 413, 422, 503),
-)
+@_post("/calibrations", "Find a calibration", Named, Scope.SELECT)
 async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Return those of this name, and if there are none, all names with their indexes."""
     wanted = await bodies.parsed(request, access, Named)
@@ -61,13 +65,7 @@ async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
     return Response(orjson.dumps(seen_by(permitted(request), found).to_json()), media_type=JSON)
 
 
-@router.post(
-    "/calibrations/keep",
-    summary="Keep a calibration",
-    dependencies=[Depends(allowed(Scope.WRITE))],
-    openapi_extra=_body(Made),
-    responses=openapi.problems(404, 413, 422, 503, 507),
-)
+@_post("/calibrations/keep", "Keep a calibration", Made, Scope.WRITE, 507)
 async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Keep it with its index, or for pools, in place of an earlier one of its name."""
     given = await bodies.parsed(request, access, Made)
@@ -100,13 +98,7 @@ class Observed(Asked):
     observations: list[list[Any]] = Field(max_length=MOST_AT_ONCE)
 
 
-@router.post(
-    "/memories/recall",
-    summary="Recall what selections have learned",
-    dependencies=[Depends(allowed(Scope.SELECT))],
-    openapi_extra=_body(Asked),
-    responses=openapi.problems(404, 413, 422, 503),
-)
+@_post("/memories/recall", "Recall what selections have learned", Asked, Scope.SELECT)
 async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Return the prior in force, and from how many requests it was learned."""
     key = (await bodies.parsed(request, access, Asked)).key(permitted(request))
@@ -114,13 +106,7 @@ async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Resp
     return Response(orjson.dumps(found.to_json()), media_type=JSON)
 
 
-@router.post(
-    "/memories/record",
-    summary="Learn from selections",
-    dependencies=[Depends(allowed(Scope.WRITE))],
-    openapi_extra=_body(Observed),
-    responses=openapi.problems(404, 413, 422, 503, 507),
-)
+@_post("/memories/record", "Learn from selections", Observed, Scope.WRITE, 507)
 async def record(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Add to a memory what requests told: sums over the scored documents of each."""
     given = await bodies.parsed(request, access, Observed)
@@ -140,13 +126,7 @@ class AuditOf(Asked):
     audited: list[Any]
 
 
-@router.post(
-    "/memories/audits",
-    summary="Learn from an audit",
-    dependencies=[Depends(allowed(Scope.WRITE))],
-    openapi_extra=_body(AuditOf),
-    responses=openapi.problems(404, 413, 422, 503, 507),
-)
+@_post("/memories/audits", "Learn from an audit", AuditOf, Scope.WRITE, 507)
 async def record_audit(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Add to a memory the losses of a request that was scored further."""
     given = await bodies.parsed(request, access, AuditOf)
@@ -159,13 +139,7 @@ async def record_audit(request: Request, access: AccessOf, indexes: IndexesOf) -
     return Response(b"{}", media_type=JSON)
 
 
-@router.post(
-    "/judgments/events",
-    summary="Read the judgements of an index",
-    dependencies=[Depends(allowed(Scope.SELECT))],
-    openapi_extra=_body(After),
-    responses=openapi.problems(404, 413, 422, 503),
-)
+@_post("/judgments/events", "Read the judgements of an index", After, Scope.SELECT)
 async def events(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
     """Return a page of them, oldest first: number, query, document and grade."""
     wanted = await bodies.parsed(request, access, After)

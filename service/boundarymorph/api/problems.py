@@ -79,14 +79,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _disconnected)
 
 
-async def refused(request: Request, error: Exception, refusal: Refusal | None = None) -> JSONResponse:
-    """Return the response for what a route raised, by default a problem. Logs what is unexpected."""
+async def refused(request: Request, error: Exception) -> JSONResponse:
+    """Return the response for what was raised for a part of a request. Logs what is unexpected."""
     if isinstance(error, errors.BoundaryMorphError):
-        return await typed(request, error, refusal)
+        return await typed(request, error)
     if isinstance(error, ValidationError):
-        return await _invalid(request, error, refusal)
-    log.error("unexpected error", exc_info=error)
-    return unexpected(request, refusal)
+        return await _invalid(request, error)
+    return unexpected(request, error)
 
 
 def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
@@ -95,10 +94,10 @@ def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
     return _problem(request, _status(error), error.slug, error.public)
 
 
-def unexpected(request: Request, refusal: Refusal | None = None) -> JSONResponse:
-    """Return the response for an unexpected exception."""
-    detail = "an unexpected error; the log of the service has the details"
-    return respond(request, 500, "internal-error", detail, refusal=refusal)
+def unexpected(request: Request, error: Exception) -> JSONResponse:
+    """Log an unexpected exception, and return the response for it."""
+    log.error("unexpected error", exc_info=error)
+    return respond(request, 500, "internal-error", "an unexpected error; the log of the service has the details")
 
 
 def respond(
@@ -109,11 +108,11 @@ def respond(
     *,
     where: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
-    refusal: Refusal | None = None,
 ) -> JSONResponse:
-    """Return a problem response, or that of another wire format: this one's, or that of the route."""
+    """Return a problem response, or that of another wire format: the one that the request was found to have, or that of
+    its route."""
     problem = _problem(request, status, slug, detail, where)
-    refusal = refusal or getattr(request.scope.get("route"), "refusal", None)
+    refusal: Refusal | None = getattr(request.state, "refusal", getattr(request.scope.get("route"), "refusal", None))
     if refusal is not None:
         status, body = refusal(problem)
         return JSONResponse(body, status_code=status, headers=headers)
@@ -139,7 +138,7 @@ def _status(error: errors.BoundaryMorphError) -> HTTPStatus:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-async def typed(request: Request, error: Exception, refusal: Refusal | None = None) -> JSONResponse:
+async def typed(request: Request, error: Exception) -> JSONResponse:
     """Return the response for one of our errors."""
     assert isinstance(error, errors.BoundaryMorphError)
     status = _status(error)
@@ -151,7 +150,7 @@ async def typed(request: Request, error: Exception, refusal: Refusal | None = No
         headers = {"WWW-Authenticate": "Bearer"}
     if status == HTTPStatus.REQUEST_TIMEOUT:
         headers = {"Connection": "close"}  # the rest of the body may still arrive
-    return respond(request, status, error.slug, error.public, headers=headers, refusal=refusal)
+    return respond(request, status, error.slug, error.public, headers=headers)
 
 
 def _log(error: errors.BoundaryMorphError) -> None:
@@ -162,7 +161,7 @@ def _log(error: errors.BoundaryMorphError) -> None:
         log.warning("%s: %s", error.slug, error)
 
 
-async def _invalid(request: Request, error: Exception, refusal: Refusal | None = None) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
     details: Sequence[ErrorDetails] = (
         error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error.errors()
@@ -171,18 +170,14 @@ async def _invalid(request: Request, error: Exception, refusal: Refusal | None =
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
-            "message": _message(detail, model),
+            "message": _short(reading.in_words(detail, model)),
         }
         for detail in details[:MAX_DETAILS]
     ]
     first = where[0]
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
     said = f"{first['field']}: {first['message']}{more}"
-    return respond(request, 422, errors.InvalidInput.slug, said, where=where, refusal=refusal)
-
-
-def _message(detail: ErrorDetails, model: str) -> str:
-    return _short(reading.in_words(detail, model))
+    return respond(request, 422, errors.InvalidInput.slug, said, where=where)
 
 
 def _short(text: str) -> str:
@@ -193,17 +188,18 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = phrase if error.detail == phrase else str(error.detail)
-    headers, refusal = dict(error.headers) if error.headers else {}, None
+    headers = dict(error.headers) if error.headers else {}
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = headers["Allow"] = ", ".join(_methods(request))  # Starlette names only those of one route
         detail = f"this path takes {methods}"
     if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         nearest = _nearest(request)
-        refusal = getattr(nearest, "refusal", None)
+        if (refusal := getattr(nearest, "refusal", None)) is not None:
+            request.state.refusal = refusal
         if error.status_code == HTTPStatus.NOT_FOUND and nearest is not None:
             detail = f"there is nothing at this path; did you mean {nearest.path_format}?"
     slug = phrase.lower().replace(" ", "-")
-    return respond(request, error.status_code, slug, detail, headers=headers, refusal=refusal)
+    return respond(request, error.status_code, slug, detail, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:

@@ -16,7 +16,7 @@ from boundarymorph.access import bodies
 from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Scope, seen_by
 from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, IndexesOf, RetrieverOf, allowed, permitted
+from boundarymorph.api.dependencies import AccessOf, RetrievingOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
@@ -81,7 +81,7 @@ def _post(path: str, summary: str, model: type[Message], media_type: str, *statu
 
 
 @_post("/retrieve", "Retrieve a pool", Retrieve, frame.POOL_TYPE, 404, 409)
-async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
+async def retrieve(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
@@ -103,18 +103,18 @@ async def retrieve(request: Request, access: AccessOf, retriever: RetrieverOf) -
         wanted.directions,
         wanted.calibration,
     )
-    retrieved = await bodies.while_connected(request, retriever.retrieve(wanted.index, search))
+    retrieved = await bodies.while_connected(request, parts.retriever.retrieve(wanted.index, search))
     encode = partial(frame.encode_pool, replace(retrieved, calibrations=seen_by(caller, retrieved.calibrations)))
     small = retrieved.pool.embeddings.size <= FEW_NUMBERS
     return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
 
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
-async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
+async def documents(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
     """Return text, title and metadata of the existing documents, in the order of the ids: the first of them, if they
     are large."""
     wanted = await _ids(request, access)
-    read = retriever.documents(wanted.index, wanted.ids, texts=wanted.texts)
+    read = parts.retriever.documents(wanted.index, wanted.ids, texts=wanted.texts)
     found = await bodies.while_connected(request, read)
     encode = partial(orjson.dumps, {"documents": list(found.values())})
     small = size_of_all(found.values()) < bodies.LARGE
@@ -122,34 +122,34 @@ async def documents(request: Request, access: AccessOf, retriever: RetrieverOf) 
 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)
-async def characters(request: Request, access: AccessOf, retriever: RetrieverOf) -> Response:
+async def characters(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
     """Return the length of title and text together, in the order of the ids; null for missing documents."""
     wanted = await _ids(request, access)
-    found = await bodies.while_connected(request, retriever.characters(wanted.index, wanted.ids))
+    found = await bodies.while_connected(request, parts.retriever.characters(wanted.index, wanted.ids))
     counts = [found.get(id) for id in wanted.ids]
     return Response(orjson.dumps({"characters": counts}), media_type=JSON)
 
 
 @_post("/embed/query", "Encode a query", Query, frame.EMBEDDINGS_TYPE)
-async def embed_query(request: Request, access: AccessOf, retriever: RetrieverOf, indexes: IndexesOf) -> Response:
+async def embed_query(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
     """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
     bound("query", len(wanted.query), limits.query_characters, "characters")
-    vector = await bodies.while_connected(request, retriever.embed_query(wanted.query))
-    encoded = Embeddings(vector[None], encoder=indexes.encoder.name)
+    vector = await bodies.while_connected(request, parts.retriever.embed_query(wanted.query))
+    encoded = Embeddings(vector[None], encoder=parts.encoder.name)
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
 
 
 @_post("/embed/documents", "Encode documents", Texts, frame.EMBEDDINGS_TYPE)
-async def embed_documents(request: Request, access: AccessOf, retriever: RetrieverOf, indexes: IndexesOf) -> Response:
+async def embed_documents(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
     """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)
     bound("texts", len(wanted.texts), limits.pool, "texts")
     bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
-    encoded = await bodies.while_connected(request, retriever.embed_documents(wanted.texts))
-    named = replace(encoded, encoder=indexes.encoder.name)
+    encoded = await bodies.while_connected(request, parts.retriever.embed_documents(wanted.texts))
+    named = replace(encoded, encoder=parts.encoder.name)
     return Response(await access.work.parsing.run(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
 
 

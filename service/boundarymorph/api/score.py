@@ -13,7 +13,6 @@ from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
 from boundarymorph.reading import bound
 from boundarymorph.scoring.scorer import of_content
-from boundarymorph.settings import Limits
 
 router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT))])
 
@@ -29,8 +28,11 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
     """Scores all texts or none. A request that cannot be done in time gets 429 with Retry-After before any work. If the
     caller disconnects, its texts leave the queue."""
     arrival = time.monotonic()
-    wanted = await bodies.parsed(request, access, ScoreRequest)
-    _check(wanted, access.settings.limits)
+    wanted, limits = await bodies.parsed(request, access, ScoreRequest), access.settings.limits
+    bound("query", len(wanted.query), limits.query_characters, "characters")
+    bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
+    bound("texts", len(wanted.texts), limits.texts, "texts")
+    bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     scores = await bodies.while_connected(
         request,
         of_content(
@@ -61,11 +63,3 @@ async def info(access: AccessOf, scorer: ScorerOf) -> ScorerInfo:
         queue_tokens=scorer.queue_tokens,
         instructed=scorer.takes_instruction,
     )
-
-
-def _check(wanted: ScoreRequest, limits: Limits) -> None:
-    longest = max((len(text) for text in wanted.texts), default=0)
-    bound("query", len(wanted.query), limits.query_characters, "characters")
-    bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
-    bound("texts", len(wanted.texts), limits.texts, "texts")
-    bound("texts", longest, limits.text_characters, "characters")

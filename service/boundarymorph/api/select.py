@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
@@ -46,35 +46,6 @@ EVENTS = "text/event-stream"
 FEW = 100  # documents or calls in an answer that is made at once
 
 
-@router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
-@router.post(
-    "/select",
-    summary="Select the k best documents with B cross-encoder calls",
-    openapi_extra=openapi.body(SelectRequest, examples=openapi.SELECT),
-    response_model=SelectResponse,
-    responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
-)
-async def select(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Response:
-    """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
-    score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
-    `Accept: text/event-stream`, sends an event before each round, and finally the set."""
-    watch = Stopwatch()
-    async with AsyncExitStack() as held:
-        held.enter_context(access.admission.enter(CALLER.get()))
-        asked = await asked_of(request, access, caller, service, parts, watch)
-        task, turn = asked.task, asked.turn
-        if prefers(request, EVENTS):
-            steps = await held.enter_async_context(aclosing(parts.selector.steps(task, watch)))
-            first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
-            kept = held.pop_all()
-            events = _events(request, access, asked, first, steps, kept)
-            return _Events(events, kept)
-
-        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    content = await content_of(access, asked, result)
-    return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request whose caller may make it. policy: the name of the one in force; turn: to wait for before the work."""
@@ -89,63 +60,94 @@ class Asked:
         return response_of(result, explain=bool(self.wanted.explain), policy=self.policy)
 
 
-async def asked_of(
-    request: Request,
-    access: Access,
-    caller: str,
-    service: Service,
-    parts: HasSelector,
-    watch: Stopwatch,
-    read: Callable[[object], object] = lambda data: data,
-) -> Asked:
-    """Read a request, after its admission. read: turns the body into one of `POST /select`. Raises as `bodies.read` and
-    `understood` do."""
-    arrival = time.monotonic()
-    with watch.stage("receive"):
-        body = await bodies.read(request, access)
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request for selections, who sends it, and what answers it."""
 
-    def content() -> object:
-        return read(bodies.decoded(body, access.settings.limits))
+    request: Request
+    access: Access
+    caller: str
+    service: Service
+    parts: HasSelector
 
-    return await understood(
-        request, access, caller, service, parts, watch, content, arrival=arrival, until_end=request.state.until_end
-    )
+    async def asked(self, watch: Stopwatch, read: Callable[[object], object] = lambda data: data) -> Asked:
+        """Return what the body asks for, after its admission. read: turns it into one of `POST /select`. Raises as
+        `bodies.read` and `understood` do."""
+        arrival = time.monotonic()
+        with watch.stage("receive"):
+            body = await bodies.read(self.request, self.access)
+
+        def content() -> object:
+            return read(bodies.decoded(body, self.access.settings.limits))
+
+        return await self.understood(watch, content, arrival=arrival, until_end=self.request.state.until_end)
+
+    async def understood(
+        self,
+        watch: Stopwatch,
+        content: Callable[[], object],
+        *,
+        arrival: float,
+        until_end: ExitStack,
+        raised: int = 0,
+    ) -> Asked:
+        """Return a request whose caller may make it.
+
+        content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory
+        is counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
+        ValidationError, UnknownPolicy, UnknownIndex and NotReady.
+        """
+        access, key = self.access, permitted(self.request)
+        with watch.stage("parse"):
+            policy = access.policies.of(self.caller, self.request.path_params.get("policy"))
+            choose = partial(access.calibrations.choice, caller=key)
+            wanted, choice, task = await access.work.parsing.run(_parse, content, access, choose, arrival, policy)
+            task = replace(task, caller=self.caller, tenant=key.tenant)
+        if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
+            self.service.require()  # else it needs no model
+        if wanted.index is not None:
+            key.require(wanted.index)
+        else:
+            task = await calibrated(task, choice, self.parts.retriever)
+        if wanted.learn:
+            task = with_memory(access, task, self.parts.retriever, wanted.index, wanted.memory)
+        turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
+        return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 
 
-async def understood(
-    request: Request,
-    access: Access,
-    caller: str,
-    service: Service,
-    parts: HasSelector,
-    watch: Stopwatch,
-    content: Callable[[], object],
-    *,
-    arrival: float,
-    until_end: ExitStack,
-    raised: int = 0,
-) -> Asked:
-    """Return a request whose caller may make it.
+async def _call(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Call:
+    return Call(request, access, caller, service, parts)
 
-    content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory is
-    counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
-    ValidationError, UnknownPolicy, UnknownIndex and NotReady.
-    """
-    with watch.stage("parse"):
-        policy = access.policies.of(caller, request.path_params.get("policy"))
-        choose, tenant = partial(access.calibrations.choice, caller=permitted(request)), permitted(request).tenant
-        wanted, choice, task = await access.work.parsing.run(_parse, content, access, choose, arrival, policy)
-        task = replace(task, caller=caller, tenant=tenant)
-    if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
-        service.require()  # else it needs no model
-    if wanted.index is not None:
-        permitted(request).require(wanted.index)
-    else:
-        task = await calibrated(task, choice, parts.retriever)
-    if wanted.learn:
-        task = with_memory(access, task, parts.retriever, wanted.index, wanted.memory)
-    turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
-    return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
+
+CallOf = Annotated[Call, Depends(_call)]
+
+
+@router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
+@router.post(
+    "/select",
+    summary="Select the k best documents with B cross-encoder calls",
+    openapi_extra=openapi.body(SelectRequest, examples=openapi.SELECT),
+    response_model=SelectResponse,
+    responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
+)
+async def select(call: CallOf) -> Response:
+    """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
+    score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
+    `Accept: text/event-stream`, sends an event before each round, and finally the set."""
+    watch, request = Stopwatch(), call.request
+    async with AsyncExitStack() as held:
+        held.enter_context(call.access.admission.enter(CALLER.get()))
+        asked = await call.asked(watch)
+        task, turn, selector = asked.task, asked.turn, call.parts.selector
+        if prefers(request, EVENTS):
+            steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
+            first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
+            kept = held.pop_all()
+            return _Events(_events(call, asked, first, steps, kept), kept)
+
+        result = await bodies.while_connected(request, selected(selector, task, watch, turn))
+    content = await content_of(call.access, asked, result)
+    return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
 
 
 async def calibrated(task: SelectionTask, choice: CalibrationChoice, source: CalibrationSource) -> SelectionTask:
@@ -201,24 +203,23 @@ class _Events(bodies.Streamed):
 
 
 async def _events(
-    request: Request,
-    access: Access,
+    call: Call,
     asked: Asked,
     step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
 ) -> AsyncIterator[bytes]:
     """Yield the events `round` and finally, after releasing all resources, `selection` or `problem`."""
-    task, event = asked.task, partial(event_of, explain=bool(asked.wanted.explain))
+    task, access, event = asked.task, call.access, partial(event_of, explain=bool(asked.wanted.explain))
     try:
         while isinstance(step, Progress):
             yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
         access.audits.offer(step.task)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
-        request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
+        call.request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
-        last = _event("problem", problems.of(request, error))
+        last = _event("problem", problems.of(call.request, error))
     await held.aclose()
     yield last
 

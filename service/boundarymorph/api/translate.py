@@ -463,19 +463,18 @@ def _rounds(result: SelectionResult) -> list[ExplainedRound]:
 def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None) -> list[ExplainedCall]:
     """asked: of which of several queries each call was."""
     queries: Sequence[int | None] = asked or [None] * len(history)
-    return [_call(observation, pool, query) for observation, query in zip(history, queries, strict=True)]
-
-
-def _call(observation: Observation, pool: Pool, query: int | None) -> ExplainedCall:
-    return ExplainedCall(
-        id=pool.ids[observation.document],
-        query=query,
-        retrieval_rank=observation.document + 1,
-        rival=None if observation.rival is None else pool.ids[observation.rival],
-        gap=None if observation.rival is None else observation.value,
-        value=observation.value if observation.rival is None else None,
-        score=observation.score,
-    )
+    return [
+        ExplainedCall(
+            id=pool.ids[call.document],
+            query=query,
+            retrieval_rank=call.document + 1,
+            rival=None if call.rival is None else pool.ids[call.rival],
+            gap=None if call.rival is None else call.value,
+            value=call.value if call.rival is None else None,
+            score=call.score,
+        )
+        for call, query in zip(history, queries, strict=True)
+    ]
 
 
 def _pool(result: SelectionResult) -> ExplainedPool:

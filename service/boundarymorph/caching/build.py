@@ -61,11 +61,6 @@ class MemoryScoreCache:
             max_bytes, lambda key, query, now: query.expires, clock, _size
         )
 
-    @property
-    def kept_bytes(self) -> int:
-        """Estimated size of what is stored."""
-        return int(self._queries.currsize)
-
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         return dict(self._known(model, query))
 

@@ -26,6 +26,7 @@ Operation = Literal["read", "write"]
 TIMEOUT = 0.05  # seconds of one command, connecting included
 CONNECTIONS = 16
 SCHEMES = ("redis", "rediss", "unix")
+_SETTINGS = "the URL of Redis, cache.url or rate_limits.url,"
 _TRUNCATED, _NAMED = 1, 2
 _VALUE = struct.Struct("<Bd")
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class RedisLink:
 
         Does not connect yet. Raises InvalidConfiguration if the url is malformed.
         """
-        self._redis: Any = connected(url, "the URL of the cache", timeout, connections)
+        self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
         self._guards: dict[Operation, Guard] = {}
         for operation in ("read", "write"):
@@ -184,38 +185,34 @@ def decoded(value: object) -> CachedScore | None:
         return None
 
 
-def connected(url: str, what: str, timeout: float, connections: int) -> Redis:
+def connected(url: str, timeout: float, connections: int) -> Redis:
     """Return a client of Redis, which waits `timeout` seconds for an answer, and never tries again.
 
-    what: the URL is, for messages, which quote no part of it, as it may contain a password. Raises
-    InvalidConfiguration.
+    Raises InvalidConfiguration, which quotes no part of the URL, as it may contain a password.
     """
     try:
         from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
-        raise InvalidConfiguration(f"{what} must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
+        raise InvalidConfiguration(f"{_SETTINGS} must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
     try:
-        return Redis.from_url(url, **client_options(timeout, connections))
+        return Redis.from_url(
+            url,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            # Leave room for connections that are being closed: redis-py counts them too.
+            max_connections=2 * connections,
+        )
     except Exception:
-        raise InvalidConfiguration(f"{what} cannot be used; it should be like {scheme}://:password@host:6379") from None
-
-
-def client_options(timeout: float, connections: int) -> dict[str, Any]:
-    """Return the options of redis-py for a client as `connected` makes it."""
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    return {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        # Leave room for connections that are being closed: redis-py counts them too.
-        "max_connections": 2 * connections,
-    }
+        raise InvalidConfiguration(
+            f"{_SETTINGS} cannot be used; it should be like {scheme}://:password@host:6379"
+        ) from None
 
 
 def _tell(operation: Operation, error: Exception | None) -> None:

@@ -8,6 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial, reduce
 from hashlib import blake2b
@@ -18,7 +19,8 @@ import orjson
 
 from boundarymorph.calibration.judgments import PAIRS, Judgments
 from boundarymorph.cli.common import allow_cost, check_ceiling, console, new_console, parts
-from boundarymorph.errors import InvalidInput, ScorerFailed, StorageUnavailable
+from boundarymorph.database import storage_errors
+from boundarymorph.errors import InvalidInput, ScorerFailed, StorageFull
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,64 +56,66 @@ class Pair(NamedTuple):
         return blake2b(self.content.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-class AppendedFile:
-    """A file to which one process at a time appends lines. A line that a crash has cut is cut off."""
+class Grades:
+    """The file of the grades that a language model gave, one a line, with its name: what was paid for is never asked
+    again, and anybody can read it. Grades of people in the same file count, too.
 
-    def __init__(self, path: Path, take: Callable[[Any], None]) -> None:
-        """take: called with each line that it has, and raises KeyError or TypeError for one that is no grade. Raises
-        InvalidInput if the file is another's, and leaves it as it is."""
-        try:
+    One process at a time appends lines. A line that a crash has cut is cut off.
+    """
+
+    def __init__(self, path: Path, model: str) -> None:
+        """model: which is to be asked; grades of others do not count. Raises InvalidInput if it is another's file, and
+        leaves it as it is."""
+        self.path, self._model = path, model
+        self.by_query: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._asked = set[tuple[str, str, str | None]]()
+        with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             self._file: BinaryIO = path.open("r+b", buffering=0)
-        except OSError as error:
-            raise StorageUnavailable(f"the grades cannot be written: {error}") from error
         try:
-            self._open(path, take)
+            self._read()
         except BaseException:
             self._file.close()
             raise
 
-    def _open(self, path: Path, take: Callable[[Any], None]) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidInput(f"{path} is being written by another process") from None
-        end = 0
-        for line in self._file:
-            if line.endswith(b"\n"):
-                try:
-                    take(orjson.loads(line))
-                except (orjson.JSONDecodeError, TypeError, KeyError):
-                    raise InvalidInput(f"{path} has lines that are no grades; choose another file") from None
-                end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
+    def has(self, pair: Pair) -> bool:
+        """Whether this content was graded, or a person graded the document."""
+        return not self._asked.isdisjoint((pair.query, pair.document, content) for content in (pair.digest, None))
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append a line, whole. Raises StorageUnavailable."""
+    def keep(self, pair: Pair, grade: float | None, answered: str) -> None:
+        """Append a grade, None if the model gave none. answered: which model, by its own words. Raises
+        StorageFull and StorageUnavailable."""
+        record = {"query": pair.query, "document": pair.document, "grade": grade, "model": self._model}
+        record |= {"answered": answered, "content": pair.digest}
         line = orjson.dumps(record) + b"\n"
-        try:
+        with self._writing():
             whole = self._file.write(line) == len(line)
-        except OSError as error:
-            raise StorageUnavailable(f"the grades cannot be written: {error}") from error
         if not whole:
-            raise StorageUnavailable("the grades cannot be written: the disk is full")
+            raise StorageFull(f"the grades cannot be written to {self.path}: the disk is full")
+        self._take(record)
 
     def close(self) -> None:
         self._file.close()
 
+    def _writing(self) -> AbstractContextManager[None]:
+        return storage_errors(f"the grades cannot be written to {self.path}")
 
-class Grades:
-    """The file of the grades that a language model gave, one a line, with its name: what was paid for is never asked
-    again, and anybody can read it. Grades of people in the same file count, too."""
-
-    def __init__(self, path: Path, model: str) -> None:
-        """model: which is to be asked; grades of others do not count. Raises InvalidInput if it is another's file."""
-        self.path, self._model = path, model
-        self.by_query: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        self._asked = set[tuple[str, str, str | None]]()
-        self._file = AppendedFile(path, self._take)
+    def _read(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInput(f"{self.path} is being written by another process") from None
+        end = 0
+        for line in self._file:
+            if line.endswith(b"\n"):
+                try:
+                    self._take(orjson.loads(line))
+                except (orjson.JSONDecodeError, TypeError, KeyError):
+                    raise InvalidInput(f"{self.path} has lines that are no grades; choose another file") from None
+                end += len(line)
+        self._file.truncate(end)
+        self._file.seek(end)
 
     def _take(self, line: Any) -> None:
         query, document, grade, model = line["query"], str(line["document"]), line["grade"], line.get("model")
@@ -120,19 +124,6 @@ class Grades:
         self._asked.add((query, document, line.get("content")))
         if grade is not None:
             self.by_query[query][document] = float(grade)
-
-    def has(self, pair: Pair) -> bool:
-        """Whether this content was graded, or a person graded the document."""
-        return not self._asked.isdisjoint((pair.query, pair.document, content) for content in (pair.digest, None))
-
-    def keep(self, pair: Pair, grade: float | None, answered: str) -> None:
-        """Append a grade, None if the model gave none. answered: which model, by its own words."""
-        line = {"query": pair.query, "document": pair.document, "grade": grade, "model": self._model}
-        self._file.write({**line, "answered": answered, "content": pair.digest})
-        self._take({**line, "content": pair.digest})
-
-    def close(self) -> None:
-        self._file.close()
 
 
 async def pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, str | None]]:

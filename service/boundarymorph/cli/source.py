@@ -47,15 +47,11 @@ def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
         yield stream, length if stream is file else None
 
 
-def check_lines(source: Path) -> None:
-    """Raise InvalidInput for a file of comma-separated values, by its name."""
+def records(source: Path) -> Iterator[Record]:
+    """Yield the JSON objects and lines of text of a source. Raises InvalidInput as `reading.records` does, and for a
+    file of comma-separated values, by its name."""
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
-
-
-def records(source: Path) -> Iterator[Record]:
-    """Yield the JSON objects and lines of text of a source. Raises InvalidInput as `reading.records` does."""
-    check_lines(source)
     try:
         with opened(source) as (stream, _):
             yield from reading.records(stream, named(source))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from boundarymorph.inference.concurrency import owned
 
@@ -99,7 +99,7 @@ class Guard:
         self._timeout, self._places, self._on_change = timeout, places, on_change
         self.circuit = circuit
 
-    async def call(self, request: Callable[[], Awaitable[Result]]) -> Result:
+    async def call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Return the answer. Raises only Unanswered, whatever the request raises."""
         try:
             async with asyncio.timeout(self._timeout):
@@ -111,13 +111,13 @@ class Guard:
         finally:
             self._places.release()
 
-    async def _call(self, request: Callable[[], Awaitable[Result]]) -> Result:
+    async def _call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         ticket, before = self.circuit.admit(), self.circuit.state
         if ticket is None:
             raise Unanswered
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await owned(_awaited(request))
+                answer = await owned(request())
         except asyncio.CancelledError:
             self.circuit.abandoned(ticket)
             raise
@@ -131,7 +131,3 @@ class Guard:
         if before is not State.CLOSED and self.circuit.state is State.CLOSED:
             self._on_change(None)
         return answer
-
-
-async def _awaited(request: Callable[[], Awaitable[Result]]) -> Result:
-    return await request()

@@ -17,7 +17,7 @@ from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_chang
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
-from boundarymorph.settings import ModelSettings
+from boundarymorph.settings import ModelSettings, secret
 from boundarymorph.telemetry import metrics
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; a description involves no model
@@ -330,7 +330,7 @@ def _joined(answers: Sequence[Answer]) -> Answer:
 def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:
     """Convert the settings. role: the label in the metrics."""
     return {
-        "api_key": None if chosen.api_key is None else chosen.api_key.get_secret_value(),
+        "api_key": secret(chosen.api_key),
         "timeout": chosen.timeout_seconds,
         "attempt_timeout": chosen.attempt_seconds,
         "connections": chosen.connections,

@@ -281,7 +281,7 @@ def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | 
     """
     if len(texts) > most:
         parts = -(-len(texts) // most)
-    elif most_bytes is not None and len(texts) > 1 and _size([*filter(None, context), *texts]) > most_bytes:
+    elif most_bytes is not None and len(texts) > 1 and len(encoded([*filter(None, context), *texts])) > most_bytes:
         parts = 2
     else:
         return [texts]
@@ -295,10 +295,6 @@ def encoded(body: object) -> bytes:
         return orjson.dumps(body)
     except TypeError as error:
         raise InvalidInput("a text cannot be sent: it contains half a surrogate pair") from error
-
-
-def _size(texts: Sequence[str]) -> int:
-    return len(encoded(texts))
 
 
 PATH = "/chat/completions"  # appended to a base URL, which usually ends in /v1

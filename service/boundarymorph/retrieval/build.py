@@ -12,10 +12,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pydantic import SecretStr
-
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import EncoderSettings, Settings, StoreSettings
+from boundarymorph.settings import EncoderSettings, Settings, StoreSettings, secret
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -158,17 +156,13 @@ def build_remote_retriever(settings: Settings) -> RemoteRetriever:
     alone = len(chosen.url) == 1
     return RemoteRetriever(
         *chosen.url,
-        api_key=_secret(chosen.api_key),
+        api_key=secret(chosen.api_key),
         timeout=chosen.timeout_seconds if alone else min(chosen.timeout_seconds, chosen.attempt_seconds),
         connections=chosen.connections,
         dimension=settings.limits.dimension,
         line_bytes=settings.limits.line_bytes,
         on_change=partial(metrics.observe_replica, "retriever"),
     )
-
-
-def _secret(value: SecretStr | None) -> str | None:
-    return None if value is None else value.get_secret_value()
 
 
 def _opened(name: str, chosen: StoreSettings) -> Store:

@@ -96,11 +96,9 @@ class IndexRetriever:
         return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
     async def calibrations(self, name: str) -> FoundCalibrations:
-        """See `CalibrationSource`."""
         return FoundCalibrations() if self._learned is None else await self._executor.run(self._learned.find, name)
 
     async def recall(self, key: MemoryKey) -> Recalled:
-        """See `MemorySource`."""
         return Recalled() if self._learned is None else await self._executor.run(self._learned.recall, key)
 
     async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
@@ -109,7 +107,6 @@ class IndexRetriever:
             await asyncio.to_thread(self._learned.record, key, observations)
 
     async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        """See `MemorySource`."""
         if self._learned is not None:
             await asyncio.to_thread(self._learned.record_audit, key, audited)
 
@@ -259,16 +256,13 @@ class Learned:
                 held.keep(replace(made, name=held.index) if made.name == made.index else made)
 
     def recall(self, key: MemoryKey) -> Recalled:
-        """See `MemorySource`."""
         return Recalled.of(self._memories(key).get(key.text, observations=False))
 
     def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
-        """See `MemorySource`."""
         if not self._settings.frozen:
             self._memories(key).record(key.text, observations, self._settings.requests)
 
     def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        """See `MemorySource`."""
         if not self._settings.frozen:
             self._memories(key).record_audit(key.text, audited)
 

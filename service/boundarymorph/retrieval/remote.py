@@ -136,7 +136,6 @@ class RemoteRetriever:
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
     async def calibrations(self, name: str) -> FoundCalibrations:
-        """See `CalibrationSource`."""
         return await self._call("/calibrations", {"name": name}, frame.calibrations_of, MOST_CALIBRATIONS)
 
     async def keep(self, made: Calibration) -> None:
@@ -155,12 +154,10 @@ class RemoteRetriever:
         return await self._call("/memories/recall", key.to_json(), read, SMALL)
 
     async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
-        """See `MemorySource`."""
         body = key.to_json() | {"observations": observations_to_json(observations)}
         await self._call("/memories/record", body, lambda answer: None, SMALL)
 
     async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        """See `MemorySource`."""
         body = key.to_json() | {"audited": audited.to_json()}
         await self._call("/memories/audits", body, lambda answer: None, SMALL)
 

@@ -82,12 +82,7 @@ class Scoring:
     """A cross-encoder alone."""
 
     scorer: BatchingScorer
-    tested: bool = True
-
-    @property
-    def probes(self) -> Mapping[str, Probe]:
-        """The probe of the cross-encoder."""
-        return {"scorer": ScorerProbe(self.scorer, tests=self.tested)}
+    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
         """Warm up the cross-encoder. Raises what it raises."""
@@ -123,7 +118,8 @@ class Gateway:
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
     """Build the parts of a scorer. Raises as `build_local_scorer` does."""
-    return Scoring(build_local_scorer(settings, on_lost), settings.scorer.self_test)
+    scorer = build_local_scorer(settings, on_lost)
+    return Scoring(scorer, probes={"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)})
 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
@@ -193,9 +189,8 @@ def ledger(settings: Settings) -> Ledger:
     """
     from boundarymorph.access.limits import Spending
 
-    redis = settings.rate_limits.url or settings.cache.url
-    url = None if redis is None else redis.get_secret_value()
-    return Spending(settings.scorer.judge, url=url, timeout=settings.rate_limits.timeout_seconds)
+    timeout = settings.rate_limits.timeout_seconds
+    return Spending(settings.scorer.judge, url=settings.counters_url, timeout=timeout)
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:

@@ -32,7 +32,6 @@ _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNPRINTABLE = re.compile(rb"[^!-~]")
 _QUIET = {"/livez", "/readyz", "/health", "/metrics"}
 _log = logging.getLogger("boundarymorph.access_log")
-_errors = logging.getLogger(__name__)
 
 
 class Middleware(ABC):
@@ -206,10 +205,10 @@ class Unexpected(Middleware):
         try:
             await self._app(scope, receive, noted)
         except Exception as error:
-            _errors.error("unexpected error", exc_info=error)
+            answer = problems.unexpected(Request(scope), error)
             if begun:
                 raise
-            await problems.unexpected(Request(scope))(scope, receive, send)
+            await answer(scope, receive, send)
 
 
 def _length(start: Message) -> int:

@@ -39,18 +39,7 @@ from boundarymorph.telemetry import metrics, tracing
 HUNG_SECONDS = 60  # without an answer of a worker, which may be importing a large library, until it is killed
 TICK = 0.1  # seconds between looks for signals and ended workers while all are stopping
 log = logging.getLogger(__name__)
-
-
-class WithCode(uvicorn.Server):
-    """A server of a worker."""
-
-    @property
-    def code(self) -> int:
-        """The exit code of its process, once it has ended."""
-        return 0
-
-
-Make = Callable[[bool], WithCode]
+Make = Callable[[bool], "_DrainingServer"]
 
 
 class Worker(multiprocess.Process):
@@ -80,7 +69,7 @@ class Worker(multiprocess.Process):
         raise SystemExit(self.made.code)
 
     @property
-    def server(self) -> WithCode:
+    def server(self) -> _DrainingServer:
         """The server of this process."""
         return self.made
 
@@ -256,7 +245,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _DrainingServer(WithCode):
+class _DrainingServer(uvicorn.Server):
     """A server that drains before it stops listening: it is unready but still accepts requests."""
 
     def __init__(
@@ -275,7 +264,7 @@ class _DrainingServer(WithCode):
 
     @property
     def code(self) -> int:
-        """0 if all requests could finish; STARTUP_FAILURE if it was never ready; else 1."""
+        """The exit code: 0 if all requests could finish; STARTUP_FAILURE if it was never ready; else 1."""
         if self._failed and self._app.state.lifecycle.readiness is None:
             return STARTUP_FAILURE
         return int(self._failed or self._broken_off or not self.started)

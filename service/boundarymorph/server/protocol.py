@@ -6,7 +6,7 @@ import asyncio
 import resource
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import httptools
 from uvicorn import Config
@@ -17,9 +17,6 @@ from boundarymorph.api.schemas import Problem
 from boundarymorph.errors import PROBLEM_TYPE, InvalidConfiguration
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
-
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 ROOM = 16  # connections beyond the limit, for probes and for heads that are still arriving
 LARGEST = 10_000  # the default limit where a process may open far more descriptors

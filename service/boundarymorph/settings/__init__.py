@@ -16,6 +16,7 @@ from boundarymorph.settings.sections import (
     StoreSettings,
     TraceSettings,
     WorkSettings,
+    secret,
 )
 from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
 
@@ -38,4 +39,5 @@ __all__ = [
     "TraceSettings",
     "WorkSettings",
     "mistakes",
+    "secret",
 ]

@@ -13,6 +13,11 @@ from pydantic_settings import NoDecode
 SERVICE = "service"  # stands for the name of the encoder that a service runs
 
 
+def secret(value: SecretStr | None) -> str | None:
+    """Return a secret in clear; None for an empty one, too."""
+    return value.get_secret_value() if value else None
+
+
 class Attached(BaseModel):
     """An existing table or collection in a store, and the names of its columns."""
 

@@ -35,6 +35,7 @@ from boundarymorph.settings.sections import (
     StoreSettings,
     TraceSettings,
     WorkSettings,
+    secret,
 )
 
 if TYPE_CHECKING:
@@ -290,6 +291,11 @@ class Settings(BaseSettings):
             return SESSIONS
         cores = self.threads or os.cpu_count() or 1
         return max(SESSIONS_A_CORE, SESSIONS_A_CORE * cores // self.workers)
+
+    @property
+    def counters_url(self) -> str | None:
+        """URL of the Redis where processes count together; None if each counts for itself."""
+        return secret(self.rate_limits.url or self.cache.url)
 
     @property
     def batch_sessions(self) -> int:

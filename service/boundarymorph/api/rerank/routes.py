@@ -18,7 +18,6 @@ from uuid import uuid4
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
-from starlette.requests import ClientDisconnect
 
 from boundarymorph import __version__
 from boundarymorph.access import bodies
@@ -173,38 +172,33 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
-    dialect = ROUTES[path][0]
-    try:
-        with access.admission.enter(CALLER.get()):
-            with watch.stage("receive"):
-                body = await bodies.read(request, access)
-            with watch.stage("parse"):
-                data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
-                dialect = _dialect(data, path)
-                policy, asked, wanted, task = await bodies.off_loop(
-                    access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
-                )
-                choice = access.calibrations.choice(asked.calibration, permitted(request))
-                task = await calibrated(task, choice, parts.retriever)
-                if task.goal == "scores" and task.calibration is None:  # which has other evidence
-                    task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
-                task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
-                task = with_memory(access, task, parts.retriever, None, policy.fields.get("memory"))
-            turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
-            result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-        ranking = await bodies.off_loop(
-            access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy.name)
-        )
-        if any(getattr(asked, name, None) for name in RETURNING):
-            task.room.check_answer(sum(len(wanted.texts[ranked.index]) for ranked in ranking.results))
-        large = len(body) >= bodies.LARGE
-        content = await bodies.made(
-            access, lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(), large=large
-        )
-    except ClientDisconnect:
-        raise
-    except Exception as error:
-        return await problems.refused(request, error, dialect.refusal)
+    with access.admission.enter(CALLER.get()):
+        with watch.stage("receive"):
+            body = await bodies.read(request, access)
+        with watch.stage("parse"):
+            data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
+            dialect = _dialect(data, path)
+            request.state.refusal = dialect.refusal
+            policy, asked, wanted, task = await bodies.off_loop(
+                access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
+            )
+            choice = access.calibrations.choice(asked.calibration, permitted(request))
+            task = await calibrated(task, choice, parts.retriever)
+            if task.goal == "scores" and task.calibration is None:  # which has other evidence
+                task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
+            task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
+            task = with_memory(access, task, parts.retriever, None, policy.fields.get("memory"))
+        turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
+        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
+    ranking = await bodies.off_loop(
+        access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy.name)
+    )
+    if any(getattr(asked, name, None) for name in RETURNING):
+        task.room.check_answer(sum(len(wanted.texts[ranked.index]) for ranked in ranking.results))
+    large = len(body) >= bodies.LARGE
+    content = await bodies.made(
+        access, lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(), large=large
+    )
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)

@@ -501,19 +501,18 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
             count = store.copy_to(temporary / _STORE)
             Belongings(store.path.parent / FOLDER, name).copy_to(temporary / FOLDER)
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            seal(
-                temporary,
-                {"format": BACKUP_FORMAT, "name": name, "store": store.path.name, "count": count, "created": created},
-            )
+            facts = {"name": name, "store": store.path.name, "count": count, "created": created}
+            seal(temporary, {"format": BACKUP_FORMAT, **facts})
+            size = sum(file["bytes"] for file in read_manifest(temporary, BACKUP_FORMAT)["files"].values())
             temporary.rename(target)
             sync(target.parent)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-    return _info(read_manifest(target, BACKUP_FORMAT))
+    return BackupInfo(name, count, created, size)
 
 
-def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
+def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup into a new folder, as an index whose store has this file name, and verify it.
 
     Raises CorruptIndex, naming the file, if it is damaged or of a later format, InvalidInput if it is not a backup, and
@@ -542,9 +541,3 @@ def unpack(source: Path, folder: Path, store: str) -> BackupInfo:
     DocumentStore(target).close()
     for path in (*folder.rglob("*"), folder):
         sync(path)
-    return _info(manifest)
-
-
-def _info(manifest: Mapping[str, Any]) -> BackupInfo:
-    size = sum(file["bytes"] for file in manifest["files"].values())
-    return BackupInfo(manifest["name"], manifest["count"], manifest["created"], size)

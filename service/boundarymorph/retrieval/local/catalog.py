@@ -133,7 +133,6 @@ class LocalIndex(DocumentStore):
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        """See `Index.upsert`."""
         super().upsert(documents, embeddings, digests)
         self._learn()
 
@@ -377,7 +376,6 @@ class LocalCatalog:
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> LocalIndex:
-        """See `Catalog.create`."""
         self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
@@ -423,7 +421,6 @@ class LocalCatalog:
         return totals
 
     def delete(self, name: str) -> None:
-        """See `Catalog.delete`."""
         folder = self._folder(name)
         remains = self._directory / f".deleted-{uuid4().hex}"
         with storage_errors(f"{name!r} could not be deleted"):

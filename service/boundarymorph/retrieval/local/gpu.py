@@ -58,11 +58,11 @@ class FaissMirror:
     Takes 4d bytes per document on the device.
     """
 
-    def __init__(self, shards: Sequence[FaissShard], most: int, seed: int = 0) -> None:
+    def __init__(self, shards: Sequence[FaissShard], most: int) -> None:
         """most: results that a shard can return."""
         self.shards = shards
         self._most = most
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(0)
         self._using = threading.Lock()
 
     def extended(self, view: VectorView, kept: int) -> FaissMirror:

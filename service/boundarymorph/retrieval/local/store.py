@@ -264,13 +264,11 @@ class DocumentStore(SqliteFile):
             return self._bury(connection, rows)
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
-        """See `Index.documents`."""
         columns = "id, text, title, metadata" if texts else "id, '', NULL, metadata"
         with self.transaction() as connection:
             return first_piece(lambda few: {row[0]: _document(row) for row in select(connection, columns, few)}, ids)
 
     def page(self, after: str, most: int, size: int = STOP) -> list[Document]:
-        """See `Index.page`."""
         found: list[Document] = []
         with self.transaction() as connection:
             for row in connection.execute(
@@ -284,7 +282,6 @@ class DocumentStore(SqliteFile):
         return found
 
     def outlines(self, most: int) -> list[tuple[int, Mapping[str, Any]]]:
-        """See `Index.outlines`."""
         found: list[tuple[int, Mapping[str, Any]]] = []
         read = 0
         with self.transaction() as connection:
@@ -299,12 +296,10 @@ class DocumentStore(SqliteFile):
         return found
 
     def characters(self, ids: Sequence[str]) -> dict[str, int]:
-        """See `Index.characters`."""
         with self.transaction() as connection:
             return dict(select(connection, f"id, {_CHARACTERS}", ids))
 
     def digests(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """See `Index.digests`."""
         with self.transaction() as connection:
             return dict(select(connection, "id, digest", ids))
 

@@ -236,15 +236,12 @@ class VectorView:
         """Return the same with only the documents of these ascending sequence numbers; unknown numbers are ignored."""
         return replace(self, rows=self.rows.among(within), whole=False)
 
-    def search(self, query: NDArray[np.float32], depth: int, *, within: NDArray[np.int64] | None = None) -> Neighbours:
+    def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
         """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
 
-        within: see `among`. Sums in float32 depend on their order, so they only nominate somewhat more than the depth,
-        to be ranked by inner products in float64. In a block with clusters some of the nearest may be missed, unless
-        this is not the whole.
+        Sums in float32 depend on their order, so they only nominate somewhat more than the depth, to be ranked by inner
+        products in float64. In a block with clusters some of the nearest may be missed, unless this is not the whole.
         """
-        if within is not None:
-            return self.among(within).search(query, depth)
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
         rows, found = self.rows, None

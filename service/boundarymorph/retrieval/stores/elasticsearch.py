@@ -28,7 +28,7 @@ from boundarymorph.retrieval.stores.table import (
     converted,
     in_one_form,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph"
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
@@ -56,7 +56,7 @@ class ElasticsearchStore(Store):
         """Return the store at elasticsearch://[USER:PASSWORD@]HOST:PORT or opensearch://; elasticsearchs:// by TLS."""
         scheme, _, address = chosen.url.get_secret_value().partition("://")
         product = scheme.removesuffix("s")
-        key = chosen.api_key.get_secret_value() if chosen.api_key else None
+        key = secret(chosen.api_key)
         client = httpx.Client(
             base_url=f"{'http' if scheme == product else 'https'}://{address}",
             headers={"Authorization": f"ApiKey {key}"} if key else None,
@@ -140,7 +140,6 @@ class ElasticsearchStore(Store):
         raise (RetrieverFailed if answer.status_code in (400, 401, 403) else RetrieverUnavailable)(said)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
 

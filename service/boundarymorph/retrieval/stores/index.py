@@ -95,6 +95,8 @@ class StoreIndex:
         table = self._writable()
         if not documents:
             return
+        for document in documents:
+            table.check(document)
         vectors = unit_embeddings(documents, embeddings, self.info.dimension)
         if table.about:
             vectors = vectors.astype(np.float16)  # as in all indexes

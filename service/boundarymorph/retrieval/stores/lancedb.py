@@ -33,7 +33,7 @@ from boundarymorph.retrieval.stores.table import (
     is_integer,
     metadata_columns,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import Attached, StoreSettings, secret
 
 APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
 ABOUT = "boundarymorph.index"
@@ -60,8 +60,7 @@ class LanceStore(Store):
     def connect(cls, chosen: StoreSettings) -> LanceStore:
         """Return the store at lancedb://PATH or lancedb://s3://BUCKET/PATH."""
         uri = chosen.url.get_secret_value().removeprefix("lancedb://")
-        key = chosen.api_key.get_secret_value() if chosen.api_key else None
-        return cls(uri, timeout=chosen.timeout_seconds, api_key=key)
+        return cls(uri, timeout=chosen.timeout_seconds, api_key=secret(chosen.api_key))
 
     def names(self) -> Sequence[str]:
         with errors():
@@ -89,7 +88,6 @@ class LanceStore(Store):
             self._connected().drop_table(table)
 
     def close(self) -> None:
-        """Forget the connection."""
         self._database = None
 
     def _connected(self) -> Any:

@@ -41,7 +41,7 @@ from boundarymorph.retrieval.stores.table import (
     in_one_form,
     is_integer,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import Attached, StoreSettings, secret
 
 NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
 CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
@@ -236,7 +236,7 @@ class MilvusStore(Store):
         consistency = options.pop("consistency", "strong")
         if options or consistency not in _CONSISTENCY:
             raise InvalidConfiguration(f"a URL of Milvus has only the option consistency: {', '.join(_CONSISTENCY)}")
-        token = chosen.api_key.get_secret_value() if chosen.api_key else None
+        token = secret(chosen.api_key)
         if address.endswith(".db"):
             return cls(MilvusConnection(address, token=token, timeout=chosen.timeout_seconds), consistency)
         host, _, database = address.partition("/")
@@ -273,7 +273,6 @@ class MilvusStore(Store):
         self._connection.call("drop_collection", table)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _index(self, table: str, kind: str, *, words: bool) -> None:
@@ -348,7 +347,10 @@ class MilvusTable(Table):
         fields = [*([self._attached.vector] if together else []), *(self._read if documents and not vectors else [])]
         there = depth if depth <= SEARCH_LIMIT else self._count(filter)
         if there <= SEARCH_LIMIT:
-            rows = self._near(query, min(depth, there), fields, filter) if there else []
+            few = min(depth, there)
+            parameters = {"params": self._parameters(few)}
+            asked = [self._asked(query)]
+            rows = self._hits(asked, self._attached.vector, few, filter, parameters, fields) if there else []
         elif there <= 2 * depth:
             rows = self._pages("query_iterator", fields, filter, output_fields=[self._attached.id, *fields])
         else:
@@ -402,9 +404,6 @@ class MilvusTable(Table):
                 )
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """See `Table.upsert`. Also raises what `check` raises."""
-        for document in documents:
-            self.check(document)
         stored = vectors.astype(np.float16 if self._halves else np.float32)
         rows = [self._row(*each) for each in zip(documents, stored, digests, strict=True)]
         at_a_time = max(1, REQUEST_BYTES // (4 * self.dimension + ROW_BYTES))
@@ -436,10 +435,6 @@ class MilvusTable(Table):
         if self.index.get("index_type") == "HNSW":
             given["ef"] = min(WIDEST, max(depth, int(given.get("ef", 2 * depth))))
         return given
-
-    def _near(self, query: NDArray[np.float32], depth: int, fields: Sequence[str], filter: str) -> Iterable[Any]:
-        parameters = {"params": self._parameters(depth)}
-        return self._hits([self._asked(query)], self._attached.vector, depth, filter, parameters, fields)
 
     def _hits(
         self,
@@ -484,16 +479,11 @@ class MilvusTable(Table):
                 yield str(row[self._attached.id]), row
 
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
-        """Yield expressions that match the documents with these ids."""
-        literals = [literal for id in dict.fromkeys(ids) if (literal := self._literal(id)) is not None]
+        """Yield expressions that match the documents with these ids, without those that none can have."""
+        distinct = dict.fromkeys(ids)
+        literals = list(filter(is_integer, distinct)) if self._numbers else list(map(quoted, distinct))
         for start in range(0, len(literals), at_a_time):
             yield f"{self._attached.id} in [{', '.join(literals[start : start + at_a_time])}]"
-
-    def _literal(self, id: str) -> str | None:
-        """Return an id as an expression; None if no document can have this id."""
-        if not self._numbers:
-            return quoted(id)
-        return id if is_integer(id) else None
 
     def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(

@@ -176,7 +176,6 @@ class PgvectorStore(Store):
             return self._kept(self._connected(), run)
 
     def close(self) -> None:
-        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -318,8 +317,6 @@ class PgvectorTable(Table):
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         attached = self._attached
-        for document in documents:
-            self.check(document)
         rows = [
             {
                 attached.id: document.id,

@@ -35,7 +35,7 @@ from boundarymorph.retrieval.stores.table import (
     is_integer,
     is_uuid,
 )
-from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph.settings import Attached, StoreSettings, secret
 
 APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
 ABOUT = "boundarymorph"
@@ -67,7 +67,7 @@ class QdrantStore(Store):
                     url=f"{'https' if scheme == 'qdrants' else 'http'}://{address}",
                     prefer_grpc=True,
                     grpc_options={"grpc.max_receive_message_length": ANSWER_BYTES},
-                    api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+                    api_key=secret(chosen.api_key),
                     timeout=max(1, int(chosen.timeout_seconds)),
                     check_compatibility=False,
                 )
@@ -126,7 +126,6 @@ class QdrantStore(Store):
             self.client.delete_collection(table)
 
     def close(self) -> None:
-        """Close the connection."""
         self.client.close()
 
 
@@ -193,7 +192,6 @@ class QdrantTable(Table):
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
         attached, points = self._attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
-            self.check(document)
             payload = self._payload.written(document, digest) | ({self._key: document.id} if self._key else {})
             of_point: Any = {"vector": {self._using: vector} if self._using else vector, "payload": payload}
             points.append(models.PointStruct(id=self._point(document.id), **of_point))

@@ -220,7 +220,8 @@ class Table(Protocol):
         canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents with their (n, d) unit vectors and fingerprints, durably and visibly to later searches."""
+        """Write n documents, which have passed `check`, with their (n, d) unit vectors and fingerprints, durably and
+        visibly to later searches."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; return how many there were."""
