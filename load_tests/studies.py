@@ -286,7 +286,7 @@ def equal(question: Question, number: int) -> Iterator[Row]:
             continue
         each = [
             next(sets(pool, scores, k, (calls,), size=None, rounds=rounds or None, config=config))[1].documents
-            for config in (METHODS[DEFAULT], TO_PEOPLE)
+            for config in (METHODS[DEFAULT], question.configured(TO_PEOPLE))
         ]
         yield of(k, calls, str(rounds or "growing"), *each)
 

@@ -7,9 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
+from boundarymorph.scoring import domain
 from boundarymorph.settings import Settings
 from tests.api.service import answer, filled, select, streamed, texts
-from tests.scoring.fakes import score_of
+from tests.scoring.fakes import SeededScorer, score_of
+from tests.scoring.test_domain import SPECIAL, WEB
 
 QUERY = "witnesses"
 POOL = texts(60)
@@ -114,3 +116,22 @@ async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         wise = answer(await client.post("/p/wise/v2/rerank", json=documents))["results"]
         plain = answer(await client.post("/v2/rerank", json=documents))["results"]
         assert [found["index"] for found in wise] != [found["index"] for found in plain]
+
+
+@pytest.mark.parametrize("text", [WEB, SPECIAL])
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_where_words_are_special_the_witnesses_count_more(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, text: str, indexed: bool
+) -> None:
+    documents = [{"id": str(number), "text": f"{text} {f'{QUERY} ' * (number % 7)} {number}"} for number in range(40)]
+    source: dict[str, Any] = {"pool": documents}
+    if indexed:
+        (await client.put("/indexes/words")).raise_for_status()
+        (await client.post("/indexes/words/documents", json=documents)).raise_for_status()
+        source = {"pool": None, "index": "words"}
+    usual = await chosen(client, **source, budget=20)
+    monkeypatch.setattr(domain, "FROM_THE_WEB", (SeededScorer().name,))
+    found = await chosen(client, **source, budget=20)
+    scores = [{one["id"]: one["cross_encoder_score"] for one in body["documents"]} for body in (usual, found)]
+    assert all(scores[0][id] == scores[1][id] for id in scores[0].keys() & scores[1].keys())
+    assert (usual["documents"] == found["documents"]) is (text is WEB)

@@ -1,5 +1,6 @@
 """What is learned from judgements, and the gate, in worlds whose truth is known."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,15 @@ def test_a_scorer_that_knows_nothing_or_says_the_opposite_is_never_turned_around
     without = learn("opposite", bare, **MODELS)
     assert without.form == "none"
     assert "nothing changed" in without.report["advice"]
+
+
+def test_the_fewer_judgements_the_nearer_to_what_witnesses_add_without_any() -> None:
+    shares = []
+    for added in (0.25, 2.0):
+        queries = [replace(query, by_witnesses=added) for query in World(0.5, 0.5).judged(3)]
+        trust = learn("few", queries, **MODELS).report["trust"]
+        shares.append((trust["similarity"] + trust["bm25"]) / trust["scorer"])
+    assert shares[1] > 2 * shares[0]
 
 
 def test_grades_as_gains() -> None:

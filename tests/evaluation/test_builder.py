@@ -73,6 +73,7 @@ def test_the_table_of_a_collection(tmp_path: Path) -> None:
     np.testing.assert_array_equal(question.pool.terms.T, having)
     assert stages[0] == ("encoding documents", 0, 100) and stages[-1] == ("scoring pairs", 120, 120)
     assert table.call_seconds is not None and table.call_seconds > 0
+    assert question.scorer == Lengths().name
     assert [one.name for one in tmp_path.iterdir()] == ["numbers.npz"]
 
 

@@ -22,11 +22,12 @@ from boundarymorph.evaluation.methods.baselines import (
 )
 from boundarymorph.evaluation.methods.morph import Extend, Independent, Lexical, Morph
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.problem import Question, QuestionTexts, fused_order, reordered
+from boundarymorph.evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reordered
 from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE
 from tests.evaluation.tables import on_a_circle, problem, synthetic
+from tests.scoring.test_domain import SPECIAL, WEB
 from tests.selection.pools import play
 
 WORDS = QuestionTexts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
@@ -153,6 +154,18 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
         play(session, QUESTIONS[1].scores, 1)
         assert ranking[:10].tolist() == session.selection().documents.tolist()
         assert run.calls == [observation.document for observation in session.history]
+
+
+def test_where_the_words_of_texts_are_special_the_witnesses_count_more_as_in_the_service() -> None:
+    for text, scorer, added in [(SPECIAL, EMBEDDED, 2.0), (WEB, EMBEDDED, 0.25), (SPECIAL, "made-up", 0.25)]:
+        texts = QuestionTexts("query", [text] * len(QUESTIONS[0].pool))
+        question = replace(QUESTIONS[0], texts=texts, scorer=scorer)
+        config = replace(TO_PEOPLE, by_witnesses=added)
+        session = play(SelectionSession(question.pool, budget=12, k=10, config=config), question.scores, 1)
+        ranking = run_once(Morph(TO_PEOPLE), question, 12, 10)[1]
+        assert ranking[:10].tolist() == session.selection().documents.tolist()
+        by_head = SelectionSession(question.pool, budget=0, k=10, config=config, known={0: float(question.scores[0])})
+        assert run_once(Extend(), question, 1, 10)[1][:10].tolist() == by_head.selection().documents.tolist()
 
 
 def test_extend_tells_a_session_the_scores_of_the_head() -> None:

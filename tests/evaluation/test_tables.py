@@ -71,6 +71,7 @@ def test_optional_keys_have_their_stand_ins() -> None:
         ({"query_ids": np.array("q")}, "query_ids has the shape"),
         ({"call_seconds": np.zeros(2)}, "call_seconds has the shape"),
         ({"call_seconds": np.array("soon")}, "call_seconds is of"),
+        ({"scorer": np.array(3)}, "scorer is of"),
         ({"n_relevant": np.array(["1", "2", "3", "4"])}, "n_relevant is of <U1; it takes whole numbers"),
         ({"terms": np.zeros((4, 59), dtype=np.uint64)}, "terms has the shape"),
         ({"terms": np.zeros((4, 60), dtype=np.int64)}, "terms is of int64; it takes uint64"),

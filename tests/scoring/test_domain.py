@@ -12,7 +12,7 @@ from boundarymorph.scoring.domain import by_witnesses, fertility
 
 WEB = (
     "the town lies at the end of a long valley, and most people who come here stay for a night or two before they walk "
-    "on to the coast; in the summer there are boats to the islands, and the last bus leaves at nine in the evening. you "
+    "on to the coast; in summer there are boats to the islands, and the last bus leaves at nine in the evening. you "
     "can buy bread and fruit on the market, which opens early every day of the week except for the first of the month."
 )
 SPECIAL = (

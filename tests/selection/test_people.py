@@ -11,7 +11,7 @@ from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import TO_PEOPLE
 from boundarymorph.selection.pool import standardised
 from boundarymorph.selection.process import VonMisesFisher, median_distance
-from boundarymorph.selection.trend import TrendPosterior
+from boundarymorph.selection.trend import READ_BY_WITNESSES, TrendPosterior
 from tests.selection.pools import clustered, play
 
 Matrix = NDArray[np.float64]
@@ -25,9 +25,11 @@ def of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
     return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
-def posterior(pool: Pool, scores: dict[int, float], *, to_people: bool) -> TrendPosterior:
+def posterior(
+    pool: Pool, scores: dict[int, float], *, to_people: bool, by_witnesses: float = READ_BY_WITNESSES
+) -> TrendPosterior:
     kernel = VonMisesFisher(median_distance(pool.embeddings) / 2)
-    made = TrendPosterior(pool, kernel, max(len(scores), 1), to_people=to_people)
+    made = TrendPosterior(pool, kernel, max(len(scores), 1), to_people=to_people, by_witnesses=by_witnesses)
     made.observe(list(scores), list(scores.values()))
     return made
 
@@ -50,13 +52,15 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
 
 
 @pytest.mark.parametrize("words", [True, False])
-@pytest.mark.parametrize("count", [1, 8, 20])
-def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add(words: bool, count: int) -> None:
+@pytest.mark.parametrize(("count", "share"), [(1, 0.25), (8, 0.25), (20, 0.25), (8, 2.0)])
+def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add(
+    words: bool, count: int, share: float
+) -> None:
     pool, rng = of(words=words), np.random.default_rng(count)
     scores = dict(zip(rng.permutation(len(pool))[:count].tolist(), rng.uniform(0.01, 0.9, count), strict=True))
-    found = posterior(pool, scores, to_people=True).beliefs
+    found = posterior(pool, scores, to_people=True, by_witnesses=share).beliefs
     scored = list(scores)
-    expected, _, _ = literally(pool, scores, 0.25)
+    expected, _, _ = literally(pool, scores, share)
     read = found.deciding()
     np.testing.assert_allclose(read.mean[scored], expit(expected[scored]), rtol=1e-9)
     assert (read.std[scored] == 0).all() and read.scored.sum() == count
@@ -129,3 +133,11 @@ def test_sets_have_more_that_people_want_where_scorer_and_encoder_are_both_noisy
             found.append(truth[play(session, scores, 5).selection().documents].mean())
         gains.append(found[1] - found[0])
     assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))
+
+
+def test_a_scorer_with_a_few_grades_is_believed_as_much_anywhere() -> None:
+    pool, rng = of(), np.random.default_rng(7)
+    graded = dict(zip(range(30), rng.choice([0.0, 0.5, 1.0], 30).tolist(), strict=True))
+    usual, more = (posterior(pool, graded, to_people=True, by_witnesses=share).beliefs for share in (0.25, 2.0))
+    assert usual.scale.levels
+    np.testing.assert_array_equal(usual.deciding().mean, more.deciding().mean)

@@ -40,7 +40,7 @@ from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
-WHOLE, NUMBER, ANY = "iu", "biuf", "biufcmMOSUV"  # kinds of numpy types
+WHOLE, NUMBER, TEXT, ANY = "iu", "biuf", "U", "biufcmMOSUV"  # kinds of numpy types
 REQUIRED = ("doc_emb", "query_emb", "pool", "score")
 COLUMNS = {  # kind and shape, by letters: Q queries, N candidates, D documents, d dimensions
     "doc_emb": (NUMBER, "Dd"),
@@ -55,7 +55,7 @@ COLUMNS = {  # kind and shape, by letters: Q queries, N candidates, D documents,
     "grade": (NUMBER, "QN"),
     "n_relevant": (WHOLE, "Q"),
     "call_seconds": (NUMBER, ""),
-    "scorer": ("U", ""),
+    "scorer": (TEXT, ""),
 }
 TERMS = np.dtype(np.uint64)
 
@@ -192,7 +192,7 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         raise InvalidInput(f"the table {name!r} lacks {', '.join(missing)}")
     for key, (kinds, _) in COLUMNS.items():
         if key in arrays and arrays[key].dtype.kind not in kinds:
-            wanted = "whole numbers" if kinds == WHOLE else "numbers"
+            wanted = {WHOLE: "whole numbers", TEXT: "a text"}.get(kinds, "numbers")
             raise InvalidInput(f"in the table {name!r}, {key} is of {arrays[key].dtype}; it takes {wanted}")
     if "terms" in arrays and arrays["terms"].dtype != TERMS:
         raise InvalidInput(f"in the table {name!r}, terms is of {arrays['terms'].dtype}; it takes {TERMS}")
