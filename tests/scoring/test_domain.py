@@ -9,6 +9,7 @@ import pytest
 from boundarymorph.inference.models import embedded_cross_encoder
 from boundarymorph.scoring import domain
 from boundarymorph.scoring.domain import by_witnesses, fertility
+from boundarymorph.selection.pool import READ_BY_WITNESSES
 
 WEB = (
     "the town lies at the end of a long valley, and most people who come here stay for a night or two before they walk "
@@ -58,7 +59,7 @@ def test_a_few_words_say_nothing_and_only_the_first_documents_are_read() -> None
 
 @pytest.mark.parametrize("scorer", [SCORER, "https://reranker:80 (MSMARCO-distilbert)"])
 def test_witnesses_count_more_the_more_special_the_words(scorer: str) -> None:
-    usual = domain.READ_BY_WITNESSES
+    usual = READ_BY_WITNESSES
     assert by_witnesses(scorer, [WEB] * 4) == usual
     assert by_witnesses(scorer, [SPECIAL] * 4) == domain.MOST_BY_WITNESSES
     mixed = [by_witnesses(scorer, [WEB] * (12 - count) + [SPECIAL] * count) for count in range(13)]
@@ -68,13 +69,13 @@ def test_witnesses_count_more_the_more_special_the_words(scorer: str) -> None:
 
 @pytest.mark.parametrize("scorer", [None, "BAAI/bge-reranker-v2-m3", "rerank-v3.5"])
 def test_a_scorer_of_other_training_is_believed_as_much_anywhere(scorer: str | None) -> None:
-    assert by_witnesses(scorer, [SPECIAL] * 4) == domain.READ_BY_WITNESSES
+    assert by_witnesses(scorer, [SPECIAL] * 4) == READ_BY_WITNESSES
 
 
 def test_without_the_embedded_models_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("boundarymorph.inference.models.find_spec", lambda name: None)
     domain._tokenizer.cache_clear()
     try:
-        assert by_witnesses(SCORER, [SPECIAL] * 4) == domain.READ_BY_WITNESSES
+        assert by_witnesses(SCORER, [SPECIAL] * 4) == READ_BY_WITNESSES
     finally:
         domain._tokenizer.cache_clear()

@@ -9,9 +9,9 @@ from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import TO_PEOPLE
-from boundarymorph.selection.pool import standardised
+from boundarymorph.selection.pool import READ_BY_WITNESSES, standardised
 from boundarymorph.selection.process import VonMisesFisher, median_distance
-from boundarymorph.selection.trend import READ_BY_WITNESSES, TrendPosterior
+from boundarymorph.selection.trend import TrendPosterior
 from tests.selection.pools import clustered, play
 
 Matrix = NDArray[np.float64]

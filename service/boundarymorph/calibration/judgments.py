@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Gain, signals_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Record, has_content, is_table
-from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.trend import READ_BY_WITNESSES
+from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
 ID_NAMES, QUERY_NAMES = ("_id", "id"), ("query", "text")  # as in BEIR

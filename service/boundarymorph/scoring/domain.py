@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from boundarymorph.errors import ModelUnavailable
 from boundarymorph.inference.models import embedded_cross_encoder
 from boundarymorph.inference.tokenization import plain
-from boundarymorph.selection.trend import READ_BY_WITNESSES
+from boundarymorph.selection.pool import READ_BY_WITNESSES
 
 SAMPLE = 12  # documents whose words are counted
 MOST_CHARACTERS = 500  # of each
@@ -34,12 +34,9 @@ def by_witnesses(scorer: str | None, texts: Sequence[str]) -> float:
     pool. scorer: its name, None if that is not known."""
     if scorer is None or not any(name in scorer.lower() for name in FROM_THE_WEB):
         return READ_BY_WITNESSES
-    found = fertility(texts)
-    return (
-        READ_BY_WITNESSES
-        if found is None
-        else float(np.interp(found, [USUAL, SPECIAL], [READ_BY_WITNESSES, MOST_BY_WITNESSES]))
-    )
+    if (found := fertility(texts)) is None:
+        return READ_BY_WITNESSES
+    return float(np.interp(found, [USUAL, SPECIAL], [READ_BY_WITNESSES, MOST_BY_WITNESSES]))
 
 
 def fertility(texts: Sequence[str]) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
 from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.selection.process import (
@@ -19,7 +19,7 @@ from boundarymorph.selection.process import (
     StationaryCovariance,
     median_distance,
 )
-from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, READ_BY_WITNESSES, TrendPosterior
+from boundarymorph.selection.trend import LINEAR_WEIGHT, NOISE, TrendPosterior
 
 BANDWIDTH_MULTIPLIER = 2.0
 RETRIEVAL_BONUS = 0.2

@@ -190,6 +190,9 @@ def plane(pool: Pool) -> Places | None:
 
 
 BY_WORDS = 0.25  # the share of BM25 among the witnesses
+# Relevance to people: what the witnesses add to the log-odds, in standard deviations of the scorer's over the pool.
+# Calls are chosen by the scores, whose doubts they resolve (docs/evaluation.md).
+READ_BY_WITNESSES = 0.25
 
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief, Scale
-from boundarymorph.selection.pool import Pool, lexical, rank_and_similarity, signals, witnesses
+from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool, lexical, rank_and_similarity, signals, witnesses
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 from boundarymorph.selection.process import (
     MINIMUM_VARIANCE,
@@ -46,9 +46,6 @@ FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 # from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
 FIRST_COUNTED, LAST_COUNTED, TYPICAL_SIZE = 0.5, 1.3, 1_000
 BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the share that the trend leaves
-# Relevance to people: what the witnesses add to the log-odds, in standard deviations of the scorer's over the pool.
-# Calls are chosen by the scores, whose doubts they resolve (docs/evaluation.md).
-READ_BY_WITNESSES = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
