@@ -21,7 +21,10 @@ from boundarymorph.selection.pool import READ_BY_WITNESSES
 
 SAMPLE = 12  # documents whose words are counted
 MOST_CHARACTERS = 500  # of each
-FEWEST_WORDS = 100  # that tell something
+OTHERS, THEIRS = (
+    200,
+    1.12,
+)  # words of web passages, and their fertility, that count beside them, as few words tell little
 FROM_THE_WEB = ("ms-marco", "msmarco")  # in the names of models that were trained on web passages alone
 # The fertility of web passages at most, and of special texts at least, and what witnesses add for these.
 USUAL, SPECIAL = 1.15, 1.28
@@ -41,11 +44,11 @@ def by_witnesses(scorer: str | None, texts: Sequence[str]) -> float:
 
 def fertility(texts: Sequence[str]) -> float | None:
     """Return the mean number of pieces into which words of texts are cut by the tokenizer of the embedded
-    cross-encoder, that of BERT. None if there are too few words, or the embedded models are not installed."""
-    words = [word for text in texts[:SAMPLE] for word in _WORD.findall(text[:MOST_CHARACTERS])]
-    if len(words) < FEWEST_WORDS or _tokenizer() is None:
+    cross-encoder, that of BERT. None if the embedded models are not installed."""
+    if _tokenizer() is None:
         return None
-    return sum(map(_pieces, words)) / len(words)
+    words = [word for text in texts[:SAMPLE] for word in _WORD.findall(text[:MOST_CHARACTERS])]
+    return (sum(map(_pieces, words)) + OTHERS * THEIRS) / (len(words) + OTHERS)
 
 
 @lru_cache(maxsize=2**16)
