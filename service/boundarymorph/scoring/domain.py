@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 
 from boundarymorph.errors import ModelUnavailable
 from boundarymorph.inference.models import embedded_cross_encoder
-from boundarymorph.inference.tokenization import plain
 from boundarymorph.selection.pool import READ_BY_WITNESSES
 
 SAMPLE = 12  # documents whose words are counted
@@ -61,6 +60,8 @@ def _pieces(word: str) -> int:
 @lru_cache(maxsize=1)
 def _tokenizer() -> Tokenizer | None:
     try:
-        return plain(Tokenizer.from_file(str(embedded_cross_encoder().tokenizer)))
-    except (ModelUnavailable, OSError):
+        tokenizer = Tokenizer.from_file(str(embedded_cross_encoder().tokenizer))
+    except ModelUnavailable:
         return None
+    tokenizer.no_padding()
+    return tokenizer
