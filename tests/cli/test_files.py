@@ -167,6 +167,13 @@ def test_the_longest_file(build: Build, folder: Path, monkeypatch: pytest.Monkey
     assert outcome.code == index.SKIPPED and "edge.txt has more than 8,192 bytes" in outcome.out
 
 
+def test_a_single_file(build: Build, folder: Path) -> None:
+    assert build(str(folder / "long.md"), "--passages", "400").code == 0
+    documents = stored()
+    assert len(documents) > 1 and {document.metadata["document"] for document in documents.values()} == {"long.md"}
+    assert distinct() == "document"
+
+
 def test_a_folder_without_texts(build: Build, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "a.pdf").write_bytes(b"%PDF")

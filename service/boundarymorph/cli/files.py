@@ -36,19 +36,25 @@ Entry = ParsedDocument | BadLine
 def opened(
     source: Path, columns: Columns, dimension: int, most: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
-    """Open a folder, a table, or lines of JSON. Yields their documents and their size in bytes, if that can be known.
+    """Open a folder, a Markdown file, a table, or lines of JSON. Yields their documents and their size in bytes, if
+    that can be known.
 
     most: bytes of a document. Raises InvalidInput.
     """
-    if source.is_dir():
-        files = files_in(source)
-        yield of_folder(source, files, most, strict=strict), sum(path.stat().st_size for path in files)
+    if is_texts(source):
+        folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
+        yield of_folder(folder, files, most, strict=strict), sum(path.stat().st_size for path in files)
         return
     with sources.opened(source) as (stream, length):
         if is_table(source):
             yield of_table(stream, sources.named(source), columns, most), length
         else:
             yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
+
+
+def is_texts(source: Path) -> bool:
+    """Whether it is a folder, or the name of a file says that it is Markdown."""
+    return source.is_dir() or source.suffix.lower() in MARKDOWN
 
 
 def is_table(source: Path) -> bool:

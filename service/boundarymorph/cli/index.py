@@ -44,9 +44,9 @@ def build_index(
         typer.Option(
             "--from",
             callback=sources.there,
-            help="A folder of .md and .txt files; a table, .csv or .tsv; or lines of JSON or an array: id (or _id, as "
-            "in BEIR), text, optional title, metadata, embedding. Files may be gzipped; - reads lines from standard "
-            "input.",
+            help="A folder of .md and .txt files, or an .md file; a table, .csv or .tsv; or lines of JSON or an array: "
+            "id (or _id, as in BEIR), text, optional title, metadata, embedding. Files may be gzipped; - reads lines "
+            "from standard input.",
         ),
     ],
     strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False,
@@ -99,14 +99,14 @@ def build_index(
     if columns != files.Columns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
     if passages is None:
-        passages = files.PASSAGE_CHARACTERS if source.is_dir() or files.is_table(source) else 0
+        passages = files.PASSAGE_CHARACTERS if files.is_texts(source) or files.is_table(source) else 0
     filling = _filled(
         settings, name, source, dimension, columns, files.Passages(passages), strict=strict, kind=kind, words=words
     )
     start = time.monotonic()
     with sources.interruptible():
         report = asyncio.run(filling)
-    unit = "file" if source.is_dir() else "line"
+    unit = "file" if files.is_texts(source) else "line"
     terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
     if report.skipped and not (report.added or report.updated or report.unchanged):
         fail(f"no {unit} of {sources.named(source)} is a usable document; a new index is not kept without any")
