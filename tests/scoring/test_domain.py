@@ -1,14 +1,11 @@
 """The words of texts, and how much the witnesses count beside a scorer that was trained on web passages."""
 
-import json
-import re
 from itertools import pairwise
 
 import pytest
 
-from boundarymorph.inference.models import embedded_cross_encoder
 from boundarymorph.scoring import domain
-from boundarymorph.scoring.domain import by_witnesses, fertility
+from boundarymorph.scoring.domain import by_witnesses, word_length
 from boundarymorph.selection.pool import READ_BY_WITNESSES
 
 WEB = (
@@ -25,38 +22,26 @@ SPECIAL = (
 SCORER = "cross-encoder/ms-marco-MiniLM-L-12-v2@0123/int8"
 
 
-def pieces(word: str, vocabulary: dict[str, int]) -> int:
-    """Cut off the longest known beginning, again and again (WordPiece)."""
-    count, rest = 0, word
-    while rest:
-        known = [end for end in range(1, len(rest) + 1) if ("##" if count else "") + rest[:end] in vocabulary]
-        if not known:
-            return 1  # an unknown word is one token
-        rest, count = rest[known[-1] :], count + 1
-    return count
-
-
-def test_fertility_is_the_pieces_a_word_with_some_of_the_web_beside_them() -> None:
-    vocabulary = json.loads(embedded_cross_encoder().tokenizer.read_text())["model"]["vocab"]
-    words = 3 * re.findall("[a-z]{2,}", SPECIAL[: domain.MOST_CHARACTERS])
-    expected = (sum(pieces(word, vocabulary) for word in words) + 200 * 1.12) / (len(words) + 200)
-    assert fertility([SPECIAL] * 3) == pytest.approx(expected, rel=1e-12)
-    assert fertility([]) == pytest.approx(1.12) and fertility(["fibrosis"]) == pytest.approx(1.12, abs=0.01)
+def test_the_mean_length_with_some_words_of_the_web_beside_them() -> None:
+    assert len(SPECIAL) < domain.MOST_CHARACTERS
+    lengths = [len(word.strip(",;.")) for word in SPECIAL.split()]
+    assert word_length([SPECIAL] * 3) == pytest.approx((3 * sum(lengths) + 490) / (3 * len(lengths) + 100))
+    assert word_length([]) == pytest.approx(4.9) and word_length(["fibrosis"]) == pytest.approx(498 / 101)
 
 
 def test_names_numbers_and_other_scripts_are_no_words() -> None:
     noise = "Llanfairpwllgwyngyll (Ynys Môn) 24 a1b2c3 x-Ray überquert ヶ原 ÆØÅ "
-    assert fertility([noise, *[WEB] * 4]) == pytest.approx(fertility([WEB] * 4), abs=0.002)
+    assert word_length([noise, *[WEB] * 4]) == pytest.approx(word_length([WEB] * 4), abs=0.01)
 
 
 def test_only_the_beginnings_of_the_first_documents_are_read() -> None:
     first = [WEB] * domain.SAMPLE
-    assert fertility([*first, *[SPECIAL] * 50]) == fertility(first)
-    assert fertility([WEB * 2 + SPECIAL] * 3) == fertility([WEB * 2] * 3)
+    assert word_length([*first, *[SPECIAL] * 50]) == word_length(first)
+    assert word_length([WEB * 2 + SPECIAL] * 3) == word_length([WEB * 2] * 3)
 
 
 @pytest.mark.parametrize("scorer", [SCORER, "https://reranker:80 (MSMARCO-distilbert)"])
-def test_witnesses_count_more_the_more_special_the_words(scorer: str) -> None:
+def test_witnesses_count_more_the_longer_the_words(scorer: str) -> None:
     usual = READ_BY_WITNESSES
     assert by_witnesses(scorer, [WEB] * 4) == usual
     assert by_witnesses(scorer, [SPECIAL] * 4) == domain.MOST_BY_WITNESSES
@@ -68,12 +53,3 @@ def test_witnesses_count_more_the_more_special_the_words(scorer: str) -> None:
 @pytest.mark.parametrize("scorer", [None, "BAAI/bge-reranker-v2-m3", "rerank-v3.5"])
 def test_a_scorer_of_other_training_is_believed_as_much_anywhere(scorer: str | None) -> None:
     assert by_witnesses(scorer, [SPECIAL] * 4) == READ_BY_WITNESSES
-
-
-def test_without_the_embedded_models_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boundarymorph.inference.models.find_spec", lambda name: None)
-    domain._tokenizer.cache_clear()
-    try:
-        assert by_witnesses(SCORER, [SPECIAL] * 4) == READ_BY_WITNESSES
-    finally:
-        domain._tokenizer.cache_clear()

@@ -75,10 +75,8 @@ def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
 def _cross_encoder(settings: Settings) -> CrossEncoder:
     chosen = settings.scorer
     if chosen.model is None:
-        from boundarymorph.scoring.domain import fertility
         from boundarymorph.scoring.onnx import OnnxCrossEncoder
 
-        fertility(())  # which reads its tokenizer now, and not in the first request
         return OnnxCrossEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
     try:
         from boundarymorph.inference.transformer import load_options
