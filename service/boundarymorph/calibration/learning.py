@@ -192,11 +192,11 @@ def _more_queries(gain: MeanDifference) -> int | None:
 def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:
     if form == "signals":
         return f"{_standing(ncg)}; use the calibration"
-    judged_more = "" if more is None else f"; about {more} more judged queries may show that other evidence helps"
+    judged_more = "" if more is None else f"; about {more} more judged queries may change that"
     if form == "scale":
         return (
-            "other evidence does not improve on the scorer's order, which stays; its scores are now read as "
-            f"probabilities{judged_more}"
+            "the judgements do not improve on the order without them, which stays; relevance is now read as a "
+            f"probability{judged_more}"
         )
     return f"not enough to tell; nothing changed{judged_more}"
 
