@@ -11,7 +11,7 @@ from boundarymorph.scoring import domain
 from boundarymorph.settings import Settings
 from tests.api.service import answer, filled, select, streamed, texts
 from tests.scoring.fakes import SeededScorer, score_of
-from tests.scoring.test_domain import SPECIAL, WEB
+from tests.scoring.test_domain import SCIENTIFIC, WEB
 
 QUERY = "witnesses"
 POOL = texts(60)
@@ -118,10 +118,11 @@ async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [found["index"] for found in wise] != [found["index"] for found in plain]
 
 
-@pytest.mark.parametrize("text", [WEB, SPECIAL])
+@pytest.mark.parametrize("text", [WEB, SCIENTIFIC])
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_where_words_are_special_the_witnesses_count_more(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, text: str, indexed: bool
+@pytest.mark.parametrize("budget", [0, 20])
+async def test_in_scientific_texts_the_witnesses_count_more(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, text: str, indexed: bool, budget: int
 ) -> None:
     documents = [{"id": str(number), "text": f"{text} {f'{QUERY} ' * (number % 7)} {number}"} for number in range(40)]
     source: dict[str, Any] = {"pool": documents}
@@ -129,9 +130,9 @@ async def test_where_words_are_special_the_witnesses_count_more(
         (await client.put("/indexes/words")).raise_for_status()
         (await client.post("/indexes/words/documents", json=documents)).raise_for_status()
         source = {"pool": None, "index": "words"}
-    usual = await chosen(client, **source, budget=20)
+    usual = await chosen(client, **source, budget=budget)
     monkeypatch.setattr(domain, "FROM_THE_WEB", (SeededScorer().name,))
-    found = await chosen(client, **source, budget=20)
+    found = await chosen(client, **source, budget=budget)
     scores = [{one["id"]: one["cross_encoder_score"] for one in body["documents"]} for body in (usual, found)]
     assert all(scores[0][id] == scores[1][id] for id in scores[0].keys() & scores[1].keys())
     assert (usual["documents"] == found["documents"]) is (text is WEB)

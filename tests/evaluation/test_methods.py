@@ -27,7 +27,7 @@ from boundarymorph.evaluation.run import run_once
 from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE
 from tests.evaluation.tables import on_a_circle, problem, synthetic
-from tests.scoring.test_domain import SPECIAL, WEB
+from tests.scoring.test_domain import SCIENTIFIC, WEB
 from tests.selection.pools import play
 
 WORDS = QuestionTexts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
@@ -156,8 +156,8 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
         assert run.calls == [observation.document for observation in session.history]
 
 
-def test_where_the_words_of_texts_are_special_the_witnesses_count_more_as_in_the_service() -> None:
-    for text, scorer, added in [(SPECIAL, EMBEDDED, 2.0), (WEB, EMBEDDED, 0.25), (SPECIAL, "made-up", 0.25)]:
+def test_in_scientific_texts_the_witnesses_count_more_as_in_the_service() -> None:
+    for text, scorer, added in [(SCIENTIFIC, EMBEDDED, 2.0), (WEB, EMBEDDED, 0.25), (SCIENTIFIC, "made-up", 0.25)]:
         texts = QuestionTexts("query", [text] * len(QUESTIONS[0].pool))
         question = replace(QUESTIONS[0], texts=texts, scorer=scorer)
         config = replace(TO_PEOPLE, by_witnesses=added)

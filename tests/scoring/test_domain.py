@@ -13,7 +13,7 @@ WEB = (
     "on to the coast; in summer there are boats to the islands, and the last bus leaves at nine in the evening. you "
     "can buy bread and fruit on the market, which opens early every day of the week except for the first of the month."
 )
-SPECIAL = (
+SCIENTIFIC = (
     "cystic fibrosis transmembrane conductance regulator potentiators restore mucociliary clearance and diminish "
     "pseudomonal bronchiectasis, whereas hypertonic nebulised solutions ameliorate hyperinflation; pancreatic "
     "exocrine insufficiency necessitates lipase supplementation, and aminoglycoside ototoxicity was audiometrically "
@@ -23,9 +23,9 @@ SCORER = "cross-encoder/ms-marco-MiniLM-L-12-v2@0123/int8"
 
 
 def test_the_mean_length_with_some_words_of_the_web_beside_them() -> None:
-    assert len(SPECIAL) < domain.MOST_CHARACTERS
-    lengths = [len(word.strip(",;.")) for word in SPECIAL.split()]
-    assert word_length([SPECIAL] * 3) == pytest.approx((3 * sum(lengths) + 490) / (3 * len(lengths) + 100))
+    assert len(SCIENTIFIC) < domain.MOST_CHARACTERS
+    lengths = [len(word.strip(",;.")) for word in SCIENTIFIC.split()]
+    assert word_length([SCIENTIFIC] * 3) == pytest.approx((3 * sum(lengths) + 490) / (3 * len(lengths) + 100))
     assert word_length([]) == pytest.approx(4.9) and word_length(["fibrosis"]) == pytest.approx(498 / 101)
 
 
@@ -36,20 +36,20 @@ def test_names_numbers_and_other_scripts_are_no_words() -> None:
 
 def test_only_the_beginnings_of_the_first_documents_are_read() -> None:
     first = [WEB] * domain.SAMPLE
-    assert word_length([*first, *[SPECIAL] * 50]) == word_length(first)
-    assert word_length([WEB * 2 + SPECIAL] * 3) == word_length([WEB * 2] * 3)
+    assert word_length([*first, *[SCIENTIFIC] * 50]) == word_length(first)
+    assert word_length([WEB * 2 + SCIENTIFIC] * 3) == word_length([WEB * 2] * 3)
 
 
 @pytest.mark.parametrize("scorer", [SCORER, "https://reranker:80 (MSMARCO-distilbert)"])
 def test_witnesses_count_more_the_longer_the_words(scorer: str) -> None:
     usual = READ_BY_WITNESSES
     assert by_witnesses(scorer, [WEB] * 4) == usual
-    assert by_witnesses(scorer, [SPECIAL] * 4) == domain.MOST_BY_WITNESSES
-    mixed = [by_witnesses(scorer, [WEB] * (12 - count) + [SPECIAL] * count) for count in range(13)]
+    assert by_witnesses(scorer, [SCIENTIFIC] * 4) == domain.MOST_BY_WITNESSES
+    mixed = [by_witnesses(scorer, [WEB] * (12 - count) + [SCIENTIFIC] * count) for count in range(13)]
     assert all(less <= more for less, more in pairwise(mixed))
     assert any(usual < some < domain.MOST_BY_WITNESSES for some in mixed)
 
 
 @pytest.mark.parametrize("scorer", [None, "BAAI/bge-reranker-v2-m3", "rerank-v3.5"])
 def test_a_scorer_of_other_training_is_believed_as_much_anywhere(scorer: str | None) -> None:
-    assert by_witnesses(scorer, [SPECIAL] * 4) == READ_BY_WITNESSES
+    assert by_witnesses(scorer, [SCIENTIFIC] * 4) == READ_BY_WITNESSES

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
-READ_FIRST = 16  # that come from an index in this process, so that the words of the first are known (`scoring.domain`)
+READ_FIRST = 16  # of any index; three quarters head the list, and their words are measured (`scoring.domain.SAMPLE`)
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 DECIMALS = 5  # of the numbers about a whole pool
 
@@ -202,7 +202,7 @@ def candidates_of(
         budget = budget_of(request, settings)
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
         distant = bool(settings.retriever.url or settings.stores)
-        first = READ_FIRST if budget and _to_people(request, settings) else 0
+        first = READ_FIRST if _to_people(request, settings) else 0
         search = Search(
             query,
             depth,
