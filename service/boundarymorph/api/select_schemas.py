@@ -345,7 +345,9 @@ class SelectRequest(Message):
             if len(set(texts)) < len(texts):
                 raise ValueError("two of the 'queries' are the same; give each once, with its weight")
             if given := [name for name in FOR_ONE_QUERY if getattr(self, name)]:
-                raise ValueError(f"'{given[0]}' goes with 'query', not with 'queries'; leave it out")
+                raise ValueError(
+                    f"'{given[0]}' goes with 'query', not with 'queries'; leave it out, or ask each query alone"
+                )
             documents = [] if self.pool is None else self.pool.documents
             if any(one.bm25 is not None or one.cross_encoder_score is not None for one in documents):
                 raise ValueError("'bm25' and 'cross_encoder_score' are about one query; leave them out with 'queries'")

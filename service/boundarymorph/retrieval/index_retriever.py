@@ -45,6 +45,7 @@ CHARACTERS = 2**19  # of documents that come with a pool; those of one block may
 MOST_NAMES = 1_000  # that are told of where there is none of a name
 _log = logging.getLogger(__name__)
 TROUBLE = "calibrations cannot be read or written"
+OWN_VECTOR = "send a query_embedding, with each of several queries alone"
 POOLS = ".memories.sqlite3"  # in the data directory
 
 
@@ -143,12 +144,12 @@ class IndexRetriever:
         if own.shape != vector.shape:
             raise InvalidInput(
                 f"the vectors of the index {index.name!r} have {vector.size} dimensions, and those of the encoder "
-                f"{encoder.name!r} have {own.size}; send a query_embedding"
+                f"{encoder.name!r} have {own.size}; {OWN_VECTOR}"
             )
         if (alike := float(own @ vector)) < ALIKE:
             raise InvalidInput(
                 f"the vectors of the index {index.name!r} were not made by the encoder {encoder.name!r}: it gives the "
-                f"document {document.id!r} a vector of cosine {alike:.2f} to the one there; send a query_embedding"
+                f"document {document.id!r} a vector of cosine {alike:.2f} to the one there; {OWN_VECTOR}"
             )
         self._probed.add(probed)
 
@@ -160,7 +161,7 @@ class IndexRetriever:
     def _refuse_other_encoder(self, index: Index) -> None:
         built_with = index.info.encoder
         if built_with is None:
-            raise InvalidInput(f"the index {index.name!r} holds its users' own vectors; send a query_embedding")
+            raise InvalidInput(f"the index {index.name!r} holds its users' own vectors; {OWN_VECTOR}")
         if built_with == SERVICE:
             self._required_encoder()
             return
@@ -168,7 +169,7 @@ class IndexRetriever:
         if built_with != running:
             raise InvalidInput(
                 f"the index {index.name!r} was built with the encoder {built_with!r} and this service runs "
-                f"{'no encoder' if running is None else repr(running)}; send a query_embedding or rebuild the index"
+                f"{'no encoder' if running is None else repr(running)}; {OWN_VECTOR}, or rebuild the index"
             )
 
 
