@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import unicodedata
 import zlib
@@ -229,6 +230,8 @@ def in_words(mistake: ErrorDetails, model: str) -> str:
         *path, name = mistake["loc"]
         near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
         return f"unknown field {str(name)[:LONGEST_NAME]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    if isinstance(given := mistake["input"], float) and not math.isfinite(given):
+        return f"must be a finite number, not {given}"  # pydantic says of NaN that it is out of bounds
     if mistake["type"] == "string_pattern_mismatch":
         return ALLOWED.get(mistake["ctx"]["pattern"], "is not of the form that the documentation describes")
     return _IN_WORDS.get(mistake["type"]) or mistake["msg"].removeprefix("Value error, ")

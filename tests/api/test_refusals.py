@@ -111,6 +111,8 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         (DOTS, {"filter": {"a.": 1}}),
         *(("filter", {"filter": bad}) for bad in ({"year": {"near": 3}}, {"and": 3}, 7)),
         ("query_embedding", {"index": "own"}),  # whose vectors are its users'
+        ("with each of several queries alone", several(pool=GONE, index="own")),
+        ("ask each query alone", several(pool=GONE, index="own", query_embedding=[1, 0, 0, 0])),
         ("no vectors", {"index": "words", "hybrid": True}),
         ("no lexical part", {"index": "plain", "hybrid": True}),
         ("of its own", {"vectors": "lexical"}),
@@ -263,6 +265,15 @@ BODIES: dict[str, list[str | bytes]] = {
 @pytest.mark.parametrize(("slug", "body"), rows({slug: [(body,) for body in of] for slug, of in BODIES.items()}))
 async def test_a_body(client: httpx.AsyncClient, slug: str, body: str | bytes) -> None:
     problem(await client.post("/select", content=body), 422, slug)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("field", ["min_relevance", "deadline_ms", "budget"])
+async def test_a_number_that_is_none(client: httpx.AsyncClient, field: str, number: str) -> None:
+    body = f'{{"query": "q", "pool": ["a"], "{field}": {number}}}'
+    for path in ("/select", "/v1/rerank"):
+        said = (await client.post(path, content=body.replace("pool", "documents" if "rerank" in path else "pool"))).text
+        assert f"{field}: must be a finite number, not " in said
 
 
 # Of the routes of indexes: method, path and body.

@@ -85,7 +85,7 @@ class _Server(MCPServer[None]):
         except ToolError as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
-            mistakes = error.__cause__.errors(include_url=False, include_input=False)
+            mistakes = error.__cause__.errors(include_url=False)
             said = {str(each["loc"][0]): reading.in_words(each, error.__cause__.title) for each in reversed(mistakes)}
             named = "; ".join(f"{argument}: {words}" for argument, words in said.items())
             raise ToolError(f"{named}. {ADVICE['invalid-input']}") from None

@@ -164,7 +164,7 @@ def _log(error: errors.BoundaryMorphError) -> None:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ValidationError | RequestValidationError)
     details: Sequence[ErrorDetails] = (
-        error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error.errors()
+        error.errors(include_url=False) if isinstance(error, ValidationError) else error.errors()
     )
     model = error.title if isinstance(error, ValidationError) else ""
     where = [
