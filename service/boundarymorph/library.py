@@ -148,6 +148,8 @@ def extend(query: str, texts: Sequence[Text], scores: ArrayLike, **options: Any)
     texts: in the order of the retriever, best first. scores: (m,) in [0, 1], of the first m of them. options: as of
     `Selector.select`. Raises InvalidInput, and InvalidScores, as it does.
     """
+    if given := [name for name in ("budget", "B") if options.get(name)]:
+        raise InvalidInput(f"{given[0]}: extend makes no call; leave it out, or use Selector.select")
     known = np.asarray(scores)
     if known.ndim != 1 or len(known) > len(texts):
         raise InvalidScores(

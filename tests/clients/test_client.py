@@ -132,6 +132,8 @@ class TestSelect:
             assert {str(number) for number in range(0, 12, 2)} <= known <= {str(number) for number in range(12)}
         with pytest.raises(ValueError, match="position 40, and 40 documents"):
             await connect(url).extend(QUERY, texts, [*even, 0.5])
+        with pytest.raises(ValueError, match="makes no call"):
+            await connect(url).extend(QUERY, texts, even, budget=5)
 
     async def test_a_wrong_number_of_embeddings(self, connect: Connect, url: str, recorder: Recorder) -> None:
         with pytest.raises(ValueError, match="3 embeddings for 2 documents"):

@@ -274,11 +274,19 @@ def test_known_scores_that_are_none(known: Any) -> None:
         extend(QUERY, TEXTS, known)
 
 
+@pytest.mark.parametrize("options", [{"budget": 5}, {"budget": "auto"}, {"B": 5}])
+def test_a_budget_of_what_makes_no_call(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="extend makes no call"):
+        extend(QUERY, TEXTS, [0.5], **options)
+    assert extend(QUERY, TEXTS, [0.5], budget=0).usage.budget == 0
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"kk": 3}, "did you mean 'k'"),
         ({"k": 0}, "k: "),
+        ({"min_relevance": np.float32("nan")}, "min_relevance: must be a finite number, not nan"),
         ({"embeddings": VECTORS}, "query_embedding: there is no encoder"),
         ({"embeddings": [["a"]]}, "embeddings: not an array"),
         ({"vectors": "encoder"}, "there is no encoder"),

@@ -94,6 +94,8 @@ def extend(
     scores: Sequence[float] | Mapping[int, float],
     options: SelectOptions,
 ) -> Call[Selection]:
+    if options.get("budget"):
+        raise ValueError("extend makes no call: leave out the budget, or use select")
     return select(query, {**options, "pool": bodies.scored(documents, scores), "budget": 0})
 
 

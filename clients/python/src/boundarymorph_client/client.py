@@ -89,7 +89,7 @@ class Client:
         position. options: as for `select`, without `index`, `pool` and `budget`; embeddings make it better. The
         `source` of a document in the answer says whether its relevance is a score of yours or inferred from them.
 
-        Raises ValueError for a score of no document.
+        Raises ValueError for a score of no document, and for a budget.
         """
         return self._result(calls.extend(query, documents, scores, options))
 
