@@ -64,8 +64,9 @@ def test_a_heading_and_what_follows() -> None:
 
 def test_a_file_gets_whole_lines() -> None:
     text = "a long line " * 20
-    answer = ANSWER | {"documents": [document(1, "posterior", 1, text)]}
-    assert text.strip() in shown(answer, width=80)
+    answer = ANSWER | {"documents": [document(1, "posterior", 1, text), document(2, "posterior", 2, "short")]}
+    written = shown(answer, width=80)
+    assert text.strip() in written and " \n" not in written
     assert text.strip() not in shown(answer, terminal=True, width=80)
 
 

@@ -115,9 +115,12 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table without cutting off any cell, if necessary wider than the console."""
+    """Print a table without cutting off any cell, if necessary wider than the console, and lines without padding."""
     table.width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-    console.print(table)
+    with console.capture() as printed:
+        console.print(table)
+    for line in printed.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
