@@ -13,6 +13,7 @@ from boundarymorph.errors import StorageFull, StorageUnavailable
 
 BUSY_SECONDS = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+DAMAGED = "it is damaged: put back a copy of it, such as that of a snapshot, or move it away to go on without"
 
 
 @contextmanager
@@ -89,11 +90,14 @@ class Database:
                     yield database
 
     def copy_to(self, target: Path) -> None:
-        """Copy one state into a new file, if there is any."""
+        """Copy one state into a new file, if there is any, but none that is damaged."""
         with self.opened() as database:
             if database is not None:
                 with closing(sqlite3.connect(target)) as copy:
                     database.backup(copy)
+                    (verdict,) = copy.execute("pragma quick_check(1)").fetchone()
+                    if verdict != "ok":
+                        raise sqlite3.DatabaseError(verdict.splitlines()[-1])
 
     def remove(self) -> None:
         """Delete the file, and what SQLite left beside it."""
@@ -108,4 +112,5 @@ class Database:
                 yield
             except sqlite3.Error as error:
                 full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-                raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {error}") from error
+                said = f"{error}; {DAMAGED}" if type(error) is sqlite3.DatabaseError else error
+                raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {said}") from error

@@ -11,7 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, InvalidInput, UnknownIndex
+from boundarymorph.calibration.belongings import JUDGMENTS, Event
+from boundarymorph.errors import (
+    CorruptIndex,
+    IndexConflict,
+    InvalidIndexName,
+    InvalidInput,
+    StorageUnavailable,
+    UnknownIndex,
+)
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Search
@@ -185,6 +193,23 @@ def test_a_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex,
     with pytest.raises(CorruptIndex, match=path.name):
         catalog.get("a").back_up(tmp_path / "copy")
     assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("begin", [0, 2**16])
+def test_damaged_judgments_are_named_and_not_left_out(
+    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, begin: int
+) -> None:
+    catalog.belongings("a").judgments.add([Event("q", str(n), 1.0) for n in range(10_000)], "caller", 1.0, 10_000)
+    (file,) = index.path.parent.rglob(JUDGMENTS)
+    with file.open("r+b") as content:
+        content.seek(begin)
+        content.write(b"\xa5" * 8_192)
+    with pytest.raises(StorageUnavailable, match=f"{JUDGMENTS}.*move it away to go on without"):
+        index.back_up(tmp_path / "copy")
+    assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
+    file.rename(tmp_path / "away")
+    index.back_up(tmp_path / "copy")
 
 
 def test_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
