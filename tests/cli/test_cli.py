@@ -208,6 +208,22 @@ class TestIndexes:
         started = run(*command)  # with the embedded weights, which did not make the vectors of this index
         assert started.code == 0 and "encoder" in orjson.loads(started.out)["problem"]["detail"]
 
+    @pytest.mark.strangers
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ('{"query": ""}', "line 3 has no 'query' to read"),
+            ('{"query": " "}', "line 3 has no 'query' to read"),
+            ('{"text": "bread"}', "line 3 has no 'query' to read"),
+            ('{"id": "a", "query": "bread"}', "line 3 has the id 'a' of queries, line 1"),
+            ('{"id": 4, "query": "bread"}', "line 4 has the id 4 of queries, line 3"),
+            ('{"id": [1], "query": "bread"}', "line 3 has the id [1]; make it a text or a whole number"),
+        ],
+    )
+    def test_a_mistake_in_many_queries_is_named_before_anything_is_asked(self, run: Run, wrong: str, said: str) -> None:
+        Path("queries").write_text('{"id": "a", "query": "strings"}\n\n' + wrong + "\nsteam\n")
+        assert said in refused(run("select", "few", "--queries", "queries", "--url", "http://127.0.0.1:9"))
+
     def test_words_afterwards(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0
         assert "index words" in refused(run("select", "few", "violin", "--hybrid"))

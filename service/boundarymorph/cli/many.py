@@ -12,6 +12,7 @@ import typer
 from boundarymorph import reading
 from boundarymorph.cli import demo, terminal
 from boundarymorph.cli.common import fail, new_console
+from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 
 NO_CLIENT = "select --queries needs the Python client: pip install boundarymorph-client"
@@ -23,7 +24,7 @@ def select_many(
     """Write an answer for each query in a file that has none.
 
     fields: of all requests; kept: the file of answers, None for standard output; url: of the service, None to start
-    one. Raises InvalidInput for a file that has no queries.
+    one. Exits with 1, before anything is asked, for a file with a mistake.
     """
     try:
         from boundarymorph_client import BoundaryMorphError, Client
@@ -55,8 +56,21 @@ def select_many(
 
 
 def _requests(path: Path, fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the requests, whose ids are the numbers of their lines where they have none."""
+    """Yield the requests, whose ids are the numbers of their lines where they have none.
+
+    Raises InvalidInput, naming the line, for one that asks nothing, and for an id of two lines or of another kind.
+    """
+    places: dict[str | int, str] = {}
     with reading.opened_path(path) as stream:
-        for _, number, value in reading.records(stream, str(path)):
+        for place, number, value in reading.records(stream, str(path)):
             given = {"query": value} if isinstance(value, str) else value
-            yield {"id": number, **fields, **given}
+            asked = {"id": number, **fields, **given}
+            query, id = asked.get("query") or "", asked["id"]
+            if not asked.get("queries") and isinstance(query, str) and not reading.has_content(query):
+                raise InvalidInput(f"{place} has no 'query' to read; write one, or remove the line")
+            if type(id) not in (str, int):
+                raise InvalidInput(f"{place} has the id {id!r}; make it a text or a whole number")
+            if id in places:
+                raise InvalidInput(f"{place} has the id {id!r} of {places[id]}; give each line its own, or none")
+            places[id] = place
+            yield asked
