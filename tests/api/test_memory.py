@@ -103,6 +103,13 @@ async def test_pools_learn_by_name(client: httpx.AsyncClient, settings: Settings
     assert (await asked(client, query="q", **of_pool, memory="others"))["learned_from"] == 0
     assert (await asked(client, query="q", **of_pool))["learned_from"] == 0
     assert answer(await client.get("/indexes/texts/learned")) == {"memories": []}
+    of_pools: dict[str, Any] = {"params": {"pools": "true"}}
+    (memory,) = answer(await client.get("/indexes/tickets/learned", **of_pools))["memories"]
+    assert memory["requests"] >= 10 and memory["in_force"] and memory["scorer"] == "seeded"
+    assert answer(await client.delete("/indexes/others/learned", **of_pools)) == {"deleted": 0}
+    assert answer(await client.delete("/indexes/tickets/learned", **of_pools)) == {"deleted": 1}
+    assert answer(await client.get("/indexes/tickets/learned", **of_pools)) == {"memories": []}
+    problem(await client.get("/indexes/tickets/learned"), 404, "unknown-index")
 
 
 async def test_a_policy_gives_pools_a_memory_on_rerank_routes_too(tmp_path: Path) -> None:
@@ -153,6 +160,7 @@ async def test_gateways_share_the_memory_of_their_retriever(settings: Settings, 
         await asyncio.sleep(SECONDS)
         assert (await asked(one, query="another"))["learned_from"] == 10
         answer(await one.delete("/indexes/texts/learned"))
+        assert answer(await one.get("/indexes/tickets/learned", params={"pools": "true"})) == {"memories": []}
         refused = {"index": "texts", "scorer": "s", "vectors": "v", "observations": [["c", 1]]}
         async with httpx.AsyncClient(base_url=url) as direct:
             problem(await direct.post("/memories/record", json=refused), 422, "invalid-input")

@@ -1142,7 +1142,7 @@ export interface components {
         };
         /**
          * LearnedMemories
-         * @description What selections of an index have learned, for each scorer.
+         * @description What selections have learned, for each scorer.
          */
         LearnedMemories: {
             /**
@@ -1153,7 +1153,7 @@ export interface components {
         };
         /**
          * LearnedMemory
-         * @description What selections of an index have learned of a scorer. Slopes and amplitude are in log-odds of its scores.
+         * @description What selections have learned of a scorer. Slopes and amplitude are in log-odds of its scores.
          */
         LearnedMemory: {
             /**
@@ -6417,7 +6417,10 @@ export interface operations {
     };
     learned_indexes__name__learned_get: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description of the pools whose `memory` has this name, not of an index */
+                pools?: boolean;
+            };
             header?: never;
             path: {
                 /** @description name of the index */
@@ -6499,7 +6502,10 @@ export interface operations {
     };
     forget_indexes__name__learned_delete: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description of the pools whose `memory` has this name, not of an index */
+                pools?: boolean;
+            };
             header?: never;
             path: {
                 /** @description name of the index */

@@ -43,6 +43,7 @@ from boundarymorph.inference.concurrency import Run
 from boundarymorph.memory.store import described as memories_described
 from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.index_retriever import Learned
 from boundarymorph.retrieval.interfaces import (
     WORDS,
     Catalog,
@@ -65,6 +66,7 @@ from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
+Pools = Annotated[bool, Query(description="of the pools whose `memory` has this name, not of an index")]
 MOST_LISTED = 1_000  # documents in a page
 SAMPLE, FIELDS, EXAMPLES = 1_000, 64, 5  # documents, their fields, and values of each, in the statistics of an index
 EXAMPLE_BYTES = 200  # of a value that is shown
@@ -127,9 +129,13 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
     summary="Describe what selections have learned",
     responses=openapi.problems(404, 422, 503),
 )
-async def learned(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> LearnedMemories:
+async def learned(
+    name: str, request: Request, access: AccessOf, indexes: IndexesOf, pools: Pools = False
+) -> LearnedMemories:
     """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
-    found = await access.work.read.run(lambda: memories_described(indexes.catalog.belongings(name).memories))
+    held = Learned(indexes.catalog, access.settings)
+    index, of_pools = (None, name) if pools else (name, "")
+    found = await access.work.read.run(lambda: memories_described(held.memories(index), of_pools))
     return LearnedMemories(memories=[one for one in found if one.tenant == permitted(request).tenant])
 
 
@@ -139,9 +145,11 @@ async def learned(name: str, request: Request, access: AccessOf, indexes: Indexe
     summary="Forget what selections have learned",
     responses=openapi.problems(404, 422, 503, 507),
 )
-async def forget(name: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
+async def forget(name: str, access: AccessOf, indexes: IndexesOf, pools: Pools = False) -> DeleteReport:
     """Forget it, for all scorers and tenants."""
-    return DeleteReport(deleted=await access.work.write.run(lambda: indexes.catalog.belongings(name).memories.forget()))
+    held = Learned(indexes.catalog, access.settings)
+    index, of_pools = (None, name) if pools else (name, None)
+    return DeleteReport(deleted=await access.work.write.run(lambda: held.memories(index).forget(of_pools)))
 
 
 @router.put(

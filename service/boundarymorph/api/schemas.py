@@ -319,7 +319,7 @@ class Judgment(Message):
 
 
 class LearnedMemories(BaseModel):
-    """What selections of an index have learned, for each scorer."""
+    """What selections have learned, for each scorer."""
 
     memories: list[LearnedMemory] = Field(description="by scorer, source of vectors and tenant")
 

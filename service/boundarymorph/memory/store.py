@@ -65,11 +65,13 @@ class Memories:
         """Add an audit to a memory."""
         self._change(key, lambda memory: memory.record_audit(audited))
 
-    def forget(self) -> int:
-        """Delete all memories, and return how many there were. A damaged file is deleted as a whole."""
+    def forget(self, name: str | None = None) -> int:
+        """Delete all memories, or those of the pools of a name, and return how many there were. A damaged file is
+        deleted as a whole."""
+        forgetting = "delete from memories where ?1 is null or json_extract(key, '$[0]') = ?1"  # see MemoryKey
         try:
             with self._database.opened() as database:
-                return 0 if database is None else database.execute("delete from memories").rowcount
+                return 0 if database is None else database.execute(forgetting, (name,)).rowcount
         except StorageUnavailable as error:
             if type(error.__cause__) is not sqlite3.DatabaseError:  # but locked, or not to be written
                 raise
@@ -112,7 +114,7 @@ class AuditedSelections(BaseModel):
 
 
 class LearnedMemory(BaseModel):
-    """What selections of an index have learned of a scorer. Slopes and amplitude are in log-odds of its scores."""
+    """What selections have learned of a scorer. Slopes and amplitude are in log-odds of its scores."""
 
     scorer: str = Field(description="its name")
     vectors: str = Field(description="what made the vectors: the encoder's name, or 'words'")
@@ -129,9 +131,9 @@ class LearnedMemory(BaseModel):
     audited: list[AuditedSelections] = Field(default_factory=list, description="selections that were scored to the end")
 
 
-def described(memories: Memories) -> list[LearnedMemory]:
-    """Return all of a file. Raises as `Memories.all` does."""
-    return [_described(key, memory) for key, memory in memories.all().items()]
+def described(memories: Memories, name: str = "") -> list[LearnedMemory]:
+    """Return all of an index, or of the pools of a name. Raises as `Memories.all` does."""
+    return [_described(key, memory) for key, memory in memories.all().items() if orjson.loads(key)[0] == name]
 
 
 def _described(key: str, memory: Memory) -> LearnedMemory:

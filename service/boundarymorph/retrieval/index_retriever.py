@@ -301,11 +301,14 @@ class Learned:
             for name in held.names()[:MOST_NAMES]:
                 yield name, held.index
 
+    def memories(self, index: str | None) -> Memories:
+        """Return the memories of an index, or of all pools. Raises UnknownIndex."""
+        return self._memories_of_pools if index is None else self._catalog.belongings(index).memories
+
     def _memories(self, key: MemoryKey) -> Memories:
-        if key.index is not None:
-            return self._catalog.belongings(key.index).memories
-        checked_name(key.name)
-        return self._memories_of_pools
+        if key.index is None:
+            checked_name(key.name)
+        return self.memories(key.index)
 
 
 def pools_of(settings: Settings) -> CalibrationFolder:
