@@ -49,7 +49,7 @@ class Config(Protocol):
 class SelectionConfig:
     """The paper's BoundaryMORPH and its relatives.
 
-    prior: a name in `prior.PRIORS`; kernel: a name in `kernels.KERNELS`; bandwidth_pairs: sampled pairs behind the
+    prior: a name in `posterior.PRIORS`; kernel: a name in `process.KERNELS`; bandwidth_pairs: sampled pairs behind the
     median heuristic, None for all of them; anchored: enter the query as an observation at relevance 1.
     """
 
