@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import TO_PEOPLE
@@ -34,6 +34,21 @@ def posterior(
     return made
 
 
+def unit(values: Matrix) -> Matrix:
+    return (values - values.mean()) / values.std()
+
+
+def moved(pool: Pool, best: NDArray[np.intp]) -> Matrix:
+    """(N,) nearness to the query, and twice as much to the mean of the best documents."""
+    products = np.array([np.mean([one @ other for other in pool.embeddings[best]]) for one in pool.embeddings])
+    return unit(unit(pool.scores) + 2 * unit(products))
+
+
+def speaking(pool: Pool, near: Matrix) -> Matrix:
+    """(N,) the witnesses together."""
+    return 0.75 * near + 0.25 * unit(np.sqrt(pool.features["bm25"])) if "bm25" in pool.features else near
+
+
 def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix, float]:
     """(N,) log-odds that people are expected to have, (N,) what the witnesses add, and what the sum is multiplied by,
     from the belief about scores."""
@@ -41,11 +56,8 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)
     unknown = np.mean(believed.weights @ believed.own)
     spread = np.sqrt(np.mean((mean - mean.mean()) ** 2) + unknown)
-    witnesses = similarity = (pool.scores - pool.scores.mean()) / pool.scores.std()
-    if "bm25" in pool.features:
-        roots = np.sqrt(pool.features["bm25"])
-        witnesses = 0.75 * similarity + 0.25 * (roots - roots.mean()) / roots.std()
-    added = share * spread * witnesses
+    best = np.argsort(-(mean + share * spread * speaking(pool, unit(pool.scores))))[:3]
+    added = share * spread * speaking(pool, moved(pool, best))
     both = mean + added
     factor = spread / np.sqrt(np.mean((both - both.mean()) ** 2) + unknown)
     return both.mean() + factor * (both - both.mean()), added, factor
@@ -106,7 +118,8 @@ def test_a_constant_scorer_leaves_the_order_to_the_witnesses() -> None:
     pool = of(words=False)
     session = SelectionSession(pool, budget=len(pool), k=5, config=TO_PEOPLE)
     play(session, np.full(len(pool), 0.5), 10)
-    assert set(session.selection().documents.tolist()) == set(np.argsort(-pool.scores, kind="stable")[:5].tolist())
+    near = moved(pool, np.argsort(-pool.scores)[:3])
+    assert set(session.selection().documents.tolist()) == set(np.argsort(-near)[:5].tolist())
     assert not session.enough_scores  # as they do not differ, whatever the witnesses add
 
 
@@ -117,6 +130,41 @@ def test_grades_of_a_coarse_scorer_are_ordered_among_themselves() -> None:
     chosen = play(session, grades, 16).selection()
     assert len(set(chosen.relevance.tolist())) > 40
     assert grades[chosen.documents[:8]].mean() > grades[chosen.documents[-40:]].mean() + 0.4
+
+
+def test_what_is_told_as_probability_moves_by_nearness_alone_as_much_as_it_goes_by_similarity() -> None:
+    pool, rng = of(), np.random.default_rng(5)
+    told = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
+    kernel = VonMisesFisher(median_distance(pool.embeddings) / 2)
+    made = TrendPosterior(pool, kernel, 12, to_people=True, told=0.4)
+    made.observe(list(told), list(told.values()))
+    plain = posterior(pool, told, to_people=False).beliefs
+    centre = plain.weights @ plain.means
+    added = 0.4 * (moved(pool, np.argsort(-centre)[:3]) - unit(pool.scores))
+    read = made.beliefs.deciding()
+    np.testing.assert_allclose(
+        read.mean[list(told)], expit(logit(np.array(list(told.values()))) + added[list(told)]), rtol=1e-9
+    )
+    shifted = replace(plain, means=plain.means + added).belief().mean
+    unscored = np.setdiff1d(np.arange(len(pool)), list(told))
+    np.testing.assert_allclose(read.mean[unscored], shifted[unscored], atol=1e-6)
+
+
+def test_documents_near_good_ones_are_expected_to_be_good() -> None:
+    """What is relevant is a group of documents, to which the query is a little nearer than to others."""
+    gains = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        centres = np.linalg.qr(rng.normal(size=(16, 6)))[0].T
+        group = rng.integers(6, size=300)
+        vectors = centres[group] + 0.2 * rng.normal(size=(300, 16))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        pool = Pool.of([str(number) for number in range(300)], vectors, centres.mean(axis=0) + 0.05 * centres[0])
+        of_rank = group[np.array(pool.ids, dtype=int)]
+        truth = of_rank == 0
+        read = posterior(pool, {}, to_people=True, by_witnesses=2.0).beliefs.deciding()
+        gains.append(truth[np.argsort(-read.mean)[:20]].mean() - truth[:20].mean())
+    assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))
 
 
 def test_sets_have_more_that_people_want_where_scorer_and_encoder_are_both_noisy() -> None:

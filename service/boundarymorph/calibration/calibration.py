@@ -149,7 +149,8 @@ class Calibration:
         told = self.form == "signals" and not missing
         trust = self.full if told else self.alone
         offsets = trust.log_odds(np.zeros(len(pool)), signals)
-        return Calibrated(self.name, told, self.clip, trust.slope, offsets, tuple(missing))
+        near = max(trust.weights.get(SIMILARITY, 0.0), 0.0) if told else 0.0
+        return Calibrated(self.name, told, self.clip, trust.slope, offsets, near, tuple(missing))
 
     def stale(self, scorer: str | None, encoder: str | None) -> str | None:
         """Why it does not apply to these models, whose names are None where they are not known; None if it does."""
@@ -180,8 +181,8 @@ class Calibrated:
     """A calibration on a pool of N documents.
 
     told: whether a session is told probabilities; if not, it is told scores, and they are read as probabilities
-    afterwards. offsets: (N,) what is added to `slope` times the log-odds of a score. missing: evidence that the pool
-    does not have.
+    afterwards. offsets: (N,) what is added to `slope` times the log-odds of a score. near: the weight of the
+    similarity in what is told. missing: evidence that the pool does not have.
     """
 
     name: str
@@ -189,6 +190,7 @@ class Calibrated:
     clip: float
     slope: float
     offsets: NDArray[np.float64]
+    near: float = 0.0
     missing: tuple[str, ...] = ()
 
     def probability(self, scores: NDArray[np.float64], documents: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.run import Outcome, Watch, run_once
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.selection.methods import DEFAULT, METHODS, PEOPLE
+from boundarymorph.selection.methods import DEFAULT, METHODS, PEOPLE, TO_PEOPLE
 
 METRICS = ("ce_ncg", "ncg")
 LEAST = 1e-6  # how close to 0 or 1 a score is taken at its word, as a probability
@@ -113,14 +113,15 @@ def _split(table: ScoreTable, runs: Mapping[Run, Method], queries: int, seed: in
     for row in order[queries:]:
         question = table.question(row)
         assert question.grades is not None
-        probability = calibration.on(question.pool).probability(question.scores, np.arange(len(question.pool)))
+        calibrated = calibration.on(question.pool)
+        probability = calibrated.probability(question.scores, np.arange(len(question.pool)))
         applied = question.scores if calibration.form == "none" else probability
         bins += np.stack([_bins(scores, question.grades > 0) for scores in (question.scores, applied)])
         if calibration.form == "signals":
             instead = Question(question.id, question.pool, probability)
             for run, method in runs.items():
                 _, budget, k = run
-                measured = quality(question, run_once(_told(method), instead, budget, k)[1], k)
+                measured = quality(question, run_once(_told(method, calibrated.near), instead, budget, k)[1], k)
                 told[run].append({metric: getattr(measured, metric) for metric in METRICS})
     means = {
         run: {metric: float(np.nanmean([values[metric] for values in of_rows])) for metric in METRICS}
@@ -130,9 +131,12 @@ def _split(table: ScoreTable, runs: Mapping[Run, Method], queries: int, seed: in
     return _Split(calibration, order[queries:], means or None, bins)
 
 
-def _told(method: Method) -> Method:
-    """Return the method for a session that is told probabilities, in which all evidence is already."""
-    return replace(method, config=METHODS[DEFAULT]) if isinstance(method, Morph) else method
+def _told(method: Method, near: float) -> Method:
+    """Return the method for a session that is told probabilities, in which all evidence is already. near: the weight of
+    the similarity in these."""
+    if not isinstance(method, Morph):
+        return method
+    return replace(method, config=replace(TO_PEOPLE, told=near) if method.config == TO_PEOPLE else METHODS[DEFAULT])
 
 
 def _learned(table: ScoreTable, rows: NDArray[np.intp], seed: int) -> Calibration:

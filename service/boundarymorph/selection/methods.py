@@ -81,7 +81,7 @@ class TrendConfig:
     below. Scored documents get no bonus.
 
     weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people,
-    by_witnesses, noise, prior: as in `TrendPosterior`.
+    by_witnesses, told, noise, prior: as in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
@@ -90,6 +90,7 @@ class TrendConfig:
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
     by_witnesses: float = READ_BY_WITNESSES
+    told: float | None = None
     noise: float = NOISE
     prior: TrendPrior = DEFAULT_PRIOR
 
@@ -103,6 +104,7 @@ class TrendConfig:
             noise=self.noise,
             to_people=self.to_people,
             by_witnesses=self.by_witnesses,
+            told=self.told,
             prior=self.prior,
         )
 

@@ -11,7 +11,7 @@ tables of docs/evaluation.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief, Scale
-from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool, lexical, rank_and_similarity, signals, witnesses
+from boundarymorph.selection.capacity import top_k
+from boundarymorph.selection.pool import (
+    BEST,
+    READ_BY_WITNESSES,
+    Pool,
+    lexical,
+    nearness,
+    rank_and_similarity,
+    signals,
+    similarity,
+    witnesses,
+)
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 from boundarymorph.selection.process import (
     MINIMUM_VARIANCE,
@@ -66,8 +77,8 @@ class Mixture:
 
     weights: (q,); means, variances: (q, N); own: (q, N) variances for a known trend; typical: (q, 1) means of `own`
     over the pool; noise: (q, 1) variances of an observation. observed: positions of the scored documents; scores: (t,)
-    their scores; scale: of the log-odds. judged: what is reported and chosen by instead of scores, if it is something
-    else; `belief`, by which calls are chosen, is not.
+    their scores; scale: of the log-odds. judge: returns what is reported and chosen by instead of scores, if it is
+    something else; `belief`, by which calls are chosen, is not.
     """
 
     weights: NDArray[np.float64]
@@ -79,7 +90,11 @@ class Mixture:
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
     scale: Scale
-    judged: Judged | None = None
+    judge: Callable[[Mixture], Judged | None] = lambda mixture: None
+
+    @cached_property
+    def judged(self) -> Judged | None:
+        return self.judge(self)
 
     def belief(self) -> Belief:
         return self._belief
@@ -137,7 +152,7 @@ class Mixture:
         return Belief.of_shares(shares, self.observed, scores >= least)
 
     def scoring(self, least: float) -> Belief:
-        return replace(self, judged=None).reaching(least)
+        return replace(self, judge=lambda mixture: None).reaching(least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._outcomes
@@ -180,8 +195,11 @@ class Mixture:
         """The mixture over a subset: ascending positions, with every scored document."""
         observed = np.searchsorted(documents, self.observed)
         means, variances, own = (values[:, documents] for values in (self.means, self.variances, self.own))
-        judged = None if self.judged is None else replace(self.judged, offsets=self.judged.offsets[documents])
-        return replace(self, means=means, variances=variances, own=own, observed=observed, judged=judged)
+
+        def judge(mixture: Mixture) -> Judged | None:
+            return None if self.judged is None else replace(self.judged, offsets=self.judged.offsets[documents])
+
+        return replace(self, means=means, variances=variances, own=own, observed=observed, judge=judge)
 
 
 class TrendFantasy:
@@ -213,7 +231,7 @@ class TrendFantasy:
             judged = replace(judged, scores=np.append(judged.scores, read))
         observed = np.append(mixture.observed, documents)
         scores = np.append(mixture.scores, self._expected[documents])
-        return replace(mixture, observed=observed, scores=scores, judged=judged).reaching(least)
+        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: judged).reaching(least)
 
     def fantasise(self, document: int) -> None:
         mixture = self.mixture
@@ -240,6 +258,8 @@ class TrendPosterior:
     instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
     score counts as what its document is believed to have, given the noise of scores. by_witnesses: what they add, in
     standard deviations of the scorer's log-odds over the pool; `READ_BY_WITNESSES` to a scorer with a few grades.
+    told: instead, if scores are told as what people find: the weight of the similarity in their log-odds, to which
+    nearness to the best documents is then added.
     """
 
     def __init__(
@@ -252,6 +272,7 @@ class TrendPosterior:
         weight: float = LINEAR_WEIGHT,
         to_people: bool = False,
         by_witnesses: float = READ_BY_WITNESSES,
+        told: float | None = None,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
@@ -273,7 +294,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._witnesses, self._by_witnesses = witnesses(pool) if to_people else None, by_witnesses
+        self._people, self._by_witnesses, self._told = pool if to_people else None, by_witnesses, told
         self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -329,18 +350,29 @@ class TrendPosterior:
         if scale.levels:
             scale = scale.cut(scores, weights, _flat(fitted.foreseen) + self._prior.level, _flat(fitted.deviations))
         means, variances, own = _flat(means), _flat(fitted.variances), _flat(fitted.own)
-        judged = None
-        if self._witnesses is not None:
-            centre, unknown = weights @ means, (weights @ own).mean()
-            middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
-            share = READ_BY_WITNESSES if scale.levels else self._by_witnesses
-            added = share * spread * self._witnesses
-            factor = float(spread / np.sqrt((centre + added).var() + unknown))
-            offsets = added + (1.0 / factor - 1.0) * middle
-            continuous = replace(scale, levels=(), cuts=())
-            judged = Judged(offsets, factor, continuous.scores(factor * (centre + offsets)[observed]), continuous)
         typical = own.mean(axis=1, keepdims=True)
-        return Mixture(weights, means, variances, own, typical, noise, observed, scores, scale, judged)
+        return Mixture(weights, means, variances, own, typical, noise, observed, scores, scale, self._judge)
+
+    def _judge(self, mixture: Mixture) -> Judged | None:
+        """Return what people are expected to find. The documents believed best speak for those near them."""
+        if self._people is None:
+            return None
+        pool, scale = self._people, mixture.scale
+        centre = mixture.weights @ mixture.means
+        continuous = replace(scale, levels=(), cuts=())
+        if self._told is not None:
+            added = self._told * (nearness(pool, top_k(centre, BEST)) - similarity(pool))
+            told = scale.log_odds(mixture.scores) + added[mixture.observed]
+            return Judged(added, 1.0, continuous.scores(told), continuous)
+        unknown = (mixture.weights @ mixture.own).mean()
+        middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
+        share = spread * (READ_BY_WITNESSES if scale.levels else self._by_witnesses)
+        best = top_k(centre + share * witnesses(pool), BEST)
+        added = share * witnesses(pool, nearness(pool, best))
+        factor = float(spread / np.sqrt((centre + added).var() + unknown))
+        offsets = added + (1.0 / factor - 1.0) * middle
+        judged = continuous.scores(factor * (centre + offsets)[mixture.observed])
+        return Judged(offsets, factor, judged, continuous)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

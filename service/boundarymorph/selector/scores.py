@@ -72,11 +72,14 @@ class CalibratedScores:
         if on_pool.missing:
             lacking = ", ".join(on_pool.missing)
             warnings = [f"the calibration {calibration.name!r} went by the scores alone, as this pool has no {lacking}"]
-        return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=None if on_pool.told else witnesses)
+        return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=witnesses)
 
     def config(self, method: str) -> Config:
         """Return the configuration of a session by the method of this name."""
-        return METHODS[method] if self.witnesses is None else replace(TO_PEOPLE, by_witnesses=self.witnesses)
+        told = self.calibration.near if self.calibration is not None and self.calibration.told else None
+        if self.witnesses is None or told == 0.0:
+            return METHODS[method]
+        return replace(TO_PEOPLE, by_witnesses=self.witnesses, told=told)
 
     @property
     def told(self) -> bool:
