@@ -157,7 +157,7 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
 
 
 def test_in_scientific_texts_the_witnesses_count_more_as_in_the_service() -> None:
-    for text, scorer, added in [(SCIENTIFIC, EMBEDDED, 2.0), (WEB, EMBEDDED, 0.25), (SCIENTIFIC, "made-up", 0.25)]:
+    for text, scorer, added in [(SCIENTIFIC, EMBEDDED, 3.0), (WEB, EMBEDDED, 0.25), (SCIENTIFIC, "made-up", 0.25)]:
         texts = QuestionTexts("query", [text] * len(QUESTIONS[0].pool))
         question = replace(QUESTIONS[0], texts=texts, scorer=scorer)
         config = replace(TO_PEOPLE, by_witnesses=added)

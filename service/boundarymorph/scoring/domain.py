@@ -19,7 +19,7 @@ OTHERS, THEIRS = 100, 4.9  # words of web passages, and their mean length, that 
 FROM_THE_WEB = ("ms-marco", "msmarco")  # in the names of models that were trained on web passages alone
 # The mean length of words in other texts at most, and in scientific ones at least, and what witnesses add for these.
 USUAL, SCIENTIFIC = 5.2, 5.6
-MOST_BY_WITNESSES = 2.0
+MOST_BY_WITNESSES = 3.0
 _WORD = re.compile(r"(?<![^\W_])[a-z]{2,}(?![^\W_])")  # names, which are capitalised, say nothing
 
 
