@@ -1,5 +1,6 @@
 """Relevance to people: the scorer is one of several witnesses."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +36,8 @@ def posterior(
 
 
 def unit(values: Matrix) -> Matrix:
-    return (values - values.mean()) / values.std()
+    unit: Matrix = (values - values.mean()) / values.std()
+    return unit
 
 
 def moved(pool: Pool, best: NDArray[np.intp]) -> Matrix:
@@ -56,7 +58,7 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)
     unknown = np.mean(believed.weights @ believed.own)
     spread = np.sqrt(np.mean((mean - mean.mean()) ** 2) + unknown)
-    best = np.argsort(-(mean + share * spread * speaking(pool, unit(pool.scores))))[:3]
+    best = np.argsort(-(mean + share * spread * speaking(pool, unit(pool.scores))))[: min(3, math.ceil(len(pool) / 10))]
     added = share * spread * speaking(pool, moved(pool, best))
     both = mean + added
     factor = spread / np.sqrt(np.mean((both - both.mean()) ** 2) + unknown)
@@ -64,11 +66,11 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
 
 
 @pytest.mark.parametrize("words", [True, False])
-@pytest.mark.parametrize(("count", "share"), [(1, 0.25), (8, 0.25), (20, 0.25), (8, 2.0)])
+@pytest.mark.parametrize(("size", "count", "share"), [(60, 1, 0.25), (9, 8, 0.25), (12, 8, 2.0), (60, 20, 2.0)])
 def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add(
-    words: bool, count: int, share: float
+    words: bool, size: int, count: int, share: float
 ) -> None:
-    pool, rng = of(words=words), np.random.default_rng(count)
+    pool, rng = of(size=size, words=words), np.random.default_rng(count)
     scores = dict(zip(rng.permutation(len(pool))[:count].tolist(), rng.uniform(0.01, 0.9, count), strict=True))
     found = posterior(pool, scores, to_people=True, by_witnesses=share).beliefs
     scored = list(scores)

@@ -190,8 +190,6 @@ def plane(pool: Pool) -> Places | None:
 
 
 BY_WORDS = 0.25  # the share of BM25 among the witnesses
-FEEDBACK = 2.0  # the weight of nearness to the best documents, that of nearness to the query being 1
-BEST = 3  # how many these are
 # Relevance to people: what the witnesses add to the log-odds, in standard deviations of the scorer's over the pool.
 # Calls are chosen by the scores, whose doubts they resolve (docs/evaluation.md).
 READ_BY_WITNESSES = 0.25
@@ -231,16 +229,9 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
     return standardised(np.sqrt(np.maximum(pool.features["bm25"], 0.0)))[None]
 
 
-def nearness(pool: Pool, best: NDArray[np.intp] | NDArray[np.bool_]) -> NDArray[np.float64]:
-    """(N,) similarity to the query and, `FEEDBACK` times as much, to the mean of the best documents, standardised:
-    Rocchio's feedback (1971), on vectors. best: their positions, or a mask."""
-    towards = pool.embeddings @ pool.embeddings[best].mean(axis=0)
-    return standardised(similarity(pool) + FEEDBACK * standardised(towards))
-
-
 def witnesses(pool: Pool, near: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """(N,) what speaks for a document besides the scorer: nearness, and for a pool with BM25 the words, by `BY_WORDS`,
-    each with mean 0 and standard deviation 1. near: by default the similarity."""
+    """(N,) what speaks for a document besides the scorer: how near it is and, in a pool with BM25, the words, by
+    `BY_WORDS`, each with mean 0 and standard deviation 1. near: by default the similarity."""
     near, words = similarity(pool) if near is None else near, lexical(pool)
     return (1.0 - BY_WORDS) * near + BY_WORDS * words[0] if len(words) else near
 

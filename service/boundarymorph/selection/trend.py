@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from boundarymorph.selection.belief import Belief, Scale
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.pool import (
-    BEST,
     READ_BY_WITNESSES,
     Pool,
     lexical,
-    nearness,
     rank_and_similarity,
     signals,
     similarity,
+    standardised,
     witnesses,
 )
 from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
@@ -46,6 +45,7 @@ LINEAR_WEIGHT = 0.25
 # Number of scores at which half of the differences in variance count in expected scores. The logistic function raises
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
+FEEDBACK, BEST = 2.0, 3  # of `_nearness`
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
@@ -361,14 +361,13 @@ class TrendPosterior:
         centre = mixture.weights @ mixture.means
         continuous = replace(scale, levels=(), cuts=())
         if self._told is not None:
-            added = self._told * (nearness(pool, top_k(centre, BEST)) - similarity(pool))
+            added = self._told * (_nearness(pool, centre) - similarity(pool))
             told = scale.log_odds(mixture.scores) + added[mixture.observed]
             return Judged(added, 1.0, continuous.scores(told), continuous)
         unknown = (mixture.weights @ mixture.own).mean()
         middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
         share = spread * (READ_BY_WITNESSES if scale.levels else self._by_witnesses)
-        best = top_k(centre + share * witnesses(pool), BEST)
-        added = share * witnesses(pool, nearness(pool, best))
+        added = share * witnesses(pool, _nearness(pool, centre + share * witnesses(pool)))
         factor = float(spread / np.sqrt((centre + added).var() + unknown))
         offsets = added + (1.0 / factor - 1.0) * middle
         judged = continuous.scores(factor * (centre + offsets)[mixture.observed])
@@ -441,6 +440,14 @@ class Fitted:
         surprises = targets.swapaxes(1, 2) - loads @ inverse @ transposed
         foreseen = processes.targets - pivots * surprises
         return cls(directions, scales, likelihoods, means, variances, own, foreseen, amplitudes[:, :, None] * pivots)
+
+
+def _nearness(pool: Pool, believed: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N,) similarity to the query and, `FEEDBACK` times as much, to the mean of the documents believed best, `BEST`
+    or a tenth, standardised: Rocchio's feedback (1971), on vectors. believed: (N,)."""
+    best = top_k(believed, min(BEST, -(-len(pool) // 10)))
+    towards = pool.embeddings @ pool.embeddings[best].mean(axis=0)
+    return standardised(similarity(pool) + FEEDBACK * standardised(towards))
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
