@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import logit
+from scipy.stats import ttest_1samp
 
 from boundarymorph.calibration.calibration import fit, log_loss, sigmoid
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
@@ -147,12 +148,25 @@ def test_what_judgements_must_improve_on_is_relevance_without_them() -> None:
     assert Predictions(right, right, right, targets, wrong).gain() > 0
 
 
-def test_a_gain_takes_two_standard_errors() -> None:
-    assert not MeanDifference.of([1.0]).gained
-    assert not MeanDifference.of([1.0, -0.9, 0.5, -0.2]).gained
-    assert MeanDifference.of([1.0, 0.9, 0.5, 1.2, float("nan")]).gained
-    assert MeanDifference.of([3.0, 1.0]) == MeanDifference(2.0, 1.0, 2)
-    assert MeanDifference.of([3.0, 1.0]).gained  # at the edge
+def test_a_gain_is_beyond_chance_by_a_one_sample_t_test() -> None:
+    rng = np.random.default_rng(3)
+    seen = set()
+    for count in (2, 3, 5, 10, 30):
+        for mean in np.linspace(0.1, 3.0, 30):
+            values = mean + rng.normal(size=count)
+            beyond = ttest_1samp(values, 0.0, alternative="greater").pvalue <= 0.025
+            assert MeanDifference.of(values.tolist()).gained() == beyond
+            seen.add((count, bool(beyond)))
+    assert len(seen) == 10
+    assert not MeanDifference.of([1.0]).gained()
+    assert MeanDifference.of([3.0, 1.0, float("nan")]) == MeanDifference(2.0, 1.0, 2)
+
+
+def test_as_many_more_queries_as_the_test_would_take() -> None:
+    found = MeanDifference.of([3.0, 1.0, 2.0, -1.0])
+    more = next(more for more in range(40) if found.gained(more))
+    assert more == 6  # 1.25 is beyond t(9) 1.708 / sqrt(10) = 1.222, and not beyond t(8) 1.708 / 3 = 1.313
+    assert not found.gained()
 
 
 def test_what_is_worth_judging() -> None:

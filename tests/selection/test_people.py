@@ -36,8 +36,8 @@ def posterior(
 
 
 def unit(values: Matrix) -> Matrix:
-    unit: Matrix = (values - values.mean()) / values.std()
-    return unit
+    standard: Matrix = (values - values.mean()) / values.std()
+    return standard
 
 
 def moved(pool: Pool, best: NDArray[np.intp]) -> Matrix:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from statistics import fmean
 from typing import Any
 
@@ -29,7 +28,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.pool import BY_WORDS
 
 NCG_AT = (5, 10, 15)  # of the gate: what can be seen of a set where about 40 documents are judged
-STANDARD_ERRORS = 2.0
+CHANCE = 0.025  # of a gain by chance
 BINS = 10
 
 
@@ -85,25 +84,29 @@ class MeanDifference:
             return cls(0.0, float("inf"), len(known))
         return cls(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))), len(known))
 
-    @property
-    def gained(self) -> bool:
-        """Whether it is a gain of two standard errors."""
-        return self.mean > 0 and self.mean >= STANDARD_ERRORS * self.error
+    def gained(self, more: int = 0) -> bool:
+        """Return whether it is a gain beyond `CHANCE`, by Student's t, so that of few queries it must be larger; or
+        would be with so many more queries, if mean and deviation stay."""
+        from scipy.special import stdtrit
+
+        count = self.count + more
+        error = self.error * np.sqrt(self.count / count) if count else np.inf
+        return bool(self.mean > 0 and self.mean >= stdtrit(max(count - 1, 1), 1.0 - CHANCE) * error)
 
 
 def gate(held_out: Sequence[Predictions]) -> Form:
     """What is applied.
 
-    All evidence, if by it log loss gains two standard errors over the scorer's alone, or nCG over the order without
-    judgements, and the other does not fall. Otherwise the scorer's scale, if that gains two standard errors of log loss
-    over scores as they are.
+    All evidence, if by it log loss gains beyond chance over the scorer's alone, or nCG over the order without
+    judgements, and the other does not fall. Otherwise the scorer's scale, if that gains log loss beyond chance over
+    scores as they are.
     """
     loss = MeanDifference.of([query.loss(query.alone) - query.loss(query.full) for query in held_out])
     ncg = MeanDifference.of([query.gain() for query in held_out])
-    if (loss.gained and ncg.mean >= 0) or (ncg.gained and loss.mean >= 0):
+    if (loss.gained() and ncg.mean >= 0) or (ncg.gained() and loss.mean >= 0):
         return "signals"
     scale = MeanDifference.of([query.loss(query.raw) - query.loss(query.alone) for query in held_out])
-    return "scale" if scale.gained else "none"
+    return "scale" if scale.gained() else "none"
 
 
 def reliability(predicted: NDArray[np.float64], targets: NDArray[np.float64]) -> list[tuple[int, float, float]]:
@@ -182,11 +185,10 @@ def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, 
 
 
 def _more_queries(gain: MeanDifference) -> int | None:
-    """How many more queries would make this gain one of two standard errors, if it stays; None if it never will."""
-    if gain.mean <= 0 or not np.isfinite(gain.error) or gain.gained:
+    """How many more queries would put this gain beyond chance, if it stays; None if it is, or none would."""
+    if gain.mean <= 0 or not np.isfinite(gain.error) or gain.gained():
         return None
-    more = ceil(gain.count * ((2 * gain.error / gain.mean) ** 2 - 1))
-    return more if more <= MOST_WORTHWHILE * gain.count else None
+    return next((more for more in range(1, MOST_WORTHWHILE * gain.count + 1) if gain.gained(more)), None)
 
 
 def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:
