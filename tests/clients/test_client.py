@@ -233,6 +233,10 @@ class TestIndexes:
         assert [found.id for found in [*first.documents, *rest.documents]] == sorted(ids) and rest.next is None
         assert (await client.learned("own")).memories == []
         assert (await client.forget("own")).deleted == 0
+        with pytest.raises(bm.UnknownIndex):
+            await client.learned("tickets")
+        assert (await client.learned("tickets", pools=True)).memories == []
+        assert (await client.forget("tickets", pools=True)).deleted == 0
         statistics = await client.index_statistics("own")
         assert (statistics.count, statistics.sampled, statistics.fields["n"].values) == (4, 4, 4)
         await client.delete_document("own", "..")

@@ -193,13 +193,14 @@ class AsyncClient:
         """Those whose ids come after this one, in the order of their ids. Raises UnknownIndex."""
         return await self._result(calls.list_documents(index, after, limit))
 
-    async def learned(self, name: str) -> LearnedMemories:
-        """What selections of an index have learned from each other. Raises UnknownIndex."""
-        return await self._result(calls.learned(name))
+    async def learned(self, name: str, *, pools: bool = False) -> LearnedMemories:
+        """What selections of an index have learned from each other, or of the pools whose memory has this name. Raises
+        UnknownIndex."""
+        return await self._result(calls.learned(name, pools))
 
-    async def forget(self, name: str) -> DeleteReport:
-        """Forget what selections of an index have learned. Raises UnknownIndex."""
-        return await self._result(calls.forget(name))
+    async def forget(self, name: str, *, pools: bool = False) -> DeleteReport:
+        """Forget it. Raises UnknownIndex."""
+        return await self._result(calls.forget(name, pools))
 
     async def index_statistics(self, name: str) -> IndexStatistics:
         """Its description, with what a sample of its documents looks like. Raises UnknownIndex."""

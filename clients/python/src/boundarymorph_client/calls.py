@@ -161,12 +161,14 @@ def list_documents(index: str, after: str, limit: int) -> Call[DocumentPage]:
     return Call(method="GET", path=_path(index, "documents"), read=_reading(DocumentPage), parameters=parameters)
 
 
-def learned(name: str) -> Call[LearnedMemories]:
-    return Call(method="GET", path=_path(name, "learned"), read=_reading(LearnedMemories))
+def learned(name: str, pools: bool) -> Call[LearnedMemories]:
+    parameters = {"pools": "true"} if pools else {}
+    return Call(method="GET", path=_path(name, "learned"), read=_reading(LearnedMemories), parameters=parameters)
 
 
-def forget(name: str) -> Call[DeleteReport]:
-    return Call(method="DELETE", path=_path(name, "learned"), read=_reading(DeleteReport))
+def forget(name: str, pools: bool) -> Call[DeleteReport]:
+    parameters = {"pools": "true"} if pools else {}
+    return Call(method="DELETE", path=_path(name, "learned"), read=_reading(DeleteReport), parameters=parameters)
 
 
 def index_statistics(name: str) -> Call[IndexStatistics]:
