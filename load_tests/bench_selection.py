@@ -90,7 +90,7 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds:
         if hasattr(session, "ask_round"):
             asked = session.ask_round(rounds)
         else:
-            growing = import_module("boundarymorph.selection.acquisition").growing
+            growing = import_module("boundarymorph.selection.rounds").growing
             asked = session.ask(growing(session.known, left, budget))
         session.tell(asked, scores[asked])
     session.selection()
