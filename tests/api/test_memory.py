@@ -110,6 +110,8 @@ async def test_pools_learn_by_name(client: httpx.AsyncClient, settings: Settings
     assert answer(await client.delete("/indexes/tickets/learned", **of_pools)) == {"deleted": 1}
     assert answer(await client.get("/indexes/tickets/learned", **of_pools)) == {"memories": []}
     problem(await client.get("/indexes/tickets/learned"), 404, "unknown-index")
+    problem(await client.get("/indexes/Tickets/learned", **of_pools), 422, "invalid-input")
+    problem(await client.delete("/indexes/Tickets/learned", **of_pools), 422, "invalid-input")
 
 
 async def test_a_policy_gives_pools_a_memory_on_rerank_routes_too(tmp_path: Path) -> None:

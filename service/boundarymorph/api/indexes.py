@@ -37,6 +37,7 @@ from boundarymorph.api.schemas import (
     UploadProgress,
     UploadReport,
 )
+from boundarymorph.calibration.belongings import checked_name
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.concurrency import Run
@@ -134,7 +135,7 @@ async def learned(
 ) -> LearnedMemories:
     """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
     held = Learned(indexes.catalog, access.settings)
-    index, of_pools = (None, name) if pools else (name, "")
+    index, of_pools = (None, checked_name(name)) if pools else (name, "")
     found = await access.work.read.run(lambda: memories_described(held.memories(index), of_pools))
     return LearnedMemories(memories=[one for one in found if one.tenant == permitted(request).tenant])
 
@@ -148,7 +149,7 @@ async def learned(
 async def forget(name: str, access: AccessOf, indexes: IndexesOf, pools: Pools = False) -> DeleteReport:
     """Forget it, for all scorers and tenants."""
     held = Learned(indexes.catalog, access.settings)
-    index, of_pools = (None, name) if pools else (name, None)
+    index, of_pools = (None, checked_name(name)) if pools else (name, None)
     return DeleteReport(deleted=await access.work.write.run(lambda: held.memories(index).forget(of_pools)))
 
 

@@ -80,10 +80,11 @@ class CalibrationFolder:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a calibration. Raises InvalidInput for what is none."""
+    """Return the name of a calibration or of a memory of pools. Raises InvalidInput for what is none."""
     if not NAME.fullmatch(name):
         raise InvalidInput(
-            f"{name[:80]!r} is not a name of a calibration: up to 64 lower-case letters, digits, '.', '_' and '-'"
+            f"{name[:80]!r} is not a name of a calibration or a memory: up to 64 lower-case letters, digits, '.', '_' "
+            "and '-'"
         )
     return name
 
