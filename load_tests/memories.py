@@ -28,7 +28,7 @@ from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.memory.memory import REQUESTS, Memory, Observation
 from boundarymorph.selection import SelectionSession, TrendConfig
-from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, Evidence, TrendPrior
 from load_tests import report
 
 KS, CALLS = (10, 50), 25  # calls: of a request that is learned from

@@ -29,7 +29,7 @@ from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.pool import Evidence
 from boundarymorph.selector import selector
 from boundarymorph.selector.task import Progress
 from boundarymorph.settings import Settings

@@ -13,7 +13,7 @@ import pytest
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.memory.memory import Observation, observations_to_json
-from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.pool import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc

@@ -11,7 +11,7 @@ from boundarymorph.access.learned import MemoriesInUse, digest
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
 from boundarymorph.retrieval.interfaces import MemoryKey, Recalled
-from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.pool import Evidence
 from tests.metrics import counted
 
 KEY, OTHER = (MemoryKey(index, "", "scorer", "vectors", "") for index in ("one", "other"))

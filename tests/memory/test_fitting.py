@@ -12,8 +12,7 @@ from scipy.stats import multivariate_normal
 
 from boundarymorph.memory.memory import fitted, log_likelihoods
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
-from boundarymorph.selection.pool import standardised
-from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, Evidence, TrendPrior, standardised
 from boundarymorph.selection.process import median_distance
 from boundarymorph.selection.trend import NOISE
 from tests.selection.pools import clustered

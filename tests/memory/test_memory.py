@@ -20,7 +20,7 @@ from boundarymorph.memory.memory import (
     observations_to_json,
     prior_of_json,
 )
-from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.selection.promise import Audit, Look
 from boundarymorph.settings.sections import MemorySettings
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of

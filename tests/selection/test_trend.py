@@ -15,8 +15,7 @@ from scipy.stats import logistic, norm, rankdata
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.belief import BLOCK, Scale, logistic_share
-from boundarymorph.selection.pool import standardised
-from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, TrendPrior, standardised
 from boundarymorph.selection.process import SharedRows, VonMisesFisher, median_distance
 from boundarymorph.selection.trend import (
     FIRST_APART,

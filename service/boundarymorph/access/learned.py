@@ -18,11 +18,10 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.concurrency import CALLER, Deadline
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, Observation
 from boundarymorph.retrieval.interfaces import MemoryKey, MemorySource, Recalled
-from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.pool import Evidence
 from boundarymorph.selection.promise import Audit
-from boundarymorph.selector.audit import task_of_audit
 from boundarymorph.selector.documents import Room
-from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.selector import Selector, task_of_audit
 from boundarymorph.selector.task import SelectionTask, unaudited
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics

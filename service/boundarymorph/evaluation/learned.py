@@ -22,7 +22,7 @@ from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.memory.memory import FEWEST_SCORES, FIRST, REQUESTS, Memory, Observation
 from boundarymorph.selection import SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, PEOPLE, TO_PEOPLE
-from boundarymorph.selection.prior import TrendPrior
+from boundarymorph.selection.pool import TrendPrior
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, Evidence, TrendPrior
 from boundarymorph.selection.promise import Audit, Look
 
 AMPLITUDES = np.exp(np.linspace(-2.5, 3.0, 45))  # over which the amplitude of a request is integrated
@@ -196,7 +196,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An audit, of a request of a kind (`selector.audit.kind_of`). caller: as in `Observation`."""
+    """An audit, of a request of a kind (`selector.task.kind_of`). caller: as in `Observation`."""
 
     kind: str
     audit: Audit

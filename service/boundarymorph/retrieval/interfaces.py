@@ -25,8 +25,7 @@ from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_j
 from boundarymorph.retrieval.document import STOP, Document
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.selection.pool import Pool, unit_rows
-from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, Pool, TrendPrior, unit_rows
 from boundarymorph.telemetry import metrics, tracing
 
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]

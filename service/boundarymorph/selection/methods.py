@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
-from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool
+from boundarymorph.selection.pool import DEFAULT_PRIOR, READ_BY_WITNESSES, Pool, TrendPrior
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
-from boundarymorph.selection.prior import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.selection.process import (
     DEFAULT_PAIRS,
     KERNELS,

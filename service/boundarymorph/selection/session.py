@@ -48,9 +48,8 @@ from boundarymorph.selection.outlook import (
     up_to,
     with_caution,
 )
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.pool import Evidence, Pool
 from boundarymorph.selection.posterior import Believed
-from boundarymorph.selection.prior import Evidence
 from boundarymorph.selection.trend import TrendPosterior
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass

@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 from boundarymorph.selection.belief import Belief, Scale
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.pool import (
+    DEFAULT_PRIOR,
     READ_BY_WITNESSES,
+    Evidence,
     Pool,
+    TrendPrior,
     lexical,
     rank_and_similarity,
     signals,
@@ -30,7 +33,6 @@ from boundarymorph.selection.pool import (
     standardised,
     witnesses,
 )
-from boundarymorph.selection.prior import DEFAULT_PRIOR, Evidence, TrendPrior
 from boundarymorph.selection.process import (
     MINIMUM_VARIANCE,
     GaussianProcesses,

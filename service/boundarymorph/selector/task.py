@@ -39,8 +39,7 @@ from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT, PAPER
-from boundarymorph.selection.pool import Places
-from boundarymorph.selection.prior import Evidence
+from boundarymorph.selection.pool import Evidence, Places
 from boundarymorph.selection.promise import Audit, Promise, certified
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
