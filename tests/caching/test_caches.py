@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from boundarymorph.caching import build
-from boundarymorph.caching.build import MemoryScoreCache, build_caches
-from boundarymorph.caching.known import CachedScore, digest
+from boundarymorph.caching import known
+from boundarymorph.caching.build import build_caches
+from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache, decoded, encoded, score_key
 from boundarymorph.settings import CacheSettings
 from tests.caching.servers import RedisServer
@@ -60,7 +60,7 @@ class TestMemoryScoreCache(ScoreCacheContract):
         assert cache._queries.currsize == 0
 
     async def test_of_too_many_scores_the_last_written_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(build, "FIELDS", 2)
+        monkeypatch.setattr(known, "FIELDS", 2)
         cache = MemoryScoreCache()
         for number in (0, 1, 0, 2):
             await cache.write(MODEL, QUERY, {TEXTS[number]: SCORES[number]})

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import CachedScore, digest
+from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document

@@ -21,9 +21,9 @@ from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, Re
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.costs import Amount, Bill
 from boundarymorph.scoring.remote import RemoteScorer, parse
+from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.server import middleware
 from boundarymorph.server.app import Readiness
 from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings

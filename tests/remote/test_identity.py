@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import KnownScores
+from boundarymorph.caching.known import KnownScores, MemoryScoreCache
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Unusable

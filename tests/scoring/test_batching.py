@@ -19,8 +19,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.batching import GROW_AFTER
 from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.scorer import Pair
+from boundarymorph.scoring.scorer import BatchingScorer, Pair
 from tests import metrics
 from tests.contract.scorer import ScorerContract
 from tests.patience import until_async

@@ -5,10 +5,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.inference.models import embedded_cross_encoder
-from boundarymorph.inference.onnx import OnnxTextModel
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.onnx import OnnxCrossEncoder
+from boundarymorph.inference.models import OnnxTextModel, embedded_cross_encoder
+from boundarymorph.scoring.scorer import BatchingScorer, OnnxCrossEncoder
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 
 PASSAGE = "The Eiffel Tower in Paris was completed in 1889 and is 330 metres tall."

@@ -7,10 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from hashlib import blake2b
-from typing import Generic, Protocol, TypeVar
+from sys import getsizeof
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,11 @@ from boundarymorph.scoring.costs import Bill, Trips
 from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.metrics import Cache
+
+if TYPE_CHECKING:  # the library has none of these
+    from cachetools import LRUCache, TLRUCache
+
+    from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 DIGEST_BYTES = 16
 
@@ -78,6 +85,70 @@ class ScoreCache(Protocol):
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by the digests of their texts; all of a query expire a fixed time after its first write."""
+
+
+_QUERY_BYTES = 550
+_SCORE_BYTES = 200
+
+
+@dataclass(slots=True)
+class _Query:
+    """The scores of one query in the order written, and when they expire."""
+
+    expires: float
+    scores: dict[bytes, CachedScore] = field(default_factory=dict)
+
+
+class MemoryScoreCache:
+    """A `ScoreCache` in this process, for use on one event loop; it evicts whole queries, least recently used first.
+
+    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int = 64 * 2**20,
+        *,
+        seconds_to_live: float = SECONDS_TO_LIVE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from cachetools import TLRUCache
+
+        self._seconds_to_live, self._clock = seconds_to_live, clock
+        self._queries: TLRUCache[bytes, _Query] = TLRUCache(
+            max_bytes, lambda key, query, now: query.expires, clock, _size
+        )
+
+    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+        return dict(self._known(model, query))
+
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
+        known = self._known(model, query)
+        return metrics.counted("scores", [known.get(text) for text in text_digests])
+
+    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
+        if not scores:
+            return
+        key = digest(model, query)
+        known = self._queries.pop(key, None) or _Query(self._clock() + self._seconds_to_live)
+        for text, cached in scores.items():
+            known.scores.pop(text, None)
+            kept = kept_name(cached.document) is not None
+            known.scores[text] = cached if kept else replace(cached, document=None)
+        for text in list(known.scores)[:-FIELDS]:
+            del known.scores[text]
+        with suppress(ValueError):  # larger than the whole cache
+            self._queries[key] = known
+        metrics.cache_writes.labels("scores", "ok").inc(len(scores))
+
+    def _known(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+        found: _Query | None = self._queries.get(digest(model, query))
+        return {} if found is None else found.scores
+
+
+def _size(query: _Query) -> int:
+    ids = (score.document for score in query.scores.values() if score.document is not None)
+    return _QUERY_BYTES + len(query.scores) * _SCORE_BYTES + sum(map(getsizeof, ids))
 
 
 Key = TypeVar("Key")
@@ -444,3 +515,73 @@ def _over(ceiling: float | None) -> CostCeiling:
     metrics.cost_refused.labels("ceiling").inc()
     message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
     return CostCeiling(message, retry_after=math.inf, public=message)
+
+
+Vector = NDArray[np.float32]
+_VectorKey = tuple[str, int, bytes]  # model, dimension, digest of the text
+_ENTRY_BYTES = 600  # of a vector besides its numbers
+
+
+class CachingEncoder:
+    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request.
+
+    Documents are not cached: there are many, and usually each is encoded once.
+    """
+
+    def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
+        from cachetools import LRUCache
+
+        self._encoder = encoder
+        self._cache: LRUCache[_VectorKey, Vector] = LRUCache(max_bytes, lambda vector: _ENTRY_BYTES + vector.nbytes)
+        self._through: ReadThrough[_VectorKey, Vector] = ReadThrough("embeddings")
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._encoder.name
+
+    @property
+    def identity(self) -> str | None:
+        """The name under which vectors are kept; None while it is unknown."""
+        return identity_of(self._encoder)
+
+    @property
+    def dimension(self) -> int:
+        return self._encoder.dimension
+
+    async def check(self) -> None:
+        """Check the encoder itself, whatever is cached."""
+        await self._encoder.check()
+
+    async def encode_query(self, text: str) -> Vector:
+        if self._closed:
+            raise RuntimeError("the encoder is closed")
+        name = self.identity
+        if name is None:
+            return await self._encoder.encode_query(text)
+        model = name, self._encoder.dimension
+
+        async def read(wanted: Sequence[_VectorKey]) -> Sequence[Vector | None]:
+            return metrics.counted("embeddings", [self._cache.get(key) for key in wanted])
+
+        async def compute(missing: Sequence[_VectorKey]) -> Sequence[Vector]:
+            return [await self._encoder.encode_query(text)]
+
+        async def write(computed: Mapping[_VectorKey, Vector]) -> None:
+            if (self.identity, self._encoder.dimension) == model:
+                for key, vector in computed.items():
+                    with suppress(ValueError):  # larger than the whole cache
+                        self._cache[key] = vector.copy()  # theirs may be a row of a large array
+                metrics.cache_writes.labels("embeddings", "ok").inc(len(computed))
+
+        (vector,) = await self._through.get([(*model, digest(text))], Source(read, compute, write))
+        return vector.copy()
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        return await self._encoder.encode_documents(texts)
+
+    async def close(self) -> None:
+        """Wait for pending writes, then close the encoder."""
+        self._closed = True
+        await self._through.drain()
+        await self._encoder.close()

@@ -30,7 +30,8 @@ from transformers import (
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
-from boundarymorph.inference.models import Contra, DeviceLost, Item, OutOfMemory, TokenSequence, available_cores
+from boundarymorph.inference.concurrency import available_cores
+from boundarymorph.inference.models import Contra, DeviceLost, Item, OutOfMemory, TokenSequence
 from boundarymorph.settings import ModelSettings
 
 # The first is what most models have; a tokenizer can also be built from the others.

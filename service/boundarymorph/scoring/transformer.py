@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.tokenization import encode_heads, encode_pairs, plain
+from boundarymorph.inference.models import encode_heads, encode_pairs, plain
 from boundarymorph.inference.transformer import (
     CAUSAL_MAX_LENGTH,
     DeviceModel,

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from boundarymorph.scoring.onnx import OnnxCrossEncoder
+from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
 from tests.scoring.transformer import embedded
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
-from boundarymorph.inference.models import DeviceLost, OutOfMemory, available_cores
+from boundarymorph.inference.concurrency import available_cores
+from boundarymorph.inference.models import DeviceLost, OutOfMemory
 from boundarymorph.inference.transformer import on_device
 from boundarymorph.scoring.scorer import CrossEncoder
 from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
