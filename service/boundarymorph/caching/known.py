@@ -493,7 +493,9 @@ class TaskScores:
             fare = self.trips.fare(self._query, texts)
             self.fare = self.fare.plus(fare)
             self.trips.clock.took(len(texts), self._known.clock() - begin, scores.server)
-            metrics.observe_trip(fare.units, fare.cost)
+            metrics.scorer_trips.inc()
+            metrics.scorer_units.inc(fare.units or 0)
+            metrics.scorer_cost.inc(fare.cost or 0.0)
         if over is None:
             return scores
         self.failure = over

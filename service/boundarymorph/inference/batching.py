@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, room
 from boundarymorph.inference.models import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
-from boundarymorph.telemetry.metrics import BatchMetrics
 
 Owner = TypeVar("Owner")
 
@@ -236,7 +235,7 @@ class Batcher(Generic[ModelType, Item]):
         self._closed = False
         self._changed = threading.Condition()
         self._tokenizer = BoundedExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
-        self._metrics = BatchMetrics(self.role.metrics, model.name, model.backend, self.waiting)
+        self._metrics = self.role.metrics.of_model(model.name, model.backend, self.waiting)
         self._workers = [
             threading.Thread(target=self._work, name=f"{self.role.name}-{worker}", daemon=True)
             for worker in range(model.workers)

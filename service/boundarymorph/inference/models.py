@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores, check_awaited
-from boundarymorph.telemetry.metrics import BatchFamily
+from boundarymorph.telemetry.metrics import BatchMetrics
 
 if TYPE_CHECKING:  # at run time with the first model, as the library and gateways have none
     from tokenizers import Encoding, Tokenizer
@@ -76,7 +76,7 @@ class ModelRole:
     dtype: type[np.floating[Any]]
     unavailable: type[BoundaryMorphError]
     failed: type[BoundaryMorphError]
-    metrics: BatchFamily
+    metrics: BatchMetrics
     shape: tuple[int, ...] = ()
 
 
