@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import re
-import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +26,8 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.inference.concurrency import Deadline, owned
-from boundarymorph.remote.balancer import Balancer, Role, ignore_change
-from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
+from boundarymorph.remote.balancer import Role
+from boundarymorph.remote.model import Options, Servers
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import (
@@ -310,7 +309,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Judge:
+class Judge(Servers):
     """A `PricedScorer` over chat completions: one request per pair, as many concurrently as there are connections.
 
     Grades that arrived are kept if others fail: a pair without a grade is NaN, and an error is raised only if every
@@ -331,25 +330,10 @@ class Judge:
         self._chosen = chosen or JudgeSettings()
         self._ledger = ledger or OpenLedger()
         self._prices = Prices(self._chosen.input_price, self._chosen.output_price)
-        self._endpoint, connections = endpoints[0], options.get("connections", 64)
         if len({endpoint.model for endpoint in endpoints}) > 1:
             raise InvalidConfiguration("the openai:// URLs of a scorer name different models; replicas serve the same")
-        peers = [
-            Peer(endpoint.base, ROLE.name, api_key=options.get("api_key"), connections=connections, paid=True)
-            for endpoint in endpoints
-        ]
-        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
-        self._clock = options.get("clock", time.monotonic)
-        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
-        self._balancer = Balancer(
-            peers,
-            ROLE,
-            requests=max(1, connections // len(peers)),
-            probe=_unasked,
-            clock=self._clock,
-            seed=options.get("seed", 0),
-            on_change=options.get("on_change", ignore_change),
-        )
+        super().__init__(endpoints, ROLE, _unasked, **options)
+        self._endpoint = endpoints[0]
         self._dialect: OpenAI | None = None
         self._choosing = asyncio.Lock()
         self._served: str | None = None
@@ -373,7 +357,7 @@ class Judge:
 
     async def check(self) -> None:
         """Have a short pair graded, which also finds a way to ask that works. Raises as `score` does."""
-        self._balancer.check_open()
+        self.check_open()
         try:
             if await self._known_dialect(self._deadline(None)):
                 await self.score(QUERY, [PASSAGE])
@@ -406,7 +390,7 @@ class Judge:
         deadline: float | None = None,
         instruction: str | None = None,
     ) -> Scores:
-        self._balancer.check_open()
+        self.check_open()
         if not texts:
             return Scores(np.empty(0))
         moment = self._deadline(deadline)
@@ -414,8 +398,9 @@ class Judge:
         asked = Context(query, instruction)
         graded = await self._graded(bill, asked, texts, moment)
         errors = [outcome for outcome in graded if isinstance(outcome, BoundaryMorphError)]
-        if unexpected := [o for o in graded if isinstance(o, BaseException) and not isinstance(o, BoundaryMorphError)]:
-            raise unexpected[0]
+        for outcome in graded:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, BoundaryMorphError):
+                raise outcome
         if len(errors) == len(texts):
             raise errors[0]
         for error in errors:
@@ -429,11 +414,8 @@ class Judge:
         return Scores(values, cut, model=self.name, failure=failure)
 
     async def close(self) -> None:
-        await self._balancer.close()
+        await super().close()
         await self._ledger.close()
-
-    def _deadline(self, moment: float | None) -> Deadline:
-        return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
 
     async def _known_dialect(self, deadline: Deadline) -> bool:
         """Find the first way in which the server gives a grade, and keep it. Returns whether it was already known."""
@@ -460,23 +442,17 @@ class Judge:
         self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
     ) -> list[float | BaseException]:
         """Return the relevance of each text, NaN if the model gave no grade, or why it was not asked."""
-        parts = self._parts(asked.query, texts)
+        most, places = self._chosen.documents_per_request, list(range(len(texts)))
+        if most > 1:
+            key = blake2b(_utf8(asked.query), digest_size=16).digest()
+            places.sort(key=lambda place: blake2b(_utf8(texts[place]), key=key).digest())
+        parts = [places[start : start + most] for start in range(0, len(places), most)]
         asking = [self._grades(bill, asked, [texts[place] for place in part], deadline) for part in parts]
         graded: list[float | BaseException] = [np.nan] * len(texts)
         for part, grades in zip(parts, await owned(_outcomes(asking)), strict=True):
             for nth, place in enumerate(part):
                 graded[place] = grades if isinstance(grades, BaseException) else grades[nth]
         return graded
-
-    def _parts(self, query: str, texts: Sequence[str]) -> list[list[int]]:
-        """Return the positions of the texts of each request, in the order in which they are shown."""
-        most = self._chosen.documents_per_request
-        if most == 1:
-            return [[place] for place in range(len(texts))]
-        key = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        hashes = [blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in texts]
-        shuffled = sorted(range(len(texts)), key=hashes.__getitem__)
-        return [shuffled[start : start + most] for start in range(0, len(shuffled), most)]
 
     async def _grades(
         self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
@@ -526,42 +502,36 @@ class Judge:
     async def _attempt(
         self, peer: Peer, dialect: OpenAI, bill: Bill, body: bytes, count: int, deadline: Deadline
     ) -> Answer | Ungraded:
-        """Send one request for so many texts; report its outcome to the observer, and its cost to the ledger.
+        """Send one request for so many texts, and report its cost to the ledger.
 
         A request whose answer did not arrive is charged the most that it may cost.
         """
         most = dialect.most_usage(body, count)
         reservation = await self._ledger.reserve(bill, self._prices.of(most))
-        spent, started = reservation.most, self._clock()
-        outcome: Outcome = "ok"
+        spent = reservation.most
         try:
-            answer = await self._fetch(peer, dialect, body, count, deadline)
+            with self._observed(peer):
+                budget = deadline.within(self._attempt_timeout)
+                content = await peer.fetch(dialect.path, body, budget, most=dialect.most_answer(body, count))
+                try:
+                    answer: Answer | Ungraded = dialect.read(content, count)
+                except Ungraded as ungraded:
+                    answer = ungraded
+                except Unusable as flaw:
+                    raise Flawed(f"{peer.base} gives unusable answers: {flaw}") from flaw
             usage = answer.usage or most
             spent = self._prices.of(usage)
             bill.usage = bill.usage.plus(usage)
-            metrics.observe_judge(usage.read, usage.written, spent.cost)
+            metrics.judge_tokens.labels("read").inc(usage.read)
+            metrics.judge_tokens.labels("written").inc(usage.written)
+            metrics.judge_cost.inc(spent.cost)
             return answer
         except BaseException as error:
-            outcome = OUTCOMES.get(type(error), "failed")
             if _unpaid(error):
                 spent = NOTHING
             raise
         finally:
-            self._observe(peer.base, outcome, self._clock() - started)
             await self._ledger.settle(bill, reservation, spent)
-
-    async def _fetch(
-        self, peer: Peer, dialect: OpenAI, body: bytes, count: int, deadline: Deadline
-    ) -> Answer | Ungraded:
-        content = await peer.fetch(
-            dialect.path, body, deadline.within(self._attempt_timeout), most=dialect.most_answer(body, count)
-        )
-        try:
-            return dialect.read(content, count)
-        except Ungraded as ungraded:
-            return ungraded
-        except Unusable as flaw:
-            raise Flawed(f"{peer.base} gives unusable answers: {flaw}") from flaw
 
     def _note_served(self, model: str | None) -> None:
         """Note the model that answered: an alias may change its meaning, and the scores do not compare."""

@@ -239,13 +239,6 @@ def observe_attempt(role: str, endpoint: str, outcome: str, seconds: float) -> N
     attempt_seconds[role].labels(endpoint, outcome).observe(seconds)
 
 
-def observe_judge(read: int, written: int, cost: float) -> None:
-    """Record the tokens and the cost of an answer of a language model."""
-    judge_tokens.labels("read").inc(read)
-    judge_tokens.labels("written").inc(written)
-    judge_cost.inc(cost)
-
-
 def observe_replica(role: str, endpoint: str, works: bool) -> None:
     """Record whether one of the servers of a role works."""
     replica_up.labels(role, endpoint).set(works)
