@@ -108,7 +108,9 @@ class RedisScoreCache:
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         try:
             # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
-            answer = await self._link.call("read", "HRANDFIELD", self._key(model, query), FIELDS, b"WITHVALUES")
+            answer = await self._link.call(
+                "read", "HRANDFIELD", score_key(model, query, self._namespace), FIELDS, b"WITHVALUES"
+            )
         except Unanswered:
             metrics.count_lookups("scores", error=1)
             return {}
@@ -128,7 +130,7 @@ class RedisScoreCache:
         if not count:
             return []
         try:
-            answer = await self._link.call("read", "HMGET", self._key(model, query), *text_digests)
+            answer = await self._link.call("read", "HMGET", score_key(model, query, self._namespace), *text_digests)
         except Unanswered:
             metrics.count_lookups("scores", error=count)
             return [None] * count
@@ -143,7 +145,7 @@ class RedisScoreCache:
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:
             return
-        key, outcome = self._key(model, query), "ok"
+        key, outcome = score_key(model, query, self._namespace), "ok"
         try:
             fields = (part for text, score in scores.items() for part in (text, encoded(score)))
             await self._link.call("write", "HSET", key, *fields)
@@ -154,9 +156,6 @@ class RedisScoreCache:
         except Unanswered:
             outcome = "error"
         metrics.cache_writes.labels("scores", outcome).inc(len(scores))
-
-    def _key(self, model: str, query: str) -> bytes:
-        return score_key(model, query, self._namespace)
 
 
 def score_key(model: str, query: str, namespace: str | None = None) -> bytes:

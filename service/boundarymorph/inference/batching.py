@@ -131,11 +131,6 @@ class TokenQueue(Generic[Item, Owner]):
         return [entry for *_, entry in order]
 
 
-def padding(lengths: Sequence[int], *, pads: bool) -> float:
-    """Return the fraction of a batch's cost that is padding, in [0, 1)."""
-    return 1 - sum(lengths) / (max(lengths) * len(lengths)) if pads else 0.0
-
-
 def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[Entry[Item, Owner]]:
     """Return the batch with the most tokens among all runs of neighbours by length that contain the first entry."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
@@ -164,11 +159,9 @@ ModelType = TypeVar("ModelType", bound=Model[Any])
 class _Job(Generic[Item]):
     """One request under way: its results so far, and how many are missing."""
 
-    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float, due: float) -> None:
+    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float) -> None:
         self.items = items
         self.arrival = arrival
-        self.due = due
-        self.caller = CALLER.get()
         self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
         self.missing = len(items)
         self.loop = asyncio.get_running_loop()
@@ -295,10 +288,11 @@ class Batcher(Generic[ModelType, Item]):
                 f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self.model.max_length} "
                 "tokens, together with any query; shorten it, or allow truncation"
             )
-        job = _Job(items, self.role, arrival, due)
+        job, tokens = _Job(items, self.role, arrival), sum(map(len, items))
         with self._changed:
-            self._admit(sum(map(len, items)), due, deadline, admitted)
-            self._queue.add(self._entries(job))
+            self._admit(tokens, due, deadline, admitted)
+            last = due + tokens * self.token_seconds
+            self._queue.add(Entry(item, job, place, last, CALLER.get()) for place, item in enumerate(items))
             self._changed.notify(len(items))
         self._metrics.truncated.inc(len(truncated))
         try:
@@ -376,7 +370,9 @@ class Batcher(Generic[ModelType, Item]):
         excess = tokens - room(own, waiting, self.queue_tokens, self._share)
         late = (waiting + tokens) * self.token_seconds - in_time
         if late > 0:
-            ahead = self._ahead(due + tokens * self.token_seconds, caller, tokens)
+            last = due + tokens * self.token_seconds
+            ahead = self._queue.tokens_due(last, caller, tokens)
+            ahead += sum(guess for due, guess, _ in self._tokenizing if due <= last)
             late = (ahead + tokens) * self.token_seconds - in_time if ahead else 0.0
         if excess > 0 or late > 0:
             self._metrics.refused.inc()
@@ -384,16 +380,6 @@ class Batcher(Generic[ModelType, Item]):
                 f"{waiting:,} tokens are waiting already; try again later, or elsewhere",
                 retry_after=max(1.0, late, excess * self.token_seconds),
             )
-
-    def _ahead(self, moment: float, caller: str, tokens: int) -> int:
-        """Return the number of tokens that go before so many of a caller, due at this time. The lock must be held."""
-        tokenizing = sum(guess for due, guess, _ in self._tokenizing if due <= moment)
-        return self._queue.tokens_due(moment, caller, tokens) + tokenizing
-
-    def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
-        due = job.due + sum(map(len, job.items)) * self.token_seconds
-        for position, item in enumerate(job.items):
-            yield Entry(item, job, position, due, job.caller)
 
     def _work(self) -> None:
         batch: list[Entry[Item, _Job[Item]]] = []
@@ -480,7 +466,7 @@ class Batcher(Generic[ModelType, Item]):
         self._metrics.compute_seconds.observe(seconds)
         self._metrics.batch_items.observe(len(batch))
         self._metrics.batch_tokens.observe(tokens)
-        self._metrics.padding.observe(padding(lengths, pads=self.model.pads))
+        self._metrics.padding.observe(1 - tokens / (max(lengths) * len(lengths)) if self.model.pads else 0.0)
 
     def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
         finished = []
@@ -501,13 +487,10 @@ class Batcher(Generic[ModelType, Item]):
                 f"the device has no memory for a single {self.role.item} of {longest} tokens; use a shorter max_length"
             )
         elif not isinstance(error, BoundaryMorphError):
-            cause, error = (
-                error,
-                self.role.failed(
-                    f"{self.model.name} fails on a {self.role.item} ({type(error).__name__}); the log has the details"
-                ),
-            )
-            error.__cause__ = cause
+            message = f"{self.model.name} fails on a {self.role.item} ({type(error).__name__}); the log has the details"
+            failed = self.role.failed(message)
+            failed.__cause__ = error
+            error = failed
         self._drop([job], "failed")
         job.finish(error)
 

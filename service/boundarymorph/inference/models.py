@@ -93,35 +93,22 @@ Contra = TypeVar("Contra", bound=TokenSequence, contravariant=True)
 
 
 class Model(Protocol[Contra]):
-    """Blocking and thread-safe. The result for a sequence does not depend on its batch, up to rounding."""
+    """Blocking and thread-safe. The result for a sequence does not depend on its batch, up to rounding.
 
-    @property
-    def name(self) -> str:
-        """Models of the same name give the same results."""
+    name: models of the same name give the same results; backend: the label in the metrics, such as onnx-cpu or
+    torch-cuda; max_length: most tokens of a sequence, special ones included, as longer ones are truncated; workers: how
+    many concurrent calls of `run` keep the device busy; parallel: whether these compute at the same time, as on cores,
+    rather than in turn on one device; batch_tokens: most of a batch, padding included, where a single sequence is
+    always allowed; pads: whether every sequence of a batch costs as much as the longest of them.
+    """
 
-    @property
-    def backend(self) -> str:
-        """The label in the metrics, such as onnx-cpu or torch-cuda."""
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens of a sequence, special ones included; longer ones are truncated."""
-
-    @property
-    def workers(self) -> int:
-        """How many concurrent calls of `run` keep the device busy."""
-
-    @property
-    def parallel(self) -> bool:
-        """Whether workers compute at the same time, as on cores, rather than in turn on one device."""
-
-    @property
-    def batch_tokens(self) -> int:
-        """Most tokens of a batch, padding included; a single sequence is always allowed."""
-
-    @property
-    def pads(self) -> bool:
-        """Whether every sequence of a batch costs as much as the longest of them."""
+    name: str
+    backend: str
+    max_length: int
+    workers: int
+    parallel: bool
+    batch_tokens: int
+    pads: bool
 
     def run(self, items: Sequence[Contra], /) -> NDArray[Any]:
         """Return (n, ...), one result per sequence, in order. Raises OutOfMemory or DeviceLost."""
@@ -205,9 +192,12 @@ def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> lis
 
 
 def _encode_head(tokenizer: Tokenizer, text: str, tokens: int, bound: int, spaces: str) -> Encoding:
-    while spaces and len(head := _head(text, bound, spaces)) < len(text):
+    while spaces and (found := re.compile(rf"\S(?=[{spaces}])").search(text, bound)):  # ends a word
+        head = text[: found.end()]
         encoding = tokenizer.encode(head, add_special_tokens=False)
-        if _certain(encoding, head, spaces) > tokens:
+        # Its tokens are certainly those of the text, except for those of its last word.
+        certain = len(head[: max(map(head.rfind, spaces)) + 1].rstrip())
+        if sum(stop <= certain for _, stop in encoding.offsets) > tokens:
             return encoding
         bound = LONGER * len(head)
     return tokenizer.encode(text, add_special_tokens=False)
@@ -228,20 +218,6 @@ def _spaces(tokenizer: Tokenizer) -> str:
         if not any("a" in piece and "b" in piece for piece in pieces):
             found += space
     return found
-
-
-def _head(text: str, bound: int, spaces: str) -> str:
-    """Return a text up to the first of these spaces that ends a word after `bound` characters."""
-    ends = re.compile(rf"\S(?=[{spaces}])")
-    found = ends.search(text, bound)
-    return text if found is None else text[: found.end()]
-
-
-def _certain(encoding: Encoding, head: str, spaces: str) -> int:
-    """Return how many of a head's tokens are certainly those of its text: all but those of its last word."""
-    last = max(head.rfind(space) for space in spaces)
-    end = len(head[:last].rstrip()) if last >= 0 else 0
-    return sum(stop <= end for _, stop in encoding.offsets)
 
 
 def cut(encoding: Encoding, room: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidCo
 from boundarymorph.inference.concurrency import Deadline, together
 from boundarymorph.remote.peer import (
     BACKOFF,
+    SHOWN,
     Busy,
     Flawed,
     Mismatch,
@@ -174,7 +176,7 @@ class Balancer(Generic[P]):
         if replica is None:
             raise self.none_left()
         number = replica.begin(0)
-        replica.end(number)
+        del replica.running[number]
         try:
             return await ask(replica.peer)
         except (Unavailable, Refused) as failure:
@@ -221,14 +223,14 @@ class Balancer(Generic[P]):
         Without a deadline, a single server is called in any case. Raises DeadlineExceeded, or Overloaded if a pause
         takes too long.
         """
-        if deadline is None and len(self.replicas) == 1:
-            return next((only for only in self.replicas.values() if only not in tried), None)
-        if deadline is None:
-            return self._pick(texts, tried)
         while True:
-            remaining = deadline.remaining()
+            remaining = math.inf if deadline is None else deadline.remaining()
             if (replica := self._pick(texts, tried)) is not None:
                 return replica
+            if deadline is None:
+                return next(
+                    (one for one in self.replicas.values() if len(self.replicas) == 1 and one not in tried), None
+                )
             pauses = [one.free_at - self._clock() for one in self.replicas.values() if one.works and one not in tried]
             if not pauses:
                 return None
@@ -264,16 +266,23 @@ class Balancer(Generic[P]):
             self._learn(replica, number, None)
             return answer
         finally:
-            replica.end(number)
+            del replica.running[number]
             ended, self._ended = self._ended, asyncio.Event()
             ended.set()
             self._probe_doubted()
 
     def _learn(self, replica: Replica[P], number: int, outcome: Exception | None) -> None:
-        """Record what the outcome of a request shows."""
-        state = replica.learn(number, outcome)
-        if state is not None:
-            self._change(replica, state, None if state is State.WORKS else outcome)
+        """Record what the outcome of a request shows.
+
+        An answer outdates the requests that began before its own, any other outcome all that are under way. A pause
+        counts in any case.
+        """
+        shown = next((state for kind, state in SHOWN.items() if isinstance(outcome, kind)), None)
+        if shown is None or (number < replica.newest and shown is not State.BUSY):
+            return
+        if shown is State.WORKS:
+            replica.newest = number
+        self._change(replica, shown, None if shown is State.WORKS else outcome)
 
     def _change(self, replica: Replica[P], state: State, fault: Exception | None) -> None:
         """Change the state of a server; report and log when it stops working or works again."""

@@ -65,24 +65,21 @@ class Response:
         if encoding != "identity":
             self.close()
             raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
-        if declared is None:
-            self.content = b"".join([chunk async for chunk in self._at_most(most)])
-        elif declared <= most:
-            self.content = await self._answer.read()
-        else:
+        if declared is not None and declared > most:
             raise self._too_long(most)
+        if declared is not None:
+            self.content = await self._answer.read()
+            return self.content
+        content = bytearray()
+        async for chunk in self.chunks():
+            content += chunk
+            if len(content) > most:
+                raise self._too_long(most)
+        self.content = bytes(content)
         return self.content
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._answer.content.iter_chunked(CHUNK):
-            yield chunk
-
-    async def _at_most(self, most: int) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self.chunks():
-            size += len(chunk)
-            if size > most:
-                raise self._too_long(most)
             yield chunk
 
     def _too_long(self, most: int) -> Unreadable:

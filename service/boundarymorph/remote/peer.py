@@ -374,23 +374,6 @@ class Replica(Generic[P]):
         self.running[self.begun] = texts
         return self.begun
 
-    def end(self, number: int) -> None:
-        """Note that it has ended."""
-        del self.running[number]
-
-    def learn(self, number: int, outcome: Exception | None) -> State | None:
-        """Return the state that the outcome of a request shows, None if it shows nothing new.
-
-        An answer outdates the requests that began before its own, any other outcome all that are under way. A pause
-        counts in any case.
-        """
-        shown = next((state for kind, state in SHOWN.items() if isinstance(outcome, kind)), None)
-        if shown is None or (number < self.newest and shown is not State.BUSY):
-            return None
-        if shown is State.WORKS:
-            self.newest = number
-        return shown
-
     def become(self, state: State, fault: Exception | None, now: float) -> None:
         """Change the state. fault: unless it works."""
         self.state, self.fault, self.since, self.misses = state, fault, now, 0
