@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from boundarymorph.caching.known import CachedScore, digest
-from boundarymorph.caching.redis import RedisLink, RedisScoreCache, score_key
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache, State, score_key
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.remote.circuit import State
 from tests.caching.counted import Counted
 from tests.caching.servers import RedisServer, speaking
 from tests.clocks import Clock
