@@ -346,14 +346,9 @@ class KnownScores:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, caller, tenant, instruction)
 
-    @property
-    def model(self) -> str | None:
-        """The full name of the scorer; None while it is unknown."""
-        return identity_of(self.scorer)
-
     def identity(self, tenant: str, instruction: str | None = None) -> str | None:
         """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
-        name = None if self.cache is None else self.model
+        name = None if self.cache is None else identity_of(self.scorer)
         if name is not None and instruction is not None:
             return f"{name}\0{tenant}\0{digest(instruction).hex()}"
         return f"{name}\0{tenant}" if name is not None and tenant else name
@@ -378,24 +373,20 @@ class TaskScores:
     ) -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = 0
+        self.trips = known.trips
         self._known = known
         self._query = query
         self._tenant, self._instruction = tenant, instruction
         self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
-        self.fare = known.trips.fare(query, [])
+        self.fare = self.trips.fare(query, [])
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
 
     @property
     def model(self) -> str | None:
-        """The name of the scorer; None while it is unknown."""
-        return self._known.model
-
-    @property
-    def trips(self) -> Trips:
-        """To the scorer."""
-        return self._known.trips
+        """The full name of the scorer; None while it is unknown."""
+        return identity_of(self._known.scorer)
 
     @property
     def _identity(self) -> str | None:
@@ -479,9 +470,14 @@ class TaskScores:
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
         paid = self.trips.affordable(self.fare, self._query, texts)
-        over = _over(self.trips.price.ceiling) if paid < len(texts) else None
-        if over is not None and not paid:
-            raise over
+        over: CostCeiling | None = None
+        if paid < len(texts):
+            metrics.cost_refused.labels("ceiling").inc()
+            ceiling = self.trips.price.ceiling
+            message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
+            over = CostCeiling(message, retry_after=math.inf, public=message)
+            if not paid:
+                raise over
         texts, unpaid = texts[:paid], len(texts) - paid
         begin = self._known.clock()
         if self.bill is not None and isinstance(scorer, PricedScorer):
@@ -510,13 +506,6 @@ class TaskScores:
         before, self._model = self._model, name or self._model
         if before not in (None, self._model):
             raise model_changed()
-
-
-def _over(ceiling: float | None) -> CostCeiling:
-    """Return the error of scores that would cost too much, and count it."""
-    metrics.cost_refused.labels("ceiling").inc()
-    message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
-    return CostCeiling(message, retry_after=math.inf, public=message)
 
 
 Vector = NDArray[np.float32]

@@ -80,16 +80,13 @@ async def trouble_of(scorer: Scorer, *, deadline: float | None = None) -> str | 
         return (await scorer.score(query, texts, deadline=deadline)).values
 
     try:
-        return await _of_batches(score) or await _of_long_texts(score)
+        scores = np.stack([await score(query, TEXTS) for query in QUERIES])
+        again = await score(QUERIES[MIDDLE], TEXTS)
+        alone = np.concatenate([await score(QUERIES[MIDDLE], [text]) for text in TEXTS])
+        trouble = _of_nothing_read(scores) or _of_order(scores[MIDDLE], again, alone) or _of_relevance(scores)
+        return trouble or await _of_long_texts(score)
     except ScorerFailed as error:
         return f"its answer cannot be used: {error}"
-
-
-async def _of_batches(score: Score) -> str | None:
-    scores = np.stack([await score(query, TEXTS) for query in QUERIES])
-    again = await score(QUERIES[MIDDLE], TEXTS)
-    alone = np.concatenate([await score(QUERIES[MIDDLE], [text]) for text in TEXTS])
-    return _of_nothing_read(scores) or _of_order(scores[MIDDLE], again, alone) or _of_relevance(scores)
 
 
 def _of_nothing_read(scores: NDArray[np.float64]) -> str | None:
