@@ -414,13 +414,6 @@ class TestTrouble:
         assert scorer.batch_tokens == 400
         await scorer.score("q", ["x" * 50] * 8)
         assert scorer.batch_tokens == 200
-        for _ in range(2 * GROW_AFTER - 3):  # it did not last, so that the next try comes later
-            await scorer.score("q", ["x"])
-            assert scorer.batch_tokens == 200
-        model.memory = 1_000
-        for _ in range(4 * GROW_AFTER):
-            await scorer.score("q", ["x"])
-        assert scorer.batch_tokens == 400
         await scorer.close()
 
     async def test_a_model_of_single_pairs_gets_no_larger_batches_for_a_failure(self) -> None:

@@ -263,7 +263,7 @@ class BatcherMachine(RuleBasedStateMachine):
 def _soon() -> Iterator[None]:
     """Batches grow again soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "GROW_AFTER", 3, raising=False)
+        patch.setattr(batching, "GROW_AFTER", 3)
         yield
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from hashlib import blake2b
 from sys import getsizeof
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.costs import Bill, Trips
 from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
 from boundarymorph.telemetry import metrics
-from boundarymorph.telemetry.metrics import Cache
 
 if TYPE_CHECKING:  # the library has none of these
     from cachetools import LRUCache, TLRUCache
@@ -151,8 +150,7 @@ def _size(query: _Query) -> int:
     return _QUERY_BYTES + len(query.scores) * _SCORE_BYTES + sum(map(getsizeof, ids))
 
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+_Key = tuple[str, str, bytes]  # model, query, digest of the text
 log = logging.getLogger(__name__)
 
 
@@ -164,49 +162,46 @@ class _Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Flight(Generic[Value]):
+class _Flight:
     """A value being read or computed. due: the deadline of the request that does so."""
 
     due: float
-    landed: asyncio.Future[Value | _Outcome]
+    landed: asyncio.Future[CachedScore | _Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Generic[Key, Value]):
+class Source:
     """Where the values of one call come from, and where they are stored.
 
     read and compute get distinct keys. compute is called once for all missing values, and again only for those that
     another request was computing when it failed.
     """
 
-    read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]]
-    compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]]
-    write: Callable[[Mapping[Key, Value]], Awaitable[None]]
+    read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
+    compute: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore]]]
+    write: Callable[[Mapping[_Key, CachedScore]], Awaitable[None]]
 
 
-class ReadThrough(Generic[Key, Value]):
-    """Values by key, each read and computed by one request at a time (single flight), and written in the background.
+class ReadThrough:
+    """Scores by key, each read and computed by one request at a time (single flight), and written in the background.
 
     A flight stays until its value has been written, so a later request finds the value there or in the cache.
     For use on one event loop.
     """
 
-    def __init__(self, cache: Cache, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
-        """cache: its label in the metrics; writes: most background writes at a time."""
-        self._cache: Cache = cache
+    def __init__(self, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+        """writes: most background writes at a time."""
         self._most_writes = writes
         self._clock = clock
-        self._flights: dict[Key, _Flight[Value]] = {}
+        self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
 
-    async def get(
-        self, keys: Sequence[Key], source: Source[Key, Value], *, deadline: float | None = None
-    ) -> list[Value]:
+    async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
         """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock.
 
         Raises what source.compute raises, and DeadlineExceeded.
         """
-        found: dict[Key, Value] = {}
+        found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
         due = math.inf if deadline is None else deadline
         while wanted:
@@ -237,11 +232,11 @@ class ReadThrough(Generic[Key, Value]):
         while self._writes:
             await asyncio.gather(*self._writes)
 
-    async def _lead(self, keys: Sequence[Key], due: float, source: Source[Key, Value]) -> dict[Key, Value]:
+    async def _lead(self, keys: Sequence[_Key], due: float, source: Source) -> dict[_Key, CachedScore]:
         loop = asyncio.get_running_loop()
-        flights: dict[Key, _Flight[Value]] = {key: _Flight(due, loop.create_future()) for key in keys}
+        flights: dict[_Key, _Flight] = {key: _Flight(due, loop.create_future()) for key in keys}
         self._flights.update(flights)
-        written: dict[Key, _Flight[Value]] = {}
+        written: dict[_Key, _Flight] = {}
         outcome = _Outcome.FAILED
         try:
             known = await source.read(keys)
@@ -268,8 +263,8 @@ class ReadThrough(Generic[Key, Value]):
 
     def _land(
         self,
-        flights: Mapping[Key, _Flight[Value]],
-        values: Mapping[Key, Value],
+        flights: Mapping[_Key, _Flight],
+        values: Mapping[_Key, CachedScore],
         otherwise: _Outcome = _Outcome.ABANDONED,
     ) -> None:
         """Hand the values to the requests that wait for them, and end the flights."""
@@ -280,38 +275,31 @@ class ReadThrough(Generic[Key, Value]):
                 del self._flights[key]
 
     async def _follow(
-        self, flights: Mapping[Key, _Flight[Value]], deadline: float | None
-    ) -> dict[Key, Value | _Outcome]:
+        self, flights: Mapping[_Key, _Flight], deadline: float | None
+    ) -> dict[_Key, CachedScore | _Outcome]:
         seconds = None if deadline is None else deadline - self._clock()
         _, late = await asyncio.wait({flight.landed for flight in flights.values()}, timeout=seconds)
         if late:
             raise DeadlineExceeded("the deadline passed while another request was computing the same value")
         return {key: flight.landed.result() for key, flight in flights.items()}
 
-    def _write_later(
-        self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
-    ) -> None:
+    def _write_later(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
         """Write in the background; the flights end when the write is done."""
         if len(self._writes) >= self._most_writes:
-            metrics.cache_writes.labels(self._cache, "dropped").inc(len(values))
+            metrics.cache_writes.labels("scores", "dropped").inc(len(values))
             self._land(flights, values)
             return
         task = asyncio.ensure_future(self._write(values, flights, source))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(
-        self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
-    ) -> None:
+    async def _write(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
         try:
             await source.write(values)
         except Exception:
             log.exception("the cache could not write")
         finally:
             self._land(flights, values)
-
-
-_Key = tuple[str, str, bytes]
 
 
 class KnownScores:
@@ -336,7 +324,7 @@ class KnownScores:
         self.cache = cache
         self.trips = trips or Trips()
         self.clock = clock
-        self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
+        self.through: ReadThrough = ReadThrough(writes=writes, clock=clock)
 
     def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
@@ -514,7 +502,7 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request.
+    """An `Encoder` that passes on only queries that are not cached.
 
     Documents are not cached: there are many, and usually each is encoded once.
     """
@@ -524,7 +512,6 @@ class CachingEncoder:
 
         self._encoder = encoder
         self._cache: LRUCache[_VectorKey, Vector] = LRUCache(max_bytes, lambda vector: _ENTRY_BYTES + vector.nbytes)
-        self._through: ReadThrough[_VectorKey, Vector] = ReadThrough("embeddings")
         self._closed = False
 
     @property
@@ -551,28 +538,20 @@ class CachingEncoder:
         if name is None:
             return await self._encoder.encode_query(text)
         model = name, self._encoder.dimension
-
-        async def read(wanted: Sequence[_VectorKey]) -> Sequence[Vector | None]:
-            return metrics.counted("embeddings", [self._cache.get(key) for key in wanted])
-
-        async def compute(missing: Sequence[_VectorKey]) -> Sequence[Vector]:
-            return [await self._encoder.encode_query(text)]
-
-        async def write(computed: Mapping[_VectorKey, Vector]) -> None:
-            if (self.identity, self._encoder.dimension) == model:
-                for key, vector in computed.items():
-                    with suppress(ValueError):  # larger than the whole cache
-                        self._cache[key] = vector.copy()  # theirs may be a row of a large array
-                metrics.cache_writes.labels("embeddings", "ok").inc(len(computed))
-
-        (vector,) = await self._through.get([(*model, digest(text))], Source(read, compute, write))
-        return vector.copy()
+        [known] = metrics.counted("embeddings", [self._cache.get((*model, digest(text)))])
+        if known is not None:
+            return known.copy()
+        vector = await self._encoder.encode_query(text)
+        if (self.identity, self._encoder.dimension) == model:
+            with suppress(ValueError):  # larger than the whole cache
+                self._cache[*model, digest(text)] = vector.copy()  # theirs may be a row of a large array
+            metrics.cache_writes.labels("embeddings", "ok").inc()
+        return vector
 
     async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
         return await self._encoder.encode_documents(texts)
 
     async def close(self) -> None:
-        """Wait for pending writes, then close the encoder."""
+        """Close the encoder."""
         self._closed = True
-        await self._through.drain()
         await self._encoder.close()

@@ -151,7 +151,7 @@ TOKENIZER_THREADS = 4
 SHUTTING_DOWN = "the model is shutting down"
 CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
 MEMORY = 0.9  # weight of the past in the running mean of seconds per token
-GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # successful batches before larger ones are tried
+GROW_AFTER = 100  # successful batches before larger ones are tried
 log = logging.getLogger(__name__)
 ModelType = TypeVar("ModelType", bound=Model[Any])
 
@@ -190,7 +190,7 @@ class Batcher(Generic[ModelType, Item]):
     take together: short requests overtake long ones, and of equal ones the first is done before the next begins.
 
     If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
-    `GROW_AFTER` successful batches, and after twice as many each time that this fails.
+    `GROW_AFTER` successful batches.
 
     Callers have equal parts of each batch.
 
@@ -220,7 +220,6 @@ class Batcher(Generic[ModelType, Item]):
         self._clock = clock
         self.batch_tokens = model.batch_tokens  # current size limit of a batch
         self._good_batches = 0  # since `batch_tokens` last changed
-        self._grow_after, self._grown = GROW_AFTER, False
         self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
         self._tokenizing: list[tuple[float, int, str]] = []  # when requests are due, estimated tokens, callers
         self.idle = 0  # workers that wait for a batch
@@ -450,8 +449,6 @@ class Batcher(Generic[ModelType, Item]):
             smaller = max(self.model.max_length, min(self.batch_tokens, tokens // 2))
             self.batch_tokens = min(smaller, self.model.batch_tokens)
             self._good_batches = 0
-            if self._grown:
-                self._grow_after, self._grown = min(2 * self._grow_after, GROW_AFTER_AT_MOST), False
 
     def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
         lengths = [len(entry.item) for entry in batch]
@@ -460,9 +457,9 @@ class Batcher(Generic[ModelType, Item]):
         with self._changed:
             self.token_seconds = MEMORY * self.token_seconds + (1 - MEMORY) * last if self.token_seconds else last
             self._good_batches += 1
-            if self._good_batches >= self._grow_after and self.batch_tokens < self.model.batch_tokens:
+            if self._good_batches >= GROW_AFTER and self.batch_tokens < self.model.batch_tokens:
                 self.batch_tokens = min(2 * self.batch_tokens, self.model.batch_tokens)
-                self._good_batches, self._grown = 0, True
+                self._good_batches = 0
         self._metrics.compute_seconds.observe(seconds)
         self._metrics.batch_items.observe(len(batch))
         self._metrics.batch_tokens.observe(tokens)
