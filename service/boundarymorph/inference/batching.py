@@ -304,11 +304,10 @@ class Batcher(Generic[ModelType, Item]):
             self._drop([job], "cancelled")
             raise
 
-    def enter(self, characters: Iterable[int], *, deadline: float | None = None) -> None:
+    def enter(self, characters: Iterable[int]) -> None:
         """Raise what `run` would raise before any work, for items of these lengths in characters."""
         with self._changed:
-            due = self._clock() + self._patience if deadline is None else deadline
-            self._admit(self._guess(characters), due, deadline, admitted=False)
+            self._admit(self._guess(characters), self._clock() + self._patience, None, admitted=False)
 
     async def close(self) -> None:
         """Finish the running batches, fail waiting requests, release the model."""

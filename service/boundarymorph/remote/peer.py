@@ -196,19 +196,19 @@ class ConnectionPool:
         Raises aiohttp.ClientError, of `NOT_CONNECTED` if nothing was sent, and what the iterator of the body raises.
         Cancelling closes the connection.
         """
-        source = None if content is None or isinstance(content, bytes) else _Source(content)
         try:
             answer = await self._running().request(
                 method,
                 URL(self._base + path, encoded=True),
-                data=BytesIO(content) if isinstance(content, bytes) else source and source.chunks(),
+                data=BytesIO(content) if isinstance(content, bytes) else content,
                 headers=headers,
                 allow_redirects=False,
                 proxy=self._proxy,
             )
-        except aiohttp.ClientError:
-            if source is not None and source.error is not None:
-                raise source.error from None
+        except aiohttp.ClientConnectionError as error:
+            cause = error.__cause__
+            if isinstance(content, AsyncIterator) and cause is not None and not isinstance(cause, OSError):
+                raise cause from None  # raised by the iterator
             raise
         return Response(answer)
 
@@ -234,23 +234,6 @@ class ConnectionPool:
 
     async def _count(self, *_: object) -> None:
         self.opened += 1
-
-
-class _Source:
-    """The body of a request in chunks. error: that its iterator raised, which aiohttp replaces with one of its own."""
-
-    error: Exception | None = None
-
-    def __init__(self, iterator: AsyncIterator[bytes]) -> None:
-        self._iterator = iterator
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._iterator:
-                yield chunk
-        except Exception as error:
-            self.error = error
-            raise
 
 
 def _proxy(base: str) -> str | None:

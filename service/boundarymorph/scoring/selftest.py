@@ -69,7 +69,7 @@ class ScorerProbe:
             raise Unfit(f"{self._model}: {trouble} (scorer.self_test = false leaves the test out)")
 
 
-async def trouble_of(scorer: Scorer, *, deadline: float | None = None) -> str | None:
+async def trouble_of(scorer: Scorer) -> str | None:
     """Return what is wrong with a scorer, in a sentence; None if it does what a scorer should.
 
     It scores some fifty short pairs and a long one. Raises what `Scorer.score` raises, except ScorerFailed and
@@ -77,7 +77,7 @@ async def trouble_of(scorer: Scorer, *, deadline: float | None = None) -> str | 
     """
 
     async def score(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        return (await scorer.score(query, texts, deadline=deadline)).values
+        return (await scorer.score(query, texts)).values
 
     try:
         scores = np.stack([await score(query, TEXTS) for query in QUERIES])
