@@ -320,16 +320,6 @@ class TestLeaving:
 
 
 class TestTrouble:
-    async def test_a_model_that_loses_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        scorer = BatchingScorer(model := SeededCrossEncoder())
-        run = model.run
-        monkeypatch.setattr(model, "run", lambda pairs: run(pairs)[1:])
-        with pytest.raises(ScorerFailed, match="scores for 1 pairs"):
-            await scorer.score("q", ["a", "b"])
-        monkeypatch.setattr(model, "run", run)
-        await scorer.score("q", ["a", "b"])
-        await scorer.close()
-
     @pytest.mark.parametrize(
         ("nonsense", "message"),
         [
@@ -447,14 +437,6 @@ class TestTrouble:
             with pytest.raises(ScorerUnavailable, match="struck"):
                 await bench.scorer.score("q", ["later"])
             assert calls == [None]
-
-    async def test_a_probe_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        scorer = BatchingScorer(model := SeededCrossEncoder())
-        await scorer.check()
-        monkeypatch.setattr(model, "run", lambda pairs: np.full(len(pairs), np.nan))
-        with pytest.raises(ScorerFailed, match="nan"):
-            await scorer.check()
-        await scorer.close()
 
 
 class TestMetrics:

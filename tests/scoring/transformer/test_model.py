@@ -88,14 +88,6 @@ class TestScores:
         assert np.ptp(expected) > 0.02
         np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)
 
-    def test_the_instruction_of_the_operator(self, folder: Folder) -> None:
-        encoder = load(folder("Qwen3-Reranker-tiny"), instruction="Find timetables")
-        expected = reference.judged(folder("Qwen3-Reranker-tiny"), QUERY, TEXTS, "Find timetables")
-        found = scores(encoder, QUERY, TEXTS)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-        default = scores(load(folder("Qwen3-Reranker-tiny")), QUERY, TEXTS)
-        assert np.abs(found - default).max() > 1e-3
-
     @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
     @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2)])
     def test_other_precisions_come_near(
@@ -256,10 +248,6 @@ class TestSettings:
     def test_a_device_that_is_not_there_is_refused(self, folder: Folder, device: str) -> None:
         with pytest.raises(InvalidConfiguration, match=device):
             TransformerCrossEncoder.load(str(folder("bert")), device=device)
-
-    def test_zerank_takes_no_instruction(self, folder: Folder) -> None:
-        with pytest.raises(InvalidConfiguration, match="no place for an instruction"):
-            load(folder("zerank-tiny"), instruction="Find timetables")
 
     def test_a_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, mxbai, chat"):
