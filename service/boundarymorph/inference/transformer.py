@@ -69,7 +69,8 @@ class Repository:
         digest = hashlib.sha256()
         for pattern in ("*.safetensors", "*/*.safetensors", *_VOCABULARIES, "config.json", "*.py"):
             for path in sorted(self.folder.glob(pattern)):
-                digest.update(_sha256(path))
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
     @cached_property
@@ -153,11 +154,6 @@ class Repository:
             raise ModelUnavailable(message) from error
         except (ValueError, KeyError, ImportError, RuntimeError) as error:
             raise InvalidConfiguration(f"the {what} of {self.location} cannot be used: {error}") from error
-
-
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 CAUSAL_MAX_LENGTH = 8192  # tokens, unless more are asked for

@@ -283,24 +283,23 @@ class RemoteModel(Servers):
             self._balancer.serves(server, known.name, texts=known.concurrent_texts)
             return known
 
-    async def _ask(self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline) -> Answer:
+    async def _ask(
+        self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
+    ) -> Answer:
         """Return the results of one server, in several requests if it takes fewer texts than the others.
 
-        Tries again once if the server turns out to serve another model.
+        again: whether to try again if the server turns out to serve another model.
         """
-        try:
-            return await self._ask_described(server, context, texts, deadline)
-        except ModelChanged:
-            server.forget()
-            return await self._ask_described(server, context, texts, deadline)
-
-    async def _ask_described(
-        self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline
-    ) -> Answer:
         description = await self._describe(server, deadline)
         self._balancer.check_model(server)
         parts = chunks(context, texts, description.texts, self._most_bytes)
-        return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
+        try:
+            return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
+        except ModelChanged:
+            if not again:
+                raise
+            server.forget()
+            return await self._ask(server, context, texts, deadline, again=False)
 
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
