@@ -30,24 +30,6 @@ class TestSequencePairs:
         assert [token for token in pair.ids if token in special] == [special[0], special[1], special[1]]
         assert pair.ids[-1] == special[1]
 
-    @given(query_words=st.integers(0, 60), document_words=st.integers(0, 60), max_length=st.integers(8, 60))
-    @settings(max_examples=60, deadline=None)
-    def test_long_pairs_are_cut_to_the_length_of_the_model(
-        self, folder: Folder, query_words: int, document_words: int, max_length: int
-    ) -> None:
-        """The query stays whole while that leaves the document half of the room, or all that it needs."""
-        tokenizer = tokenizer_of(folder("bert"))
-        query, text = "tram " * query_words, "violin " * document_words
-        length = {word: len(tokenizer.encode(word, add_special_tokens=False)) for word in (query, text)}
-        room = max_length - 3
-        (pair,) = SequencePairs(tokenizer, max_length=max_length, types=True).tokenize(query, [text])
-        assert pair.type_ids is not None
-        kept_document = int(pair.type_ids.sum()) - 1
-        kept_query = len(pair) - 3 - kept_document
-        assert kept_query == min(length[query], max(room // 2, room - length[text]))
-        assert kept_document == min(length[text], room - kept_query)
-        assert pair.truncated == (kept_query + kept_document < length[query] + length[text])
-
     def test_no_room(self, folder: Folder) -> None:
         with pytest.raises(InvalidConfiguration, match="no room"):
             SequencePairs(tokenizer_of(folder("bert")), max_length=6, types=True)
