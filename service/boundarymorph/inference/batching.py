@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
@@ -164,21 +165,15 @@ class _Job(Generic[Item]):
         self.arrival = arrival
         self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
         self.missing = len(items)
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[NDArray[Any]] = self.loop.create_future()
+        self.done: Future[NDArray[Any]] = Future()
 
     def finish(self, error: BaseException | None = None) -> None:
         """Resolve the future, from any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            self.loop.call_soon_threadsafe(self._resolve, error)
-
-    def _resolve(self, error: BaseException | None) -> None:
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(self.values)
-        else:
-            self.done.set_exception(error)
+        with suppress(InvalidStateError):  # nobody waits any more
+            if error is None:
+                self.done.set_result(self.values)
+            else:
+                self.done.set_exception(error)
 
 
 class Batcher(Generic[ModelType, Item]):
@@ -296,7 +291,7 @@ class Batcher(Generic[ModelType, Item]):
         self._metrics.truncated.inc(len(truncated))
         try:
             async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
-                return Results(await job.done, len(truncated))
+                return Results(await asyncio.wrap_future(job.done), len(truncated))
         except TimeoutError:
             self._drop([job], "deadline")
             raise self._too_late() from None
