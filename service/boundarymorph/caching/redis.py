@@ -29,7 +29,6 @@ FAILURES = 5  # in a row
 PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds
 TIMEOUT = 0.05  # seconds of one command, connecting included
 CONNECTIONS = 16
-SCHEMES = ("redis", "rediss", "unix")
 _SETTINGS = "the URL of Redis, cache.url or rate_limits.url,"
 _TRUNCATED, _NAMED = 1, 2
 _VALUE = struct.Struct("<Bd")
@@ -317,9 +316,6 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
         from redis.backoff import NoBackoff
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
-    scheme = url.partition("://")[0]
-    if scheme not in SCHEMES:
-        raise InvalidConfiguration(f"{_SETTINGS} must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
     try:
         return Redis.from_url(
             url,
@@ -332,7 +328,7 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
         )
     except Exception:
         raise InvalidConfiguration(
-            f"{_SETTINGS} cannot be used; it should be like {scheme}://:password@host:6379"
+            f"{_SETTINGS} cannot be used; it should be like redis://:password@host:6379, or begin with rediss:// or unix://"
         ) from None
 
 
