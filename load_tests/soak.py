@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import DeadlineExceeded, Overloaded
 from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.remote import RemoteScorer, parse
+from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from load_tests import report
 from load_tests.processes import Server, retriever, serving
 from load_tests.workload import QUERIES, passages

@@ -177,7 +177,7 @@ def _needed(package: str, by: str) -> ModuleType:
 def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:
     """Return the scores of the embedded cross-encoder. Raises InvalidInput where it is not installed."""
     try:
-        from boundarymorph.scoring.onnx import OnnxCrossEncoder
+        from boundarymorph.scoring.scorer import OnnxCrossEncoder
 
         model = OnnxCrossEncoder.embedded()
     except (ModuleNotFoundError, ModelUnavailable):

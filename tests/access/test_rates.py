@@ -14,8 +14,8 @@ from pydantic import SecretStr, ValidationError
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.access.limits import Decision, RateLimited, RateLimits
+from boundarymorph.caching.redis import CircuitBreaker
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.remote.circuit import CircuitBreaker
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics
 from tests.api.service import answer, bearer, problem, serving

@@ -10,7 +10,7 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.settings import Settings
 from tests.api.service import answer, faked, serving, texts
 

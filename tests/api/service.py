@@ -27,8 +27,7 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.scorer import Scorer, Scores
+from boundarymorph.scoring.scorer import BatchingScorer, Scorer, Scores
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import Build, create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import AllInOne, Gateway, Retrieval, Scoring

@@ -11,8 +11,7 @@ import pytest_asyncio
 
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.reading import has_content
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.scorer import BatchingScorer, Scores
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Settings

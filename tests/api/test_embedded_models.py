@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
-from boundarymorph.scoring.onnx import OnnxCrossEncoder
+from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings
 from tests.api.service import answer, block, serving

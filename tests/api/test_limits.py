@@ -13,8 +13,7 @@ import pytest
 
 from boundarymorph.access.limits import Admission
 from boundarymorph.inference.concurrency import Shares
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.scorer import BatchingScorer, Scores
 from boundarymorph.server.app import create_app, create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, Settings

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.scoring import domain
+from boundarymorph.scoring import scorer as domain
 from boundarymorph.settings import Settings
 from tests.api.service import answer, filled, select, streamed, texts
 from tests.scoring.fakes import SeededScorer, score_of

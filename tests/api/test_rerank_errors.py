@@ -11,7 +11,7 @@ import pytest_asyncio
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api.rerank.routes import ROUTES
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import faked, serving

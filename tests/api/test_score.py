@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, ScorerSettings, Settings

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import ScoreCache
+from boundarymorph.caching.known import MemoryScoreCache, ScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.scoring.costs import LATEST, Clock, Trips
 from boundarymorph.selector.selector import Selector

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import CachedScore, KnownScores
+from boundarymorph.caching.known import CachedScore, KnownScores, MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.scoring.scorer import Scores

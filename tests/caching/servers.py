@@ -68,9 +68,9 @@ class RedisServer:
         if self._process.poll() is not None:
             self.start()
 
-    def admin(self, password: str | None = None) -> closing[Any]:
+    def admin(self) -> closing[Any]:
         """A client to change it by."""
-        return closing(redis.Redis(self.host, self.port, password=password))
+        return closing(redis.Redis(self.host, self.port))
 
     def _listens(self) -> bool:
         try:

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from boundarymorph.caching import build
-from boundarymorph.caching.build import MemoryScoreCache, build_caches
-from boundarymorph.caching.known import CachedScore, digest
+from boundarymorph.caching.build import build_caches
+from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache, decoded, encoded, score_key
 from boundarymorph.settings import CacheSettings
 from tests.caching.servers import RedisServer
@@ -58,13 +57,6 @@ class TestMemoryScoreCache(ScoreCacheContract):
         await cache.write(MODEL, QUERY, {digest(str(number)): SCORES[0] for number in range(100)})
         assert await cache.recall(MODEL, QUERY) == {}
         assert cache._queries.currsize == 0
-
-    async def test_of_too_many_scores_the_last_written_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(build, "FIELDS", 2)
-        cache = MemoryScoreCache()
-        for number in (0, 1, 0, 2):
-            await cache.write(MODEL, QUERY, {TEXTS[number]: SCORES[number]})
-        assert set(await cache.recall(MODEL, QUERY)) == {TEXTS[0], TEXTS[2]}
 
     async def test_a_later_write_does_not_prolong_the_life_of_scores(self) -> None:
         clock = Clock()

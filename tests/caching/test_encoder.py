@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.caching.build import CachingEncoder
+from boundarymorph.caching.known import CachingEncoder
 from boundarymorph.retrieval.encoders import Encoder
 from tests.caching.fakes import GatedEncoder, turns
 from tests.contract.encoder import TEXTS, EncoderContract

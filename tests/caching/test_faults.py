@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from boundarymorph.caching.known import CachedScore, digest
-from boundarymorph.caching.redis import RedisLink, RedisScoreCache, score_key
+from boundarymorph.caching.redis import RedisLink, RedisScoreCache, State, score_key
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.remote.circuit import State
 from tests.caching.counted import Counted
 from tests.caching.servers import RedisServer, speaking
 from tests.clocks import Clock
@@ -213,17 +212,6 @@ async def test_another_primary_behind_the_same_address(bench: Bench, own_server:
     await bench.everything_works()
 
 
-async def test_wrong_password(own_server: RedisServer) -> None:
-    with own_server.admin() as admin:
-        admin.config_set("requirepass", "right")
-    async with bench_at(f"redis://:wrong@127.0.0.1:{own_server.port}") as bench:
-        await bench.everything_is_missed()
-        assert bench.states == (State.OPEN, State.OPEN)
-        with own_server.admin("right") as admin:
-            admin.config_set("requirepass", "wrong")
-        await bench.everything_works()
-
-
 async def test_few_commands_and_keys_are_needed(own_server: RedisServer) -> None:
     with own_server.admin() as admin:
         commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "pttl", "pexpire")]
@@ -281,15 +269,6 @@ async def test_values_that_others_wrote_are_misses(bench: Bench, own_server: Red
         assert await bench.scores.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
     assert counted.lookups == {"corrupt": 3, "hit": 2}
     assert bench.states == (State.CLOSED, State.CLOSED)
-
-
-async def test_another_type_under_the_key_is_an_error(bench: Bench, own_server: RedisServer) -> None:
-    with own_server.admin() as admin:
-        admin.lpush(score_key(MODEL, QUERY), "foreign")
-    with Counted("scores") as counted:
-        assert await bench.read() == [None, None, None]
-        await bench.write()
-    assert (counted.lookups, counted.writes) == ({"error": 3}, {"error": 3})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import CachedScore, digest
+from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
@@ -20,7 +19,7 @@ from boundarymorph.scoring.scorer import Scorer, Scores
 from tests.caching.counted import Counted
 from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, begun, turns
 from tests.caching.servers import RedisServer
-from tests.contract.scorer import QUERY, TEXTS, ScorerContract
+from tests.contract.scorer import QUERY, ScorerContract
 from tests.ports import free_port
 from tests.scoring.fakes import SeededScorer, score_of
 
@@ -79,19 +78,6 @@ class TestReadingThrough:
         assert (await scorer.score(QUERY, ["b", long[1]])).truncated == 1
         assert (await scorer.score(QUERY, ["a", "b"])).truncated == 0
         assert (await scorer.score(QUERY, [*long, "z" * 101, long[0]])).truncated == 4
-
-    async def test_another_gateway_finds_the_scores_in_redis(self, server: RedisServer) -> None:
-        links = [RedisLink(server.url, timeout=10) for _ in range(2)]
-        inners = [SeededScorer() for _ in links]
-        scorers = [Alone(inner, RedisScoreCache(link)) for inner, link in zip(inners, links, strict=True)]
-        await scorers[0].score(QUERY, TEXTS)
-        await scorers[0].close()
-        scores = await scorers[1].score(QUERY, TEXTS)
-        np.testing.assert_array_equal(scores.values, expected(QUERY, TEXTS))
-        assert inners[1].rounds == []
-        await scorers[1].close()
-        for link in links:
-            await link.close()
 
     async def test_the_deadline_is_passed_on(self, scorer: Alone, inner: GatedScorer) -> None:
         deadline = time.monotonic() + 100

@@ -21,9 +21,9 @@ from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, Re
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.costs import Amount, Bill
 from boundarymorph.scoring.remote import RemoteScorer, parse
+from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.server import middleware
 from boundarymorph.server.app import Readiness
 from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings
@@ -188,7 +188,7 @@ async def cache_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> A
 @asynccontextmanager
 async def dearer(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
     async def strike() -> None:
-        metrics.observe_judge(1_000, 10, cost=0.001 if clock.now < 24 * 3_600 else 0.01)
+        metrics.judge_cost.inc(0.001 if clock.now < 24 * 3_600 else 0.01)
 
     yield strike
 

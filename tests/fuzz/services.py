@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.scoring.batching import BatchingScorer
+from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import Gateway, Scoring, build, build_retrieval, build_scoring

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference import models
-from boundarymorph.inference.models import Weights, embedded_cross_encoder, embedded_encoder
-from boundarymorph.inference.onnx import OnnxTextModel
+from boundarymorph.inference.models import OnnxTextModel, Weights, embedded_cross_encoder, embedded_encoder
 
 QUERY = "how tall is the eiffel tower?"
 WORDS = "the tower was completed in 1889 and stands on the champ de mars in paris " * 60

@@ -12,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from boundarymorph.inference import tokenization
+from boundarymorph.inference import models as our_models
 from boundarymorph.inference.concurrency import Abandoned, awaited
-from boundarymorph.inference.models import embedded_cross_encoder, embedded_encoder
-from boundarymorph.inference.tokenization import encode_heads, encode_pairs, encode_texts, plain
+from boundarymorph.inference.models import (
+    embedded_cross_encoder,
+    embedded_encoder,
+    encode_heads,
+    encode_pairs,
+    encode_texts,
+    plain,
+)
 from boundarymorph.scoring.transformer import QWEN3, ZERANK, ChatPrompt, Template
 from tests.scoring.transformer import tiny
 
@@ -124,9 +130,9 @@ texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(
 def _short() -> Iterator[None]:
     """Texts of a few words are long ones here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenization, "CHARACTERS_A_TOKEN", 2)
-        patch.setattr(tokenization, "LEAST_CHARACTERS", 6)
-        patch.setattr(tokenization, "LONGER", 2)
+        patch.setattr(our_models, "CHARACTERS_A_TOKEN", 2)
+        patch.setattr(our_models, "LEAST_CHARACTERS", 6)
+        patch.setattr(our_models, "LONGER", 2)
         yield
 
 
@@ -164,7 +170,7 @@ def test_pairs_and_texts_are_what_they_would_be(name: str, written: list[str], q
     tokenizer = made(name)
     read = (encode_texts(tokenizer, length, written), encode_pairs(tokenizer, length, query, written))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenization, "LEAST_CHARACTERS", 10**9)
+        patch.setattr(our_models, "LEAST_CHARACTERS", 10**9)
         whole = (encode_texts(tokenizer, length, written), encode_pairs(tokenizer, length, query, written))
     for those, these in zip(whole, read, strict=True):
         assert [(one.ids, one.type_ids, truncated) for one, truncated in these] == [
@@ -184,7 +190,7 @@ def test_a_prompt_of_a_cut_text_is_that_of_the_whole(
     prompt = ChatPrompt(tokenizer, template, max_length=fixed(template) + room)
     read = prompt.tokenize(query, written)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenization, "LEAST_CHARACTERS", 10**9)
+        patch.setattr(our_models, "LEAST_CHARACTERS", 10**9)
         whole = prompt.tokenize(query, written)
     assert [(pair.ids.tolist(), pair.truncated) for pair in read] == [
         (pair.ids.tolist(), pair.truncated) for pair in whole
@@ -207,6 +213,6 @@ def fixed(template: Template) -> int:
 def test_ends_once_nobody_waits_for_it() -> None:
     tokenizer = made("gpt2")
     with awaited() as context:
-        assert len(context.run(tokenization.encode_heads, tokenizer, ["a"] * 200, 5)) == 200
+        assert len(context.run(encode_heads, tokenizer, ["a"] * 200, 5)) == 200
     with pytest.raises(Abandoned):
-        context.run(tokenization.encode_heads, tokenizer, ["a"] * 200, 5)
+        context.run(encode_heads, tokenizer, ["a"] * 200, 5)

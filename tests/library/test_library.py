@@ -184,7 +184,7 @@ def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyP
     found = Selector("embedded").select("what is the capital of France?", texts, budget=2, k=2).documents
     assert [document.id for document in found] == ["0", "1"]
     assert found[0].cross_encoder_score is not None and found[0].cross_encoder_score > 0.9
-    monkeypatch.setitem(sys.modules, "boundarymorph.scoring.onnx", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InvalidInput, match=r"pip install 'boundarymorph\[models\]'"):
         Selector("embedded")
 

@@ -9,8 +9,8 @@ import pytest
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
 from boundarymorph.inference.concurrency import Deadline
-from boundarymorph.remote.balancer import Balancer, Role
-from boundarymorph.remote.peer import BACKOFF, LONGEST_PAUSE, MISSES, PAUSE, Busy, Flawed, OtherModel, Peer, Unavailable
+from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, MISSES, PAUSE, Balancer, Role
+from boundarymorph.remote.peer import Busy, Flawed, OtherModel, Peer, Unavailable
 from tests.clocks import Clock
 
 Outcomes = Mapping[int, Exception]

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from boundarymorph.remote.connections import ConnectionPool
+from boundarymorph.remote.peer import ConnectionPool
 from tests.patience import PATIENCE
 
 

@@ -9,18 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import KnownScores
-from boundarymorph.errors import ScorerFailed
+from boundarymorph.caching.known import KnownScores, MemoryScoreCache
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Unusable
-from boundarymorph.retrieval.encoders.remote import RemoteEncoder
 from boundarymorph.retrieval.encoders.remote import parse as parse_encoder
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.remote import parse as parse_scorer
-from tests.retrieval import test_encoders_remote as encoders
 from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import MODEL, Cohere, Infinity, Jina, Tei, Vllm, Wire, edited, running
+from tests.scoring.remote.servers import Cohere, Infinity, Jina, Vllm, Wire, edited, running
 
 HUB = "maker/reranker"
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -124,21 +120,15 @@ def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool)
             name(endpoint, tei())
 
 
-class _Other:
-    """Another model behind the same wire: its scores are one minus those of the first."""
-
-    @staticmethod
-    def edit(body: Any) -> Any:
-        return body | {
-            "results": [one | {"relevance_score": 1 - one["relevance_score"]} for one in body["results"]],
-        }
-
-
 @pytest.mark.parametrize("make", [Cohere, Jina, Vllm, Infinity])
 async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
     cache = MemoryScoreCache()
     async with running(make(), make()) as servers:
-        servers[1].behaviour = edited(_Other.edit)
+        servers[1].behaviour = edited(  # another model behind the same wire
+            lambda body: {
+                "results": [{**one, "relevance_score": 1 - one["relevance_score"]} for one in body["results"]]
+            }
+        )
         for server, expected in zip(servers, (score_of("q", "text"), 1 - score_of("q", "text")), strict=True):
             remote = RemoteScorer([server.endpoint()])
             await remote.connect()
@@ -150,52 +140,12 @@ async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
             assert len(server.asked) == 1
 
 
-async def test_a_server_of_another_revision_is_refused() -> None:
-    async with running(Tei()) as [server]:
-        scorer = RemoteScorer([replace(server.endpoint(), revision="fedcba")])
-        with pytest.raises(ScorerFailed, match=r"it serves revision 0123456789abcdef.*, not fedcba"):
-            await scorer.score("q", ["text"])
-        await scorer.close()
-
-
-class TestEncoders:
-    @pytest.mark.parametrize(
-        ("one", "two"),
-        [
-            ("openai+http://a?model=m", "openai+http://b?model=m"),
-            ("openai://?model=m", "openai+http://b?model=m"),
-        ],
-    )
-    def test_compatible_services(self, one: str, two: str) -> None:
-        assert len({RemoteEncoder([parse_encoder(url)])._model.identity for url in (one, two)}) == 2
-
-    @pytest.mark.parametrize(
-        ("scheme", "one", "two"),
-        [
-            ("tei", tei(), tei(model_sha=SHA[::-1])),
-            (
-                "tei",
-                tei(model_type={"embedding": {"pooling": "cls"}}),
-                tei(model_type={"embedding": {"pooling": "mean"}}),
-            ),
-            ("vllm", card("alias", root=HUB), card("alias", root="maker/other")),
-            ("vllm", card("alias"), card("alias")),
-        ],
-    )
-    def test_models_that_differ_or_say_too_little_have_different_names(self, scheme: str, one: Any, two: Any) -> None:
-        assert name(parse_encoder(f"{scheme}://a:80"), one) != name(parse_encoder(f"{scheme}://b:80"), two)
-
-    async def test_an_index_notices_another_model_under_the_same_alias(self) -> None:
-        """An index goes by the encoder's name, which must be another one."""
-        names = []
-        for root in ("maker/old", "maker/new"):
-            wire = encoders.Vllm()
-            wire.description["data"][0]["root"] = root
-            async with running(wire) as [server], encoders.encoding(server) as encoder:
-                await encoder.connect()
-                names.append(encoder.name)
-        assert names[0] != names[1]
-        assert all(one.startswith(f"{MODEL}=maker/") for one in names)
+@pytest.mark.parametrize(
+    "other", [tei(model_sha=SHA[::-1]), tei(model_type={"embedding": {"pooling": "mean"}}), tei(model_dtype="float32")]
+)
+def test_encoders_that_differ_have_different_names(other: Any) -> None:
+    endpoint = parse_encoder("tei://a:80")
+    assert name(endpoint, tei(model_type={"embedding": {"pooling": "cls"}})) != name(endpoint, other)
 
 
 def test_malformed_tellings_are_passed_over() -> None:

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.inference.models import embedded_encoder
-from boundarymorph.inference.onnx import OnnxTextModel
+from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
 from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder

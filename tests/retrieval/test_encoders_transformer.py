@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoModel, AutoTokenizer
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration, ModelUnavailable
-from boundarymorph.inference.models import available_cores
+from boundarymorph.inference.concurrency import available_cores
 from boundarymorph.retrieval.encoders import WEB_SEARCH
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import RetrieverUnavailable
-from boundarymorph.remote.peer import BACKOFF
+from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.encoders import Embeddings

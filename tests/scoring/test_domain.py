@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from boundarymorph.scoring import domain
-from boundarymorph.scoring.domain import by_witnesses, word_length
+from boundarymorph.scoring import scorer as domain
+from boundarymorph.scoring.scorer import by_witnesses, word_length
 from boundarymorph.selection.pool import READ_BY_WITNESSES
 
 WEB = (

@@ -64,10 +64,6 @@ async def scored(**chosen: Any) -> tuple[str, NDArray[np.float64]]:
         await scorer.close()
 
 
-def test_there_are_weights_for_each() -> None:
-    assert WEIGHTS.keys() == RERANKERS.keys()
-
-
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", RERANKERS)
 async def test_a_short_name_is_the_model_as_it_was_trained(hub: Path, name: str) -> None:

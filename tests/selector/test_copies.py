@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.candidates import GivenCandidates
 from boundarymorph.retrieval.document import Document

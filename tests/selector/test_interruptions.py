@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
-from boundarymorph.caching.known import CachedScore
+from boundarymorph.caching.known import CachedScore, MemoryScoreCache
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,

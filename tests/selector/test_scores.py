@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.selector import Selector

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import (
     ScorerUnavailable,
     UnknownIndex,

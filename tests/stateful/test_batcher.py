@@ -19,8 +19,7 @@ from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded, Sc
 from boundarymorph.inference import batching
 from boundarymorph.inference.batching import Batcher
 from boundarymorph.inference.models import DeviceLost, OutOfMemory, Results
-from boundarymorph.scoring.batching import SCORER
-from boundarymorph.scoring.scorer import Pair
+from boundarymorph.scoring.scorer import SCORER, Pair
 from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
 
@@ -264,7 +263,7 @@ class BatcherMachine(RuleBasedStateMachine):
 def _soon() -> Iterator[None]:
     """Batches grow again soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "GROW_AFTER", 3, raising=False)
+        patch.setattr(batching, "GROW_AFTER", 3)
         yield
 
 

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from yarl import URL
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
+from boundarymorph.remote.balancer import MOST_BACKOFF
 from boundarymorph.remote.model import GRACE
-from boundarymorph.remote.peer import MOST_BACKOFF, Peer
+from boundarymorph.remote.peer import Peer
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from tests.clocks import VirtualLoop
 from tests.stateful.profile import draws

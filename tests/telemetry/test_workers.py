@@ -13,9 +13,7 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import process
-from boundarymorph.server.app import create_app
-from boundarymorph.settings import Settings, TraceSettings
-from boundarymorph.telemetry import tracing
+from boundarymorph.settings import Settings
 from tests.patience import PATIENCE, until
 from tests.system.service import Service, retriever, scorer, service
 
@@ -175,18 +173,6 @@ def test_a_mistake_in_the_settings_is_told_once(tmp_path: Path, text: str, mista
         assert broken.process.wait(timeout=PATIENCE) == 1
         (line,) = broken.log.splitlines()
         assert line.startswith("error: ") and mistake in line
-
-
-def test_traces_without_their_extra_are_told_before_any_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(url: str, name: str, *, texts: bool) -> NoReturn:
-        raise ModuleNotFoundError(name="opentelemetry")
-
-    monkeypatch.setattr(tracing, "configure", missing)
-    monkeypatch.setattr(process, "supervise", lambda *_, **__: pytest.fail("workers were started"))
-    monkeypatch.setattr(tracing, "configure_logs", lambda *_: None)
-    settings = Settings(workers=2, traces=TraceSettings(url="http://127.0.0.1:1/v1/traces"))
-    with pytest.raises(InvalidConfiguration, match=r"needs opentelemetry: pip install 'boundarymorph\[otel\]'"):
-        process.serve(create_app, settings, "test")
 
 
 def test_no_worker_outlives_its_supervisor(gateway: Service) -> None:

@@ -18,10 +18,9 @@ from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
-from boundarymorph.caching.redis import CONNECTIONS, connected
+from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
 from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
 from boundarymorph.inference.concurrency import Shares, Turns
-from boundarymorph.remote.circuit import CircuitBreaker, Guard, Unanswered
 from boundarymorph.scoring.costs import NANO, Amount, Bill, Reservation
 from boundarymorph.settings import UNLIMITED, JudgeSettings, RateLimitSettings
 from boundarymorph.telemetry import metrics

@@ -21,8 +21,7 @@ from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
 from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource, Retriever
-from boundarymorph.scoring.batching import BatchingScorer
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.scorer import BatchingScorer, Scorer
 from boundarymorph.selector.selector import Selector
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX

@@ -22,8 +22,8 @@ from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
 from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.remote.connections import Response as PeerResponse
-from boundarymorph.remote.connections import Unreadable
+from boundarymorph.remote.peer import Response as PeerResponse
+from boundarymorph.remote.peer import Unreadable
 from boundarymorph.remote.urls import segment
 from boundarymorph.retrieval.remote import RemoteRetriever
 

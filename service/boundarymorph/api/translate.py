@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
-READ_FIRST = 16  # of any index; three quarters head the list, and their words are measured (`scoring.domain.SAMPLE`)
+READ_FIRST = 16  # of any index; three quarters head the list, and their words are measured (`scoring.scorer.SAMPLE`)
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 DECIMALS = 5  # of the numbers about a whole pool
 

@@ -7,10 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from hashlib import blake2b
-from typing import Generic, Protocol, TypeVar
+from sys import getsizeof
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,11 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.costs import Bill, Trips
 from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
 from boundarymorph.telemetry import metrics
-from boundarymorph.telemetry.metrics import Cache
+
+if TYPE_CHECKING:  # the library has none of these
+    from cachetools import LRUCache, TLRUCache
+
+    from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 DIGEST_BYTES = 16
 
@@ -80,8 +86,71 @@ class ScoreCache(Protocol):
         """Store scores by the digests of their texts; all of a query expire a fixed time after its first write."""
 
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+_QUERY_BYTES = 550
+_SCORE_BYTES = 200
+
+
+@dataclass(slots=True)
+class _Query:
+    """The scores of one query in the order written, and when they expire."""
+
+    expires: float
+    scores: dict[bytes, CachedScore] = field(default_factory=dict)
+
+
+class MemoryScoreCache:
+    """A `ScoreCache` in this process, for use on one event loop; it evicts whole queries, least recently used first.
+
+    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int = 64 * 2**20,
+        *,
+        seconds_to_live: float = SECONDS_TO_LIVE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from cachetools import TLRUCache
+
+        self._seconds_to_live, self._clock = seconds_to_live, clock
+        self._queries: TLRUCache[bytes, _Query] = TLRUCache(
+            max_bytes, lambda key, query, now: query.expires, clock, _size
+        )
+
+    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+        return dict(self._known(model, query))
+
+    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
+        known = self._known(model, query)
+        return metrics.counted("scores", [known.get(text) for text in text_digests])
+
+    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
+        if not scores:
+            return
+        key = digest(model, query)
+        known = self._queries.pop(key, None) or _Query(self._clock() + self._seconds_to_live)
+        for text, cached in scores.items():
+            known.scores.pop(text, None)
+            kept = kept_name(cached.document) is not None
+            known.scores[text] = cached if kept else replace(cached, document=None)
+        for text in list(known.scores)[:-FIELDS]:
+            del known.scores[text]
+        with suppress(ValueError):  # larger than the whole cache
+            self._queries[key] = known
+        metrics.cache_writes.labels("scores", "ok").inc(len(scores))
+
+    def _known(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+        found: _Query | None = self._queries.get(digest(model, query))
+        return {} if found is None else found.scores
+
+
+def _size(query: _Query) -> int:
+    ids = (score.document for score in query.scores.values() if score.document is not None)
+    return _QUERY_BYTES + len(query.scores) * _SCORE_BYTES + sum(map(getsizeof, ids))
+
+
+_Key = tuple[str, str, bytes]  # model, query, digest of the text
 log = logging.getLogger(__name__)
 
 
@@ -93,49 +162,46 @@ class _Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Flight(Generic[Value]):
+class _Flight:
     """A value being read or computed. due: the deadline of the request that does so."""
 
     due: float
-    landed: asyncio.Future[Value | _Outcome]
+    landed: asyncio.Future[CachedScore | _Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Generic[Key, Value]):
+class Source:
     """Where the values of one call come from, and where they are stored.
 
     read and compute get distinct keys. compute is called once for all missing values, and again only for those that
     another request was computing when it failed.
     """
 
-    read: Callable[[Sequence[Key]], Awaitable[Sequence[Value | None]]]
-    compute: Callable[[Sequence[Key]], Awaitable[Sequence[Value]]]
-    write: Callable[[Mapping[Key, Value]], Awaitable[None]]
+    read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
+    compute: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore]]]
+    write: Callable[[Mapping[_Key, CachedScore]], Awaitable[None]]
 
 
-class ReadThrough(Generic[Key, Value]):
-    """Values by key, each read and computed by one request at a time (single flight), and written in the background.
+class ReadThrough:
+    """Scores by key, each read and computed by one request at a time (single flight), and written in the background.
 
     A flight stays until its value has been written, so a later request finds the value there or in the cache.
     For use on one event loop.
     """
 
-    def __init__(self, cache: Cache, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
-        """cache: its label in the metrics; writes: most background writes at a time."""
-        self._cache: Cache = cache
+    def __init__(self, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+        """writes: most background writes at a time."""
         self._most_writes = writes
         self._clock = clock
-        self._flights: dict[Key, _Flight[Value]] = {}
+        self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
 
-    async def get(
-        self, keys: Sequence[Key], source: Source[Key, Value], *, deadline: float | None = None
-    ) -> list[Value]:
+    async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
         """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock.
 
         Raises what source.compute raises, and DeadlineExceeded.
         """
-        found: dict[Key, Value] = {}
+        found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
         due = math.inf if deadline is None else deadline
         while wanted:
@@ -166,11 +232,11 @@ class ReadThrough(Generic[Key, Value]):
         while self._writes:
             await asyncio.gather(*self._writes)
 
-    async def _lead(self, keys: Sequence[Key], due: float, source: Source[Key, Value]) -> dict[Key, Value]:
+    async def _lead(self, keys: Sequence[_Key], due: float, source: Source) -> dict[_Key, CachedScore]:
         loop = asyncio.get_running_loop()
-        flights: dict[Key, _Flight[Value]] = {key: _Flight(due, loop.create_future()) for key in keys}
+        flights: dict[_Key, _Flight] = {key: _Flight(due, loop.create_future()) for key in keys}
         self._flights.update(flights)
-        written: dict[Key, _Flight[Value]] = {}
+        written: dict[_Key, _Flight] = {}
         outcome = _Outcome.FAILED
         try:
             known = await source.read(keys)
@@ -197,8 +263,8 @@ class ReadThrough(Generic[Key, Value]):
 
     def _land(
         self,
-        flights: Mapping[Key, _Flight[Value]],
-        values: Mapping[Key, Value],
+        flights: Mapping[_Key, _Flight],
+        values: Mapping[_Key, CachedScore],
         otherwise: _Outcome = _Outcome.ABANDONED,
     ) -> None:
         """Hand the values to the requests that wait for them, and end the flights."""
@@ -209,38 +275,31 @@ class ReadThrough(Generic[Key, Value]):
                 del self._flights[key]
 
     async def _follow(
-        self, flights: Mapping[Key, _Flight[Value]], deadline: float | None
-    ) -> dict[Key, Value | _Outcome]:
+        self, flights: Mapping[_Key, _Flight], deadline: float | None
+    ) -> dict[_Key, CachedScore | _Outcome]:
         seconds = None if deadline is None else deadline - self._clock()
         _, late = await asyncio.wait({flight.landed for flight in flights.values()}, timeout=seconds)
         if late:
             raise DeadlineExceeded("the deadline passed while another request was computing the same value")
         return {key: flight.landed.result() for key, flight in flights.items()}
 
-    def _write_later(
-        self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
-    ) -> None:
+    def _write_later(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
         """Write in the background; the flights end when the write is done."""
         if len(self._writes) >= self._most_writes:
-            metrics.cache_writes.labels(self._cache, "dropped").inc(len(values))
+            metrics.cache_writes.labels("scores", "dropped").inc(len(values))
             self._land(flights, values)
             return
         task = asyncio.ensure_future(self._write(values, flights, source))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(
-        self, values: Mapping[Key, Value], flights: Mapping[Key, _Flight[Value]], source: Source[Key, Value]
-    ) -> None:
+    async def _write(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
         try:
             await source.write(values)
         except Exception:
             log.exception("the cache could not write")
         finally:
             self._land(flights, values)
-
-
-_Key = tuple[str, str, bytes]
 
 
 class KnownScores:
@@ -265,7 +324,7 @@ class KnownScores:
         self.cache = cache
         self.trips = trips or Trips()
         self.clock = clock
-        self.through: ReadThrough[_Key, CachedScore] = ReadThrough("scores", writes=writes, clock=clock)
+        self.through: ReadThrough = ReadThrough(writes=writes, clock=clock)
 
     def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
@@ -275,14 +334,9 @@ class KnownScores:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, caller, tenant, instruction)
 
-    @property
-    def model(self) -> str | None:
-        """The full name of the scorer; None while it is unknown."""
-        return identity_of(self.scorer)
-
     def identity(self, tenant: str, instruction: str | None = None) -> str | None:
         """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
-        name = None if self.cache is None else self.model
+        name = None if self.cache is None else identity_of(self.scorer)
         if name is not None and instruction is not None:
             return f"{name}\0{tenant}\0{digest(instruction).hex()}"
         return f"{name}\0{tenant}" if name is not None and tenant else name
@@ -307,24 +361,20 @@ class TaskScores:
     ) -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = 0
+        self.trips = known.trips
         self._known = known
         self._query = query
         self._tenant, self._instruction = tenant, instruction
         self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
-        self.fare = known.trips.fare(query, [])
+        self.fare = self.trips.fare(query, [])
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
 
     @property
     def model(self) -> str | None:
-        """The name of the scorer; None while it is unknown."""
-        return self._known.model
-
-    @property
-    def trips(self) -> Trips:
-        """To the scorer."""
-        return self._known.trips
+        """The full name of the scorer; None while it is unknown."""
+        return identity_of(self._known.scorer)
 
     @property
     def _identity(self) -> str | None:
@@ -408,9 +458,14 @@ class TaskScores:
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
         paid = self.trips.affordable(self.fare, self._query, texts)
-        over = _over(self.trips.price.ceiling) if paid < len(texts) else None
-        if over is not None and not paid:
-            raise over
+        over: CostCeiling | None = None
+        if paid < len(texts):
+            metrics.cost_refused.labels("ceiling").inc()
+            ceiling = self.trips.price.ceiling
+            message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
+            over = CostCeiling(message, retry_after=math.inf, public=message)
+            if not paid:
+                raise over
         texts, unpaid = texts[:paid], len(texts) - paid
         begin = self._known.clock()
         if self.bill is not None and isinstance(scorer, PricedScorer):
@@ -422,7 +477,9 @@ class TaskScores:
             fare = self.trips.fare(self._query, texts)
             self.fare = self.fare.plus(fare)
             self.trips.clock.took(len(texts), self._known.clock() - begin, scores.server)
-            metrics.observe_trip(fare.units, fare.cost)
+            metrics.scorer_trips.inc()
+            metrics.scorer_units.inc(fare.units or 0)
+            metrics.scorer_cost.inc(fare.cost or 0.0)
         if over is None:
             return scores
         self.failure = over
@@ -439,8 +496,62 @@ class TaskScores:
             raise model_changed()
 
 
-def _over(ceiling: float | None) -> CostCeiling:
-    """Return the error of scores that would cost too much, and count it."""
-    metrics.cost_refused.labels("ceiling").inc()
-    message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
-    return CostCeiling(message, retry_after=math.inf, public=message)
+Vector = NDArray[np.float32]
+_VectorKey = tuple[str, int, bytes]  # model, dimension, digest of the text
+_ENTRY_BYTES = 600  # of a vector besides its numbers
+
+
+class CachingEncoder:
+    """An `Encoder` that passes on only queries that are not cached.
+
+    Documents are not cached: there are many, and usually each is encoded once.
+    """
+
+    def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
+        from cachetools import LRUCache
+
+        self._encoder = encoder
+        self._cache: LRUCache[_VectorKey, Vector] = LRUCache(max_bytes, lambda vector: _ENTRY_BYTES + vector.nbytes)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._encoder.name
+
+    @property
+    def identity(self) -> str | None:
+        """The name under which vectors are kept; None while it is unknown."""
+        return identity_of(self._encoder)
+
+    @property
+    def dimension(self) -> int:
+        return self._encoder.dimension
+
+    async def check(self) -> None:
+        """Check the encoder itself, whatever is cached."""
+        await self._encoder.check()
+
+    async def encode_query(self, text: str) -> Vector:
+        if self._closed:
+            raise RuntimeError("the encoder is closed")
+        name = self.identity
+        if name is None:
+            return await self._encoder.encode_query(text)
+        model = name, self._encoder.dimension
+        [known] = metrics.counted("embeddings", [self._cache.get((*model, digest(text)))])
+        if known is not None:
+            return known.copy()
+        vector = await self._encoder.encode_query(text)
+        if (self.identity, self._encoder.dimension) == model:
+            with suppress(ValueError):  # larger than the whole cache
+                self._cache[*model, digest(text)] = vector.copy()  # theirs may be a row of a large array
+            metrics.cache_writes.labels("embeddings", "ok").inc()
+        return vector
+
+    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+        return await self._encoder.encode_documents(texts)
+
+    async def close(self) -> None:
+        """Close the encoder."""
+        self._closed = True
+        await self._encoder.close()

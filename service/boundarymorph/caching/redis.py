@@ -9,27 +9,148 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from boundarymorph.caching.known import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.remote.circuit import FAILURES, CircuitBreaker, Guard, State, Unanswered
+from boundarymorph.inference.concurrency import owned
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 Operation = Literal["read", "write"]
+Result = TypeVar("Result")
+FAILURES = 5  # in a row
+PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds
 TIMEOUT = 0.05  # seconds of one command, connecting included
 CONNECTIONS = 16
-SCHEMES = ("redis", "rediss", "unix")
 _SETTINGS = "the URL of Redis, cache.url or rate_limits.url,"
 _TRUNCATED, _NAMED = 1, 2
 _VALUE = struct.Struct("<Bd")
 log = logging.getLogger(__name__)
+
+
+class State(IntEnum):
+    """CLOSED: all calls pass; HALF_OPEN: one trial call passes; OPEN: no call passes."""
+
+    CLOSED = 0
+    HALF_OPEN = 1
+    OPEN = 2
+
+
+class CircuitBreaker:
+    """Opens after `failures` failures in a row; after a pause, which doubles each time, one trial call decides.
+
+    Concurrent calls usually fail for the same reason, so they count as one failure.
+    """
+
+    def __init__(self, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._allowed, self._clock = failures, clock
+        self._failures = 0
+        self._pause = PAUSE
+        self._until: float | None = None  # None while closed
+        self._trying = False
+        self._turn = 0  # grows with every failure and trial: calls begun before it do not count again
+
+    @property
+    def state(self) -> State:
+        if self._until is None:
+            return State.CLOSED
+        return State.HALF_OPEN if self._trying or self._clock() >= self._until else State.OPEN
+
+    def admit(self) -> int | None:
+        """Return a ticket for one call, to be passed once to `succeeded`, `failed` or `abandoned`; None if refused."""
+        if self._until is not None:
+            if self._trying or self._clock() < self._until:
+                return None
+            self._trying = True
+            self._turn += 1
+        return self._turn
+
+    def succeeded(self, ticket: int) -> None:
+        """Note that the call was answered."""
+        if self._until is not None:
+            if ticket != self._turn:
+                return
+            self._until, self._trying, self._pause = None, False, PAUSE
+        self._failures = 0
+
+    def failed(self, ticket: int) -> None:
+        """Note that the call was not answered."""
+        if ticket != self._turn:
+            return
+        self._turn += 1
+        self._failures += 1
+        if self._trying:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        elif self._failures < self._allowed:
+            return
+        self._until, self._trying = self._clock() + self._pause, False
+
+    def abandoned(self, ticket: int) -> None:
+        """Note that the caller gave up before an answer; the next call may try."""
+        if ticket == self._turn:
+            self._trying = False
+
+
+class Unanswered(Exception):
+    """The server did not answer, returned an error, or was not called."""
+
+
+class Guard:
+    """Calls a server behind a circuit breaker, each time within a time limit.
+
+    timeout: seconds for an answer, and before that for a place among `places`. on_change: called with the error when
+    the circuit opens, and with None when it has closed again.
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        places: asyncio.Semaphore,
+        on_change: Callable[[Exception | None], None],
+        circuit: CircuitBreaker,
+    ) -> None:
+        self._timeout, self._places, self._on_change = timeout, places, on_change
+        self.circuit = circuit
+
+    async def call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Return the answer. Raises only Unanswered, whatever the request raises."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._places.acquire()
+        except TimeoutError as late:
+            raise Unanswered from late
+        try:
+            return await self._call(request)
+        finally:
+            self._places.release()
+
+    async def _call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        ticket, before = self.circuit.admit(), self.circuit.state
+        if ticket is None:
+            raise Unanswered
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await owned(request())
+        except asyncio.CancelledError:
+            self.circuit.abandoned(ticket)
+            raise
+        except Exception as error:  # redis-py raises many types on a malformed reply
+            self.circuit.failed(ticket)
+            if before is State.CLOSED and self.circuit.state is not State.CLOSED:
+                self._on_change(error)
+            raise Unanswered from error
+        before = self.circuit.state
+        self.circuit.succeeded(ticket)
+        if before is not State.CLOSED and self.circuit.state is State.CLOSED:
+            self._on_change(None)
+        return answer
 
 
 class RedisLink:
@@ -108,7 +229,9 @@ class RedisScoreCache:
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         try:
             # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
-            answer = await self._link.call("read", "HRANDFIELD", self._key(model, query), FIELDS, b"WITHVALUES")
+            answer = await self._link.call(
+                "read", "HRANDFIELD", score_key(model, query, self._namespace), FIELDS, b"WITHVALUES"
+            )
         except Unanswered:
             metrics.count_lookups("scores", error=1)
             return {}
@@ -128,7 +251,7 @@ class RedisScoreCache:
         if not count:
             return []
         try:
-            answer = await self._link.call("read", "HMGET", self._key(model, query), *text_digests)
+            answer = await self._link.call("read", "HMGET", score_key(model, query, self._namespace), *text_digests)
         except Unanswered:
             metrics.count_lookups("scores", error=count)
             return [None] * count
@@ -143,7 +266,7 @@ class RedisScoreCache:
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:
             return
-        key, outcome = self._key(model, query), "ok"
+        key, outcome = score_key(model, query, self._namespace), "ok"
         try:
             fields = (part for text, score in scores.items() for part in (text, encoded(score)))
             await self._link.call("write", "HSET", key, *fields)
@@ -154,9 +277,6 @@ class RedisScoreCache:
         except Unanswered:
             outcome = "error"
         metrics.cache_writes.labels("scores", outcome).inc(len(scores))
-
-    def _key(self, model: str, query: str) -> bytes:
-        return score_key(model, query, self._namespace)
 
 
 def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
@@ -196,9 +316,6 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
         from redis.backoff import NoBackoff
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
-    scheme = url.partition("://")[0]
-    if scheme not in SCHEMES:
-        raise InvalidConfiguration(f"{_SETTINGS} must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
     try:
         return Redis.from_url(
             url,
@@ -211,7 +328,7 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
         )
     except Exception:
         raise InvalidConfiguration(
-            f"{_SETTINGS} cannot be used; it should be like {scheme}://:password@host:6379"
+            f"{_SETTINGS} cannot be used; it should be like redis://:password@host:6379, or begin with rediss:// or unix://"
         ) from None
 
 

@@ -14,7 +14,7 @@ from boundarymorph.evaluation.neighbours import Neighbourhood
 from boundarymorph.retrieval.document import fuse
 from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.scoring.domain import by_witnesses
+from boundarymorph.scoring.scorer import by_witnesses
 from boundarymorph.selection import Pool, TrendConfig
 from boundarymorph.selection.methods import Config
 

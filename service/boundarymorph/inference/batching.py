@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, room
 from boundarymorph.inference.models import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
-from boundarymorph.telemetry.metrics import BatchMetrics
 
 Owner = TypeVar("Owner")
 
@@ -132,11 +132,6 @@ class TokenQueue(Generic[Item, Owner]):
         return [entry for *_, entry in order]
 
 
-def padding(lengths: Sequence[int], *, pads: bool) -> float:
-    """Return the fraction of a batch's cost that is padding, in [0, 1)."""
-    return 1 - sum(lengths) / (max(lengths) * len(lengths)) if pads else 0.0
-
-
 def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[Entry[Item, Owner]]:
     """Return the batch with the most tokens among all runs of neighbours by length that contain the first entry."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
@@ -157,7 +152,7 @@ TOKENIZER_THREADS = 4
 SHUTTING_DOWN = "the model is shutting down"
 CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
 MEMORY = 0.9  # weight of the past in the running mean of seconds per token
-GROW_AFTER, GROW_AFTER_AT_MOST = 100, 6_400  # successful batches before larger ones are tried
+GROW_AFTER = 100  # successful batches before larger ones are tried
 log = logging.getLogger(__name__)
 ModelType = TypeVar("ModelType", bound=Model[Any])
 
@@ -165,28 +160,20 @@ ModelType = TypeVar("ModelType", bound=Model[Any])
 class _Job(Generic[Item]):
     """One request under way: its results so far, and how many are missing."""
 
-    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float, due: float) -> None:
+    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float) -> None:
         self.items = items
         self.arrival = arrival
-        self.due = due
-        self.caller = CALLER.get()
         self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
         self.missing = len(items)
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[NDArray[Any]] = self.loop.create_future()
+        self.done: Future[NDArray[Any]] = Future()
 
     def finish(self, error: BaseException | None = None) -> None:
         """Resolve the future, from any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            self.loop.call_soon_threadsafe(self._resolve, error)
-
-    def _resolve(self, error: BaseException | None) -> None:
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(self.values)
-        else:
-            self.done.set_exception(error)
+        with suppress(InvalidStateError):  # nobody waits any more
+            if error is None:
+                self.done.set_result(self.values)
+            else:
+                self.done.set_exception(error)
 
 
 class Batcher(Generic[ModelType, Item]):
@@ -198,7 +185,7 @@ class Batcher(Generic[ModelType, Item]):
     take together: short requests overtake long ones, and of equal ones the first is done before the next begins.
 
     If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
-    `GROW_AFTER` successful batches, and after twice as many each time that this fails.
+    `GROW_AFTER` successful batches.
 
     Callers have equal parts of each batch.
 
@@ -228,7 +215,6 @@ class Batcher(Generic[ModelType, Item]):
         self._clock = clock
         self.batch_tokens = model.batch_tokens  # current size limit of a batch
         self._good_batches = 0  # since `batch_tokens` last changed
-        self._grow_after, self._grown = GROW_AFTER, False
         self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
         self._tokenizing: list[tuple[float, int, str]] = []  # when requests are due, estimated tokens, callers
         self.idle = 0  # workers that wait for a batch
@@ -236,7 +222,7 @@ class Batcher(Generic[ModelType, Item]):
         self._closed = False
         self._changed = threading.Condition()
         self._tokenizer = BoundedExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
-        self._metrics = BatchMetrics(self.role.metrics, model.name, model.backend, self.waiting)
+        self._metrics = self.role.metrics.of_model(model.name, model.backend, self.waiting)
         self._workers = [
             threading.Thread(target=self._work, name=f"{self.role.name}-{worker}", daemon=True)
             for worker in range(model.workers)
@@ -296,15 +282,16 @@ class Batcher(Generic[ModelType, Item]):
                 f"text {truncated[0]} (and {len(truncated) - 1} more) does not fit into {self.model.max_length} "
                 "tokens, together with any query; shorten it, or allow truncation"
             )
-        job = _Job(items, self.role, arrival, due)
+        job, tokens = _Job(items, self.role, arrival), sum(map(len, items))
         with self._changed:
-            self._admit(sum(map(len, items)), due, deadline, admitted)
-            self._queue.add(self._entries(job))
+            self._admit(tokens, due, deadline, admitted)
+            last = due + tokens * self.token_seconds
+            self._queue.add(Entry(item, job, place, last, CALLER.get()) for place, item in enumerate(items))
             self._changed.notify(len(items))
         self._metrics.truncated.inc(len(truncated))
         try:
             async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
-                return Results(await job.done, len(truncated))
+                return Results(await asyncio.wrap_future(job.done), len(truncated))
         except TimeoutError:
             self._drop([job], "deadline")
             raise self._too_late() from None
@@ -312,11 +299,10 @@ class Batcher(Generic[ModelType, Item]):
             self._drop([job], "cancelled")
             raise
 
-    def enter(self, characters: Iterable[int], *, deadline: float | None = None) -> None:
+    def enter(self, characters: Iterable[int]) -> None:
         """Raise what `run` would raise before any work, for items of these lengths in characters."""
         with self._changed:
-            due = self._clock() + self._patience if deadline is None else deadline
-            self._admit(self._guess(characters), due, deadline, admitted=False)
+            self._admit(self._guess(characters), self._clock() + self._patience, None, admitted=False)
 
     async def close(self) -> None:
         """Finish the running batches, fail waiting requests, release the model."""
@@ -377,7 +363,9 @@ class Batcher(Generic[ModelType, Item]):
         excess = tokens - room(own, waiting, self.queue_tokens, self._share)
         late = (waiting + tokens) * self.token_seconds - in_time
         if late > 0:
-            ahead = self._ahead(due + tokens * self.token_seconds, caller, tokens)
+            last = due + tokens * self.token_seconds
+            ahead = self._queue.tokens_due(last, caller, tokens)
+            ahead += sum(guess for due, guess, _ in self._tokenizing if due <= last)
             late = (ahead + tokens) * self.token_seconds - in_time if ahead else 0.0
         if excess > 0 or late > 0:
             self._metrics.refused.inc()
@@ -385,16 +373,6 @@ class Batcher(Generic[ModelType, Item]):
                 f"{waiting:,} tokens are waiting already; try again later, or elsewhere",
                 retry_after=max(1.0, late, excess * self.token_seconds),
             )
-
-    def _ahead(self, moment: float, caller: str, tokens: int) -> int:
-        """Return the number of tokens that go before so many of a caller, due at this time. The lock must be held."""
-        tokenizing = sum(guess for due, guess, _ in self._tokenizing if due <= moment)
-        return self._queue.tokens_due(moment, caller, tokens) + tokenizing
-
-    def _entries(self, job: _Job[Item]) -> Iterable[Entry[Item, _Job[Item]]]:
-        due = job.due + sum(map(len, job.items)) * self.token_seconds
-        for position, item in enumerate(job.items):
-            yield Entry(item, job, position, due, job.caller)
 
     def _work(self) -> None:
         batch: list[Entry[Item, _Job[Item]]] = []
@@ -465,8 +443,6 @@ class Batcher(Generic[ModelType, Item]):
             smaller = max(self.model.max_length, min(self.batch_tokens, tokens // 2))
             self.batch_tokens = min(smaller, self.model.batch_tokens)
             self._good_batches = 0
-            if self._grown:
-                self._grow_after, self._grown = min(2 * self._grow_after, GROW_AFTER_AT_MOST), False
 
     def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
         lengths = [len(entry.item) for entry in batch]
@@ -475,13 +451,13 @@ class Batcher(Generic[ModelType, Item]):
         with self._changed:
             self.token_seconds = MEMORY * self.token_seconds + (1 - MEMORY) * last if self.token_seconds else last
             self._good_batches += 1
-            if self._good_batches >= self._grow_after and self.batch_tokens < self.model.batch_tokens:
+            if self._good_batches >= GROW_AFTER and self.batch_tokens < self.model.batch_tokens:
                 self.batch_tokens = min(2 * self.batch_tokens, self.model.batch_tokens)
-                self._good_batches, self._grown = 0, True
+                self._good_batches = 0
         self._metrics.compute_seconds.observe(seconds)
         self._metrics.batch_items.observe(len(batch))
         self._metrics.batch_tokens.observe(tokens)
-        self._metrics.padding.observe(padding(lengths, pads=self.model.pads))
+        self._metrics.padding.observe(1 - tokens / (max(lengths) * len(lengths)) if self.model.pads else 0.0)
 
     def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
         finished = []
@@ -502,13 +478,10 @@ class Batcher(Generic[ModelType, Item]):
                 f"the device has no memory for a single {self.role.item} of {longest} tokens; use a shorter max_length"
             )
         elif not isinstance(error, BoundaryMorphError):
-            cause, error = (
-                error,
-                self.role.failed(
-                    f"{self.model.name} fails on a {self.role.item} ({type(error).__name__}); the log has the details"
-                ),
-            )
-            error.__cause__ = cause
+            message = f"{self.model.name} fails on a {self.role.item} ({type(error).__name__}); the log has the details"
+            failed = self.role.failed(message)
+            failed.__cause__ = error
+            error = failed
         self._drop([job], "failed")
         job.finish(error)
 

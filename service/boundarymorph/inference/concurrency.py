@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import os
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -18,7 +19,6 @@ from functools import cache
 from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded
-from boundarymorph.inference.models import available_cores
 from boundarymorph.telemetry import metrics
 
 RETURN, LONGEST_RETURN = 0.05, 0.25  # reserved for sending the answer: a fraction of the time, seconds at most
@@ -309,6 +309,13 @@ class Run(Protocol):
 
 class Abandoned(Exception):
     """Nobody waits for the result of a thread any more."""
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 _cores = threading.Semaphore(available_cores())

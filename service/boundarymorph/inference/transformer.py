@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ from transformers import (
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
-from boundarymorph.inference.models import Contra, DeviceLost, Item, OutOfMemory, TokenSequence, available_cores
+from boundarymorph.inference.concurrency import available_cores
+from boundarymorph.inference.models import DeviceLost, Item, OutOfMemory, TokenSequence
 from boundarymorph.settings import ModelSettings
 
 # The first is what most models have; a tokenizer can also be built from the others.
@@ -68,7 +69,8 @@ class Repository:
         digest = hashlib.sha256()
         for pattern in ("*.safetensors", "*/*.safetensors", *_VOCABULARIES, "config.json", "*.py"):
             for path in sorted(self.folder.glob(pattern)):
-                digest.update(_sha256(path))
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
     @cached_property
@@ -154,22 +156,9 @@ class Repository:
             raise InvalidConfiguration(f"the {what} of {self.location} cannot be used: {error}") from error
 
 
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
 CAUSAL_MAX_LENGTH = 8192  # tokens, unless more are asked for
 
 _FEWEST_TOKENS = 8
-
-
-def make_bidirectional(model: PreTrainedModel) -> None:
-    """Make a causal architecture bidirectional if its configuration says that it was trained so."""
-    if not getattr(model.config, "is_causal", True):
-        for module in model.modules():
-            if hasattr(module, "is_causal"):
-                module.is_causal = False  # type: ignore[assignment]
 
 
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
@@ -177,19 +166,17 @@ def chosen_length(repository: Repository, max_length: int | None, usual: int | N
 
     Raises InvalidConfiguration if the model cannot read inputs of the requested length.
     """
-    positions = getattr(repository.config, "max_position_embeddings", None)
+    config = repository.config
+    positions = getattr(config, "max_position_embeddings", None)
+    # RoBERTa counts positions from after its padding index.
+    first = int(config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
     tokenizer_length = int(repository.tokenizer.model_max_length)
-    most = tokenizer_length if positions is None else int(positions) - first_position(repository.config)
+    most = tokenizer_length if positions is None else int(positions) - first
     if max_length is None:
         return min(most, tokenizer_length, usual or most)
     if not _FEWEST_TOKENS <= max_length <= most:
         raise InvalidConfiguration(f"{repository.location} takes a max_length of {_FEWEST_TOKENS} to {most} tokens")
     return max_length
-
-
-def first_position(config: PreTrainedConfig) -> int:
-    """Return the first position; RoBERTa counts from after its padding index."""
-    return int(config.pad_token_id or 0) + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
 
 
 def padding_token(repository: Repository) -> int:
@@ -243,7 +230,11 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches."""
+    """Where and how a model runs.
+
+    batch_tokens: per batch, padding included; workers: concurrent batches: on a CPU one per thread, on a GPU two, of
+    which the second is made while the first computes.
+    """
 
     device: torch.device
     precision: Precision
@@ -263,7 +254,10 @@ class Placement(NamedTuple):
         if precision == "auto":
             precision = "bf16" if device.type == "cuda" else "fp32"
         batch_tokens = options.get("batch_tokens") or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
-        return cls(device, precision, batch_tokens, _workers(options.get("threads"), device))
+        if device.type != "cpu":
+            return cls(device, precision, batch_tokens, _WORKERS_OF_A_GPU)
+        torch.set_num_threads(1)
+        return cls(device, precision, batch_tokens, options.get("threads") or available_cores())
 
 
 def _chosen_device(device: str) -> torch.device:
@@ -279,65 +273,41 @@ def _chosen_device(device: str) -> torch.device:
     return found
 
 
-def _workers(threads: int | None, device: torch.device) -> int:
-    """Return how many batches are computed at a time: on a CPU one per thread, by default one thread per core.
-
-    On a GPU the second batch is made while the first computes.
-    """
-    if device.type != "cpu":
-        return _WORKERS_OF_A_GPU
-    torch.set_num_threads(1)
-    return threads or available_cores()
-
-
-def release(device: torch.device) -> None:
-    """Release unused memory of the device."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
 def on_device(work: Callable[[], Result]) -> Result:
     """Return the result of the work. Raises OutOfMemory, after releasing the device's unused memory, or DeviceLost."""
     failure: OutOfMemory | DeviceLost
     try:
         return work()
     except RuntimeError as error:
-        translated = _translated(error)
-        if translated is None:
+        message = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in _FULL):
+            failure = OutOfMemory(message)
+        elif isinstance(error, torch.AcceleratorError) or any(sign in message for sign in _LOST):
+            failure = DeviceLost(message)
+        else:
             raise
-        failure = translated
     # Not in the except clause, whose traceback still references the tensors of the batch.
-    if isinstance(failure, OutOfMemory) and torch.cuda.is_available():
+    if isinstance(failure, OutOfMemory):
         torch.cuda.empty_cache()
     raise failure
-
-
-def _translated(error: RuntimeError) -> OutOfMemory | DeviceLost | None:
-    message = str(error)
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in _FULL):
-        return OutOfMemory(message)
-    if isinstance(error, torch.AcceleratorError) or any(sign in message for sign in _LOST):
-        return DeviceLost(message)
-    return None
 
 
 Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Forward(Protocol[Contra]):
-    """Computes the results of a batch, (n, ...) in float32, on the model's device."""
-
-    def __call__(self, items: Sequence[Contra], /) -> torch.Tensor: ...
+Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]
+"""Computes the results of a batch, (n, ...) in float32, on the model's device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledBody:
-    """A model without its head; its results are (n, d) pooled states. padding: a token, which is masked."""
+    """A model whose head makes its results of (n, d) pooled states. padding: a token, which is masked."""
 
     body: PreTrainedModel
     pooling: Pooling
     padding: int
+    head: Head
 
     def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
         features = padded(items, self.padding, self.body.device)
@@ -347,22 +317,9 @@ class PooledBody:
         states = self.body(**features, **options).last_hidden_state
         if self.pooling == "mean":
             weights = (mask / mask.sum(dim=1, keepdim=True))[:, None]
-            means: torch.Tensor = (weights @ states.float())[:, 0]
-            return means
+            return self.head((weights @ states.float())[:, 0])
         tokens = mask.sum(dim=1) - 1 if self.pooling == "last" else torch.zeros_like(mask[:, 0])
-        pooled: torch.Tensor = states[torch.arange(len(mask), device=mask.device), tokens].float()
-        return pooled
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Headed:
-    """A body, and the head that makes results of its pooled states."""
-
-    body: PooledBody
-    head: Head
-
-    def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
-        return self.head(self.body(items))
+        return self.head(states[torch.arange(len(mask), device=mask.device), tokens].float())
 
 
 def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
@@ -400,23 +357,19 @@ class DeviceModel(Generic[Item]):
         self.parallel = placement.device.type == "cpu"
         self.pads = True
         self._forward: Forward[Item] | None = forward
-        self._placement = placement
 
     def compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
         """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
-        return on_device(lambda: self._compute(items))
-
-    @torch.inference_mode()
-    def _compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
-        if self._forward is None:
+        forward = self._forward
+        if forward is None:
             raise self.failed(f"{self.name} is closed")
-        results: NDArray[np.float32] = self._forward(items).cpu().numpy()
-        return results
+        with torch.inference_mode():
+            return on_device(lambda: forward(items).cpu().numpy())
 
     def close(self) -> None:
         """Release the memory."""
         self._forward = None
-        release(self._placement.device)
+        torch.cuda.empty_cache()
 
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU)}
@@ -459,7 +412,7 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
-) -> tuple[Headed, int]:
+) -> tuple[PooledBody, int]:
     """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
 
     Raises what `Repository` raises.
@@ -467,7 +420,10 @@ def open_body(
     model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here
-    make_bidirectional(model)
+    if not getattr(model.config, "is_causal", True):  # a causal architecture that was trained bidirectional
+        for module in model.modules():
+            if hasattr(module, "is_causal"):
+                module.is_causal = False  # type: ignore[assignment]
     model.to(device=placement.device)  # type: ignore[call-arg]
     layers, width = open_dense(repository, dense, int(model.config.hidden_size))
-    return Headed(PooledBody(model, pooling, padding_token(repository)), layers.to(placement.device)), width
+    return PooledBody(model, pooling, padding_token(repository), layers.to(placement.device)), width

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -82,15 +83,17 @@ class _Server(Peer):
             self.description = None
 
 
-class RemoteModel:
-    """A model over HTTP, behind one or more servers that serve the same model.
+class Servers:
+    """One or more servers that serve the same model: calls within their time limits, each reported to an observer."""
 
-    Each server is asked for its description before it is used, and again after each failure and each refusal on a new
-    connection.
-    """
-
-    def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        role: Role,
+        probe: Callable[[_Server], Awaitable[object]],
+        **options: Unpack[Options],
+    ) -> None:
+        """probe: see `Balancer`. Raises InvalidConfiguration if the endpoints do not fit together."""
         connections = options.get("connections", 64)
         self._servers = [
             _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
@@ -105,11 +108,47 @@ class RemoteModel:
             self._servers,
             role,
             requests=max(1, connections // max(1, len(endpoints))),
-            probe=self._probe,
+            probe=probe,
             clock=self._clock,
             seed=options.get("seed", 0),
             on_change=options.get("on_change", ignore_change),
         )
+
+    def check_open(self) -> None:
+        """Raise RuntimeError after `close`."""
+        self._balancer.check_open()
+
+    async def close(self) -> None:
+        """Close the connections to all servers."""
+        await self._balancer.close()
+
+    def _deadline(self, moment: float | None) -> Deadline:
+        return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
+
+    @contextmanager
+    def _observed(self, server: Peer) -> Iterator[None]:
+        """Report the outcome of the block, one request to a server, to the observer."""
+        started = self._clock()
+        outcome: Outcome = "ok"
+        try:
+            yield
+        except BaseException as error:
+            outcome = OUTCOMES.get(type(error), "failed")
+            raise
+        finally:
+            self._observe(server.base, outcome, self._clock() - started)
+
+
+class RemoteModel(Servers):
+    """A model over HTTP, behind one or more servers that serve the same model.
+
+    Each server is asked for its description before it is used, and again after each failure and each refusal on a new
+    connection.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
+        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
+        super().__init__(endpoints, role, self._probe, **options)
         self._connected = False
         for server in self._servers:
             if server.dialect.description_path is None:
@@ -149,24 +188,30 @@ class RemoteModel:
         """Those of the servers that have one."""
         return [server.description for server in self._servers if server.description is not None]
 
-    async def connect(self) -> None:
+    async def connect(self, deadline: Deadline | None = None) -> None:
         """Fetch the descriptions of all servers concurrently; one that fits is enough.
 
         Raises Overloaded, or an error of the role.
         """
         self.check_open()
-        await self._connect(Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock))
+        moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
 
-    def check_open(self) -> None:
-        """Raise RuntimeError after `close`."""
-        self._balancer.check_open()
+        async def describe(server: _Server) -> None:
+            await self._describe(server, moment)
+            self._balancer.check_model(server)
+
+        await self._balancer.ask_all(describe)
+        self._connected = True
+        if not self.descriptions:
+            moment.remaining()
+            raise self._balancer.none_left()
 
     async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model. context: see `Dialect.request`.
 
         Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
         """
-        moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
+        moment = self._deadline(deadline)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
                 for _ in range(CALLS):
@@ -181,45 +226,26 @@ class RemoteModel:
             raise self._role.failed(str(refusal)) from refusal
         raise self._role.unavailable(f"the {self._role.name}s keep changing their model")
 
-    async def close(self) -> None:
-        await self._balancer.close()
-
-    async def _connect(self, deadline: Deadline) -> None:
-        async def describe(server: _Server) -> None:
-            await self._describe(server, deadline)
-            self._balancer.check_model(server)
-
-        await self._balancer.ask_all(describe)
-        self._connected = True
-        if not self.descriptions:
-            deadline.remaining()
-            raise self._balancer.none_left()
-
     async def _chunks(self, context: Context, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
         if not self._connected:
             try:
-                await self._connect(deadline)
+                await self.connect(deadline)
             except BoundaryMorphError:  # the calls below report what is wrong
                 log.debug("no %s has described itself", self._role.name, exc_info=True)
         described = [known.texts for known in self.descriptions]
         most = min(described or [server.dialect.most_texts for server in self._servers])
         parts = chunks(context, texts, most, self._most_bytes)
-        answers = []
-        if not self._balancer.any_works:
-            # A returning server takes a single request first; concurrent ones would find no server to call.
-            answers.append(await self._chunk(context, parts.pop(0), deadline))
         slots = asyncio.Semaphore(self._concurrency)
 
         async def one(part: Sequence[str]) -> Answer:
             async with slots:
-                return await self._chunk(context, part, deadline)
+                return await self._balancer.call(
+                    lambda server: self._ask(server, context, part, deadline), texts=len(part), deadline=deadline
+                )
 
-        return answers + await together([one(part) for part in parts])
-
-    async def _chunk(self, context: Context, texts: Sequence[str], deadline: Deadline) -> Answer:
-        return await self._balancer.call(
-            lambda server: self._ask(server, context, texts, deadline), texts=len(texts), deadline=deadline
-        )
+        # A returning server takes a single request first; concurrent ones would find no server to call.
+        first = [] if self._balancer.any_works else [await one(parts.pop(0))]
+        return first + await together([one(part) for part in parts])
 
     @property
     def _most_bytes(self) -> int | None:
@@ -257,65 +283,52 @@ class RemoteModel:
             self._balancer.serves(server, known.name, texts=known.concurrent_texts)
             return known
 
-    async def _ask(self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline) -> Answer:
+    async def _ask(
+        self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
+    ) -> Answer:
         """Return the results of one server, in several requests if it takes fewer texts than the others.
 
-        Tries again once if the server turns out to serve another model.
+        again: whether to try again if the server turns out to serve another model.
         """
-        try:
-            return await self._ask_described(server, context, texts, deadline)
-        except ModelChanged:
-            server.forget()
-            return await self._ask_described(server, context, texts, deadline)
-
-    async def _ask_described(
-        self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline
-    ) -> Answer:
         description = await self._describe(server, deadline)
         self._balancer.check_model(server)
         parts = chunks(context, texts, description.texts, self._most_bytes)
-        return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
+        try:
+            return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
+        except ModelChanged:
+            if not again:
+                raise
+            server.forget()
+            return await self._ask(server, context, texts, deadline, again=False)
 
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
-        """Send one request, and report its outcome to the observer."""
-        started = self._clock()
-        outcome: Outcome = "ok"
-        try:
-            return await self._request(server, description, context, texts, deadline)
-        except BaseException as error:
-            outcome = OUTCOMES.get(type(error), "failed")
-            raise
-        finally:
-            self._observe(server.base, outcome, self._clock() - started)
-
-    async def _request(
-        self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
-    ) -> Answer:
-        budget, dialect = deadline.within(self._attempt_timeout), server.dialect
-        request = dialect.request(description.model, context, texts, budget.seconds)
-        content = encoded(request.body)
-        try:
-            body = await server.fetch(
-                request.path,
-                content,
-                budget,
-                most=dialect.most_answer(content, len(texts)),
-                honours_deadlines=dialect.honours_deadlines,
-            )
-        except Busy:
-            if server.asked_at != server.opened:  # another model may be behind the new connection
-                server.forget()
-            raise
-        try:
-            answer = dialect.read(body, len(texts))
-        except Unusable as flaw:
-            raise Flawed(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
-        served = answer.served or (await self._describe(server, deadline, confirm=True)).name
-        if served != description.name:
-            raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
-        return Answer(answer.values, answer.truncated + request.cut, description.name, server=server.base)
+        """Send one request."""
+        with self._observed(server):
+            budget, dialect = deadline.within(self._attempt_timeout), server.dialect
+            request = dialect.request(description.model, context, texts, budget.seconds)
+            content = encoded(request.body)
+            try:
+                body = await server.fetch(
+                    request.path,
+                    content,
+                    budget,
+                    most=dialect.most_answer(content, len(texts)),
+                    honours_deadlines=dialect.honours_deadlines,
+                )
+            except Busy:
+                if server.asked_at != server.opened:  # another model may be behind the new connection
+                    server.forget()
+                raise
+            try:
+                answer = dialect.read(body, len(texts))
+            except Unusable as flaw:
+                raise Flawed(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
+            served = answer.served or (await self._describe(server, deadline, confirm=True)).name
+            if served != description.name:
+                raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
+            return Answer(answer.values, answer.truncated + request.cut, description.name, server=server.base)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:

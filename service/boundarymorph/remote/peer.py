@@ -1,24 +1,35 @@
-"""An HTTP server that we call: the outcomes of a request to it, its state, and which requests it may get."""
+"""An HTTP server that we call: connections to it, and the outcomes of a request."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from enum import Enum
+from functools import cache
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar
+from io import BytesIO
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import httpx
 import orjson
+from aiohttp.connector import Connection
+from yarl import URL
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF, Budget
-from boundarymorph.remote.connections import NOT_CONNECTED, SMALL, ConnectionPool, Response, Unreadable
 from boundarymorph.telemetry import tracing
 
+CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
+# Common servers close a connection that has been idle for five seconds: stop reusing it before that.
+KEEPALIVE = 4.0
+CHUNK = 2**16  # bytes of an answer that is read in pieces
+SMALL = 2**20  # bytes of an answer that does not grow with the request
+NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 EXCERPT = 200  # characters of a server's message that we quote
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -81,6 +92,160 @@ class Relayed(Exception):
     def __init__(self, error: BoundaryMorphError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class Unreadable(Exception):
+    """The body of an answer is too long or compressed."""
+
+
+class Response:
+    """Status and headers of an answer, and its body: `content` once it has been read, else in `chunks`, as they come.
+
+    Reading raises aiohttp.ClientError if the connection breaks.
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.status_code = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self.content = b""
+        self._answer = answer
+
+    @property
+    def is_success(self) -> bool:
+        return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def is_redirect(self) -> bool:
+        return HTTPStatus.MULTIPLE_CHOICES <= self.status_code < HTTPStatus.BAD_REQUEST
+
+    @property
+    def is_server_error(self) -> bool:
+        return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+    async def read(self, most: int = SMALL) -> bytes:
+        """Read the whole body, which frees the connection for other requests.
+
+        Raises Unreadable, and closes the connection, if it has over `most` bytes or is compressed.
+        """
+        declared, encoding = self._answer.content_length, self.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            self.close()
+            raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
+        if declared is not None and declared > most:
+            raise self._too_long(most)
+        if declared is not None:
+            self.content = await self._answer.read()
+            return self.content
+        content = bytearray()
+        async for chunk in self.chunks():
+            content += chunk
+            if len(content) > most:
+                raise self._too_long(most)
+        self.content = bytes(content)
+        return self.content
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._answer.content.iter_chunked(CHUNK):
+            yield chunk
+
+    def _too_long(self, most: int) -> Unreadable:
+        self.close()
+        return Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
+
+    def close(self) -> None:
+        """Close the connection unless the body has been read."""
+        self._answer.close()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Makes connections, and reuses them unless something has arrived that was not asked for.
+
+    It would be taken for the answer to the next request.
+    """
+
+    async def connect(self, *request: Any, **options: Any) -> Connection:
+        while True:
+            connection = await super().connect(*request, **options)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+
+class ConnectionPool:
+    """At most so many connections to a server, which are kept for a while. opened: number of connections so far."""
+
+    def __init__(self, base: str, most: int) -> None:
+        self.opened = 0
+        self._base, self._most = base, most
+        self._proxy = _proxy(base)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] | None,
+        headers: Mapping[str, str],
+    ) -> Response:
+        """Send a request and return its answer before its body is read.
+
+        Raises aiohttp.ClientError, of `NOT_CONNECTED` if nothing was sent, and what the iterator of the body raises.
+        Cancelling closes the connection.
+        """
+        try:
+            answer = await self._running().request(
+                method,
+                URL(self._base + path, encoded=True),
+                data=BytesIO(content) if isinstance(content, bytes) else content,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self._proxy,
+            )
+        except aiohttp.ClientConnectionError as error:
+            cause = error.__cause__
+            if isinstance(content, AsyncIterator) and cause is not None and not isinstance(cause, OSError):
+                raise cause from None  # raised by the iterator
+            raise
+        return Response(answer)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _running(self) -> aiohttp.ClientSession:
+        """Return the session, which must be made within its event loop."""
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_create_start.append(self._count)
+            self._session = aiohttp.ClientSession(
+                connector=_Connector(limit=self._most, keepalive_timeout=KEEPALIVE, ssl=_trust()),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+                trace_configs=[trace],
+                headers={"Accept-Encoding": "identity"},  # a few compressed bytes could be many
+                auto_decompress=False,
+            )
+            self._session._retry_connection = False  # aiohttp would repeat DELETE and PUT, which we forward once
+        return self._session
+
+    async def _count(self, *_: object) -> None:
+        self.opened += 1
+
+
+def _proxy(base: str) -> str | None:
+    """Return the proxy that the environment names for this server."""
+    parts = urlsplit(base)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Load the trusted certificates, once: loading is slow."""
+    return httpx.create_ssl_context()
 
 
 class Peer:
@@ -290,119 +455,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         return error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
-
-
-BACKOFF, MOST_BACKOFF = 1.0, 30.0  # seconds after the first failure, doubled after each further one
-PAUSE, LONGEST_PAUSE = 0.25, 60.0  # seconds, if a busy server does not say how long, and if it says more
-MISSES = 3  # callers in a row that stopped waiting
-
-
-class State(Enum):
-    """What is known of a server, and what it gets for that."""
-
-    WORKS = "it answers: calls up to its limits, and a probe once `MISSES` callers in a row left before the answer"
-    BUSY = "it asked for a pause: after that, one call at a time"
-    OTHER = "it has another model than most: after 1, 2, 4 ... 30 s a probe, or one call if no other server is free"
-    AWAY = "it failed: the same, and no say in which model is used"
-
-
-SHOWN: dict[type, State] = {  # the state that an outcome of a request shows; any other shows nothing
-    type(None): State.WORKS,
-    Relayed: State.WORKS,
-    Busy: State.BUSY,
-    OtherModel: State.OTHER,
-    Mismatch: State.AWAY,
-    Unavailable: State.AWAY,
-    Flawed: State.AWAY,  # if another server has answered the same call
-}
-P = TypeVar("P", bound=Peer)
-
-
-@dataclass(slots=True, eq=False)
-class Replica(Generic[P]):
-    """A server.
-
-    fault, since: the outcome that put it into its state, None if it works, and when; free_at: when it may be asked;
-    failures, misses: in a row; begun: number of requests so far; running: the texts of those under way, by number;
-    newest: the first request whose outcome counts; model: the one it last named; most_texts: under way at a time, None
-    for any number; probe: the last one.
-    """
-
-    peer: P
-    state: State = State.WORKS
-    fault: Exception | None = None
-    since: float = 0.0
-    free_at: float = 0.0
-    failures: int = 0
-    misses: int = 0
-    begun: int = 0
-    running: dict[int, int] = field(default_factory=dict)
-    newest: int = 1
-    model: str | None = None
-    most_texts: int | None = None
-    probe: asyncio.Task[None] | None = None
-
-    @property
-    def works(self) -> bool:
-        return self.state in (State.WORKS, State.BUSY)
-
-    @property
-    def doubted(self) -> bool:
-        """Whether it gets probes, and calls only if no other server is free. A paid one does not: it is not probed."""
-        return not self.peer.paid and (not self.works or self.misses >= MISSES)
-
-    @property
-    def texts(self) -> int:
-        """Number of texts under way."""
-        return sum(self.running.values())
-
-    @property
-    def on_trial(self) -> bool:
-        """Whether a request is under way that will show whether it works again."""
-        return self.state is not State.WORKS and any(number >= self.newest for number in self.running)
-
-    def has_room(self, texts: int, requests: int) -> bool:
-        """Whether it may get so many texts besides those under way. requests: most at a time."""
-        if self.state is not State.WORKS:
-            return not self.on_trial
-        fits = self.most_texts is None or self.texts + texts <= self.most_texts
-        return not self.running or (len(self.running) < requests and fits)
-
-    def begin(self, texts: int) -> int:
-        """Note that a request begins, and return its number."""
-        self.begun += 1
-        self.running[self.begun] = texts
-        return self.begun
-
-    def end(self, number: int) -> None:
-        """Note that it has ended."""
-        del self.running[number]
-
-    def learn(self, number: int, outcome: Exception | None) -> State | None:
-        """Return the state that the outcome of a request shows, None if it shows nothing new.
-
-        An answer outdates the requests that began before its own, any other outcome all that are under way. A pause
-        counts in any case.
-        """
-        shown = next((state for kind, state in SHOWN.items() if isinstance(outcome, kind)), None)
-        if shown is None or (number < self.newest and shown is not State.BUSY):
-            return None
-        if shown is State.WORKS:
-            self.newest = number
-        return shown
-
-    def become(self, state: State, fault: Exception | None, now: float) -> None:
-        """Change the state. fault: unless it works."""
-        self.state, self.fault, self.since, self.misses = state, fault, now, 0
-        if state is State.WORKS:
-            self.free_at, self.failures = 0.0, 0
-            return
-        self.newest = self.begun + 1
-        if isinstance(fault, Busy):
-            pause = PAUSE if fault.pause is None else min(fault.pause, LONGEST_PAUSE)
-            self.free_at = max(self.free_at, now + pause)
-        else:
-            self.free_at = now + min(BACKOFF * 2 ** min(self.failures, 10), MOST_BACKOFF)
-            self.failures += 1
-        if state is State.AWAY:
-            self.model = None  # it may return with another one

@@ -89,30 +89,28 @@ class Description:
 
 
 class Dialect(ABC):
-    """One wire format. Reading an answer raises Unusable."""
+    """One wire format. Reading an answer raises Unusable.
+
+    name: as it appears in a URL; path: for results; most_texts: per request, unless the server says otherwise;
+    most_bytes: of a request's texts, as JSON, None for no practical limit; description_path: of the server's
+    description, None if it has none, and its model must be named; home: the base URL of a hosted service, None for
+    servers that users run themselves; prefix: the path of a base URL given without one; version_optional: whether a
+    base URL may end in the version with which `path` begins; answer_bytes: most of the result of one text, besides the
+    text itself; in_one_pass: whether a model reads all texts of a request in one pass, so that full requests cost
+    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed.
+    """
 
     name: str
-    """As it appears in a URL."""
     path: str
-    """The path for results."""
     most_texts: int
-    """Most texts per request, unless the server says otherwise."""
     most_bytes: int | None = None
-    """Most bytes of a request's texts, as JSON; None for no practical limit."""
     description_path: str | None = None
-    """The path of the server's description; None if it has none, and its model must be named."""
     home: str | None = None
-    """The base URL of a hosted service; None for servers that users run themselves."""
     prefix = ""
-    """The path of a base URL given without one."""
     version_optional = False
-    """Whether a base URL may end in the version with which `path` begins."""
     answer_bytes = 1024
-    """Most bytes of the result of one text, besides the text itself."""
     in_one_pass = False
-    """Whether a model reads all texts of a request in one pass, so that full requests cost least."""
     honours_deadlines = False
-    """Whether requests carry a time limit, and a 504 means that it passed."""
 
     @property
     def paid(self) -> bool:

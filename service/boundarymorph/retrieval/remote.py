@@ -31,13 +31,14 @@ from boundarymorph.errors import (
 from boundarymorph.inference.concurrency import Budget
 from boundarymorph.memory.memory import Audited, Observation, observations_to_json
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
-from boundarymorph.remote.connections import SMALL, Response
 from boundarymorph.remote.peer import (
     JSON,
+    SMALL,
     Busy,
     Flawed,
     Peer,
     Relayed,
+    Response,
     Unavailable,
     concerns_us,
     pause_of,

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.costs import Kind, Ledger, OpenLedger, Price, Trips
 from boundarymorph.scoring.rerankers import repository_of
-from boundarymorph.scoring.scorer import CrossEncoder, Scorer
+from boundarymorph.scoring.scorer import BatchingScorer, CrossEncoder, Scorer
 from boundarymorph.settings import ScorerSettings, Settings
 
 
@@ -75,7 +74,7 @@ def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
 def _cross_encoder(settings: Settings) -> CrossEncoder:
     chosen = settings.scorer
     if chosen.model is None:
-        from boundarymorph.scoring.onnx import OnnxCrossEncoder
+        from boundarymorph.scoring.scorer import OnnxCrossEncoder
 
         return OnnxCrossEncoder.embedded(max_length=chosen.max_length or settings.max_length, threads=settings.threads)
     try:

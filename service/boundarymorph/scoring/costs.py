@@ -8,11 +8,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boundarymorph.errors import CostCeiling
 from boundarymorph.remote.wire import TokenCounts
@@ -212,19 +210,13 @@ def _parts(trips: Sequence[_Trip]) -> tuple[float, float] | None:
     if len(trips) < ENOUGH:
         return None
     documents, seconds, _ = np.array(trips).T
-    one, other = _pairs(len(documents))
+    one, other = np.triu_indices(len(documents), 1)
     between = documents[other] - documents[one]
     apart = between != 0
     if np.count_nonzero(apart) < ENOUGH:
         return None
     each = max(0.0, float(np.median((seconds[other] - seconds[one])[apart] / between[apart])))
     return max(0.0, float(np.median(seconds - each * documents))), each
-
-
-@cache
-def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    one, other = np.triu_indices(count, 1)
-    return one, other
 
 
 @dataclass(slots=True)

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import math
 import re
-import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Literal, TypeVar, Unpack, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, get_args
 
 import numpy as np
 import orjson
@@ -27,8 +27,8 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.inference.concurrency import Deadline, owned
-from boundarymorph.remote.balancer import Balancer, Role, ignore_change
-from boundarymorph.remote.model import OUTCOMES, Observer, Options, Outcome
+from boundarymorph.remote.balancer import Role
+from boundarymorph.remote.model import Options, Servers
 from boundarymorph.remote.peer import Busy, Flawed, Peer, Refused, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import (
@@ -201,12 +201,13 @@ def _grade(token: object) -> float | None:
     return _GRADES.get(token.strip()) if isinstance(token, str) else None
 
 
-class Ungraded(Unusable):
-    """The model answered without a grade. refused: whether it, or the server, declined; usage, served: see `Answer`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Graded(Answer):
+    """Relevances, NaN for each text without a grade. trouble: why none has one; refused: whether the model, or its
+    server, declined."""
 
-    def __init__(self, message: str, *, refused: bool, usage: TokenCounts | None, served: str | None) -> None:
-        super().__init__(message)
-        self.refused, self.usage, self.served = refused, usage, served
+    trouble: str | None = None
+    refused: bool = False
 
 
 class OpenAI(Dialect):
@@ -268,21 +269,17 @@ class OpenAI(Dialect):
         """Return the most tokens that a request of so many texts may take: no token is less than a byte."""
         return TokenCounts(len(sent) + TEMPLATE_TOKENS, self._most_written(count))
 
-    def read(self, body: bytes, count: int) -> Answer:
-        """Read the relevance of each text, NaN if the model gave no grade for it. Raises Ungraded if it gave none."""
+    def read(self, body: bytes, count: int) -> Graded:
+        """Read the relevance of each text."""
         found = completion(body)
-
-        def ungraded(why: str, *, refused: bool = False) -> Ungraded:
-            return Ungraded(why, refused=refused, usage=found.usage, served=found.model)
-
+        grades, trouble, refused = np.full(count, np.nan), None, found.refusal is not None
         if found.refusal is not None:
-            raise ungraded(f"it refused: {found.refusal[:200]}", refused=True)
-        grades = self._grades(found, count)
-        if np.isnan(grades).all():
-            raise ungraded(f"there is no grade in {found.text[:60]!r}", refused=not found.text)
-        if self.way == "logprobs" and self._strict and expected_grade(found.tokens) is None:
-            raise ungraded("the log-probability of its grade is missing")
-        return Answer(grades / BEST, served=found.model, usage=found.usage)
+            trouble = f"it refused: {found.refusal[:200]}"
+        elif np.isnan(grades := self._grades(found, count)).all():
+            trouble, refused = f"there is no grade in {found.text[:60]!r}", not found.text
+        elif self.way == "logprobs" and self._strict and expected_grade(found.tokens) is None:
+            trouble = "the log-probability of its grade is missing"
+        return Graded(grades / BEST, served=found.model, usage=found.usage, trouble=trouble, refused=refused)
 
     def _grades(self, found: Completion, count: int) -> NDArray[np.float64]:
         """Return (count,) grades, NaN for those that are missing."""
@@ -310,7 +307,15 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Judge:
+class _Call(NamedTuple):
+    """What the requests of a call have in common."""
+
+    bill: Bill
+    asked: Context
+    deadline: Deadline
+
+
+class Judge(Servers):
     """A `PricedScorer` over chat completions: one request per pair, as many concurrently as there are connections.
 
     Grades that arrived are kept if others fail: a pair without a grade is NaN, and an error is raised only if every
@@ -331,25 +336,10 @@ class Judge:
         self._chosen = chosen or JudgeSettings()
         self._ledger = ledger or OpenLedger()
         self._prices = Prices(self._chosen.input_price, self._chosen.output_price)
-        self._endpoint, connections = endpoints[0], options.get("connections", 64)
         if len({endpoint.model for endpoint in endpoints}) > 1:
             raise InvalidConfiguration("the openai:// URLs of a scorer name different models; replicas serve the same")
-        peers = [
-            Peer(endpoint.base, ROLE.name, api_key=options.get("api_key"), connections=connections, paid=True)
-            for endpoint in endpoints
-        ]
-        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
-        self._clock = options.get("clock", time.monotonic)
-        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
-        self._balancer = Balancer(
-            peers,
-            ROLE,
-            requests=max(1, connections // len(peers)),
-            probe=_unasked,
-            clock=self._clock,
-            seed=options.get("seed", 0),
-            on_change=options.get("on_change", ignore_change),
-        )
+        super().__init__(endpoints, ROLE, _unasked, **options)
+        self._endpoint = endpoints[0]
         self._dialect: OpenAI | None = None
         self._choosing = asyncio.Lock()
         self._served: str | None = None
@@ -373,7 +363,7 @@ class Judge:
 
     async def check(self) -> None:
         """Have a short pair graded, which also finds a way to ask that works. Raises as `score` does."""
-        self._balancer.check_open()
+        self.check_open()
         try:
             if await self._known_dialect(self._deadline(None)):
                 await self.score(QUERY, [PASSAGE])
@@ -406,16 +396,16 @@ class Judge:
         deadline: float | None = None,
         instruction: str | None = None,
     ) -> Scores:
-        self._balancer.check_open()
+        self.check_open()
         if not texts:
             return Scores(np.empty(0))
-        moment = self._deadline(deadline)
-        await self._known_dialect(moment)
-        asked = Context(query, instruction)
-        graded = await self._graded(bill, asked, texts, moment)
+        call = _Call(bill, Context(query, instruction), self._deadline(deadline))
+        await self._known_dialect(call.deadline)
+        graded = await self._graded(call, texts)
         errors = [outcome for outcome in graded if isinstance(outcome, BoundaryMorphError)]
-        if unexpected := [o for o in graded if isinstance(o, BaseException) and not isinstance(o, BoundaryMorphError)]:
-            raise unexpected[0]
+        for outcome in graded:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, BoundaryMorphError):
+                raise outcome
         if len(errors) == len(texts):
             raise errors[0]
         for error in errors:
@@ -429,11 +419,8 @@ class Judge:
         return Scores(values, cut, model=self.name, failure=failure)
 
     async def close(self) -> None:
-        await self._balancer.close()
+        await super().close()
         await self._ledger.close()
-
-    def _deadline(self, moment: float | None) -> Deadline:
-        return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
 
     async def _known_dialect(self, deadline: Deadline) -> bool:
         """Find the first way in which the server gives a grade, and keep it. Returns whether it was already known."""
@@ -441,50 +428,40 @@ class Judge:
             if self._dialect is not None:
                 return True
             chosen, at_home = self._chosen.grades, self._endpoint.base == OpenAI.home
-            trouble: Exception | None = None
+            call = _Call(Bill(NOBODY), Context(QUERY), deadline)
+            trouble: object = None
             for way in WAYS if chosen == "auto" else (chosen,):
                 dialect = OpenAI(self._chosen, way, at_home=at_home, strict=True)
                 try:
-                    answer = await self._answer(dialect, Bill(NOBODY), Context(QUERY), [PASSAGE], deadline)
-                    if not isinstance(answer, Ungraded):
+                    answer = await self._answer(dialect, call, [PASSAGE])
+                    if (trouble := answer.trouble) is None:
                         self._dialect = OpenAI(self._chosen, way, at_home=at_home)
                         self._note_served(answer.served)
                         return False
-                    trouble = answer
                 except ScorerFailed as failure:
                     trouble = failure
                 log.info("the language model cannot be asked for grades as '%s': %s", way, trouble)
             raise ScorerFailed(f"{self.name} gives no grade in any way that scorer.judge.grades allows: {trouble}")
 
-    async def _graded(
-        self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
-    ) -> list[float | BaseException]:
+    async def _graded(self, call: _Call, texts: Sequence[str]) -> list[float | BaseException]:
         """Return the relevance of each text, NaN if the model gave no grade, or why it was not asked."""
-        parts = self._parts(asked.query, texts)
-        asking = [self._grades(bill, asked, [texts[place] for place in part], deadline) for part in parts]
+        most, places = self._chosen.documents_per_request, list(range(len(texts)))
+        if most > 1:
+            key = blake2b(_utf8(call.asked.query), digest_size=16).digest()
+            places.sort(key=lambda place: blake2b(_utf8(texts[place]), key=key).digest())
+        parts = [places[start : start + most] for start in range(0, len(places), most)]
+        asking = [self._grades(call, [texts[place] for place in part]) for part in parts]
         graded: list[float | BaseException] = [np.nan] * len(texts)
         for part, grades in zip(parts, await owned(_outcomes(asking)), strict=True):
             for nth, place in enumerate(part):
                 graded[place] = grades if isinstance(grades, BaseException) else grades[nth]
         return graded
 
-    def _parts(self, query: str, texts: Sequence[str]) -> list[list[int]]:
-        """Return the positions of the texts of each request, in the order in which they are shown."""
-        most = self._chosen.documents_per_request
-        if most == 1:
-            return [[place] for place in range(len(texts))]
-        key = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        hashes = [blake2b(text.encode("utf-8", "surrogatepass"), key=key).digest() for text in texts]
-        shuffled = sorted(range(len(texts)), key=hashes.__getitem__)
-        return [shuffled[start : start + most] for start in range(0, len(shuffled), most)]
-
-    async def _grades(
-        self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
-    ) -> list[float | BaseException]:
+    async def _grades(self, call: _Call, texts: Sequence[str]) -> list[float | BaseException]:
         """Return the same for the texts of one request."""
         grades: list[float | BaseException] = [np.nan] * len(texts)
         try:
-            grades[:] = await self._grade(bill, asked, texts, deadline)
+            grades[:] = await self._grade(call, texts)
         except ScorerFailed:
             if len(texts) == 1:
                 raise
@@ -493,75 +470,64 @@ class Judge:
             log.info(
                 "%d of %d documents got no grade in one request, and are asked for alone", len(missing), len(texts)
             )
-            again = await _outcomes([self._grade(bill, asked, [texts[place]], deadline) for place in missing])
+            again = await _outcomes([self._grade(call, [texts[place]]) for place in missing])
             for place, grade in zip(missing, again, strict=True):
                 grades[place] = grade if isinstance(grade, BaseException) else grade[0]
         return grades
 
-    async def _grade(self, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline) -> list[float]:
+    async def _grade(self, call: _Call, texts: Sequence[str]) -> list[float]:
         """Return the relevance of each text of one request, NaN if the model gave no grade."""
         assert self._dialect is not None
-        answer = await self._answer(self._dialect, bill, asked, texts, deadline)
+        answer = await self._answer(self._dialect, call, texts)
         self._note_served(answer.served)
-        if isinstance(answer, Ungraded):
-            metrics.judge_answers.labels("refused" if answer.refused else "malformed").inc()
-            self._ungraded, self._last_trouble = self._ungraded + 1, str(answer)
-            log.warning("%s got no grade: %s", "a document" if len(texts) == 1 else f"{len(texts)} documents", answer)
-            return [np.nan] * len(texts)
-        metrics.judge_answers.labels("malformed" if np.isnan(answer.values).any() else "graded").inc()
-        self._ungraded = 0
+        if answer.trouble is None:
+            self._ungraded = 0
+        else:
+            self._ungraded, self._last_trouble = self._ungraded + 1, answer.trouble
+            what = "a document" if len(texts) == 1 else f"{len(texts)} documents"
+            log.warning("%s got no grade: %s", what, answer.trouble)
+        outcome = "refused" if answer.refused else "malformed" if np.isnan(answer.values).any() else "graded"
+        metrics.judge_answers.labels(outcome).inc()
         return [float(value) for value in answer.values]
 
     def _request(self, dialect: OpenAI, asked: Context, texts: Sequence[str]) -> dict[str, object]:
         return dialect.request(str(self._endpoint.model), asked, texts, self._attempt_timeout).body
 
-    async def _answer(
-        self, dialect: OpenAI, bill: Bill, asked: Context, texts: Sequence[str], deadline: Deadline
-    ) -> Answer | Ungraded:
-        body = encoded(self._request(dialect, asked, texts))
+    async def _answer(self, dialect: OpenAI, call: _Call, texts: Sequence[str]) -> Graded:
+        body = encoded(self._request(dialect, call.asked, texts))
         return await self._balancer.call(
-            lambda peer: self._attempt(peer, dialect, bill, body, len(texts), deadline), deadline=deadline
+            lambda peer: self._attempt(peer, dialect, call, body, len(texts)), deadline=call.deadline
         )
 
-    async def _attempt(
-        self, peer: Peer, dialect: OpenAI, bill: Bill, body: bytes, count: int, deadline: Deadline
-    ) -> Answer | Ungraded:
-        """Send one request for so many texts; report its outcome to the observer, and its cost to the ledger.
+    async def _attempt(self, peer: Peer, dialect: OpenAI, call: _Call, body: bytes, count: int) -> Graded:
+        """Send one request for so many texts, and report its cost to the ledger.
 
         A request whose answer did not arrive is charged the most that it may cost.
         """
         most = dialect.most_usage(body, count)
-        reservation = await self._ledger.reserve(bill, self._prices.of(most))
-        spent, started = reservation.most, self._clock()
-        outcome: Outcome = "ok"
+        reservation = await self._ledger.reserve(call.bill, self._prices.of(most))
+        spent = reservation.most
         try:
-            answer = await self._fetch(peer, dialect, body, count, deadline)
+            with self._observed(peer):
+                budget = call.deadline.within(self._attempt_timeout)
+                content = await peer.fetch(dialect.path, body, budget, most=dialect.most_answer(body, count))
+                try:
+                    answer = dialect.read(content, count)
+                except Unusable as flaw:
+                    raise Flawed(f"{peer.base} gives unusable answers: {flaw}") from flaw
             usage = answer.usage or most
             spent = self._prices.of(usage)
-            bill.usage = bill.usage.plus(usage)
-            metrics.observe_judge(usage.read, usage.written, spent.cost)
+            call.bill.usage = call.bill.usage.plus(usage)
+            metrics.judge_tokens.labels("read").inc(usage.read)
+            metrics.judge_tokens.labels("written").inc(usage.written)
+            metrics.judge_cost.inc(spent.cost)
             return answer
         except BaseException as error:
-            outcome = OUTCOMES.get(type(error), "failed")
             if _unpaid(error):
                 spent = NOTHING
             raise
         finally:
-            self._observe(peer.base, outcome, self._clock() - started)
-            await self._ledger.settle(bill, reservation, spent)
-
-    async def _fetch(
-        self, peer: Peer, dialect: OpenAI, body: bytes, count: int, deadline: Deadline
-    ) -> Answer | Ungraded:
-        content = await peer.fetch(
-            dialect.path, body, deadline.within(self._attempt_timeout), most=dialect.most_answer(body, count)
-        )
-        try:
-            return dialect.read(content, count)
-        except Ungraded as ungraded:
-            return ungraded
-        except Unusable as flaw:
-            raise Flawed(f"{peer.base} gives unusable answers: {flaw}") from flaw
+            await self._ledger.settle(call.bill, reservation, spent)
 
     def _note_served(self, model: str | None) -> None:
         """Note the model that answered: an alias may change its meaning, and the scores do not compare."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self, Unpack, cast, get_args
+from typing import Literal, NamedTuple, Self, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,12 @@ class Infinity(RerankServer):
     advice = "update it to one that honours raw_scores: false"
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        card = chosen([card for card in cards(body) if _reranks(card)], model)
+        rerankers = []
+        for card in cards(body):
+            capabilities = card.get("capabilities")
+            if not isinstance(capabilities, list) or "rerank" in capabilities:
+                rerankers.append(card)
+        card = chosen(rerankers, model)
         served = word(card, "id")
         revision = card.get("revision")
         return Description(
@@ -257,8 +262,7 @@ class Decisions(SystemOne):
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
 
-BOUNDARYMORPH: Dialect = BoundaryMorph()
-SERVERS: tuple[Dialect, ...] = (
+FOREIGN: tuple[Dialect, ...] = (
     TextEmbeddingsInference(),
     VLLM(),
     Infinity(),
@@ -268,8 +272,8 @@ SERVERS: tuple[Dialect, ...] = (
     Voyage(),
     SystemOne(),
     Decisions(),
+    OpenAI(),
 )
-FOREIGN: dict[str, Dialect] = {server.name: server for server in SERVERS}
 
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
@@ -304,14 +308,9 @@ def _numbers(scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.
     return values
 
 
-def _reranks(card: dict[str, Any]) -> bool:
-    capabilities = card.get("capabilities")
-    return not isinstance(capabilities, list) or "rerank" in capabilities
-
-
 __all__ = ["Endpoint", "parse"]
 
-_SPELLING = Spelling("a scorer", {**FOREIGN, OpenAI.name: OpenAI()}, BOUNDARYMORPH, get_args(Activation))
+_SPELLING = Spelling("a scorer", {server.name: server for server in FOREIGN}, BoundaryMorph(), get_args(Activation))
 
 
 def parse(url: str) -> Endpoint:
@@ -348,10 +347,6 @@ class Published(NamedTuple):
     source: str
 
 
-def _a_million(dollars: float) -> Price:
-    return Price(tokens=dollars / 1_000)
-
-
 _COHERE = "developer.puter.com/tutorials/cohere-api-pricing, of June 2026; a search is up to 100 documents"
 _VOYAGE = "docs.voyageai.com/docs/pricing as quoted by usagepricing.com/blueprint/voyage-ai, of 2026"
 _LIST = "getmaxim.ai/bifrost/llm-cost-calculator, read in November 2026"
@@ -359,30 +354,29 @@ PUBLISHED = (
     Published(Cohere.home, "rerank-v4.0-fast", Price(unit=0.0020), _COHERE),
     Published(Cohere.home, "rerank-v4.0-pro", Price(unit=0.0025), _COHERE),
     Published(Cohere.home, "rerank-v3.5", Price(unit=0.0020), "docs.memberjunction.org, of April 2026"),
-    Published(Voyage.home, "rerank-2.5", _a_million(0.05), _VOYAGE),
-    Published(Voyage.home, "rerank-2.5-lite", _a_million(0.02), _VOYAGE),
-    Published(Jina.home, "jina-reranker-m0", _a_million(0.05), _LIST),
-    Published(SystemOne.home, "jev-", _a_million(0.042), "zuplo.com/docs/ai-gateway/jev, read in November 2026"),
-    Published(Decisions.home, "pplx-decider-v1.2", _a_million(0.02), _LIST),
-    Published(Decisions.home, "pplx-decider-v1.3", _a_million(0.02), _LIST),
-    Published(Decisions.home, "pplx-decider-flash-", _a_million(0.01), _LIST),
+    Published(Voyage.home, "rerank-2.5", Price(tokens=0.05 / 1_000), _VOYAGE),
+    Published(Voyage.home, "rerank-2.5-lite", Price(tokens=0.02 / 1_000), _VOYAGE),
+    Published(Jina.home, "jina-reranker-m0", Price(tokens=0.05 / 1_000), _LIST),
+    Published(
+        SystemOne.home, "jev-", Price(tokens=0.042 / 1_000), "zuplo.com/docs/ai-gateway/jev, read in November 2026"
+    ),
+    Published(Decisions.home, "pplx-decider-v1.2", Price(tokens=0.02 / 1_000), _LIST),
+    Published(Decisions.home, "pplx-decider-v1.3", Price(tokens=0.02 / 1_000), _LIST),
+    Published(Decisions.home, "pplx-decider-flash-", Price(tokens=0.01 / 1_000), _LIST),
 )
 
 
 def published(endpoints: Sequence[Endpoint]) -> Price:
     """Return the price that all these have in common; one of 0 if there is none or it is not known."""
-    found = {_best(endpoint) for endpoint in endpoints}
+    found = set()
+    for endpoint in endpoints:
+        fitting = [row for row in PUBLISHED if row.home == endpoint.base and str(endpoint.model).startswith(row.model)]
+        found.add(max(fitting, key=lambda row: len(row.model), default=None))
     known = found.pop()
     if found or known is None:
         return Price()
     log.info("prices of %s in US dollars: %s; scorer.price replaces them", known.model, known.source)
     return known.price
-
-
-def _best(endpoint: Endpoint) -> Published | None:
-    """Return the entry whose name fits best."""
-    fitting = [one for one in PUBLISHED if one.home == endpoint.base and str(endpoint.model).startswith(one.model)]
-    return max(fitting, key=lambda one: len(one.model), default=None)
 
 
 _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")

@@ -1,7 +1,8 @@
-"""The interface of a scorer, which gives (query, document) pairs a relevance in [0, 1]."""
+"""Scorers, which give (query, document) pairs a relevance in [0, 1]: their interface, and those in this process."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -9,10 +10,14 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerUnavailable
-from boundarymorph.inference.models import Model, TokenSequence
+from boundarymorph.calibration.calibration import sigmoid
+from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerFailed, ScorerUnavailable
+from boundarymorph.inference.batching import Batcher
+from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_cross_encoder
 from boundarymorph.reading import blank
 from boundarymorph.scoring.costs import Amount, Bill
+from boundarymorph.selection.pool import READ_BY_WITNESSES
+from boundarymorph.telemetry import metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,100 @@ class CrossEncoder(Model[Pair], Protocol):
 
     def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
         """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
+
+
+SCORER = ModelRole(
+    name="scorer",
+    item="pair",
+    result="score",
+    done="scored",
+    dtype=np.float64,
+    unavailable=ScorerUnavailable,
+    failed=ScorerFailed,
+    metrics=metrics.scorer_batches,
+)
+
+
+class BatchingScorer(Batcher[CrossEncoder, Pair]):
+    """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits."""
+
+    role = SCORER
+
+    async def check(self) -> None:
+        """Warm up with a batch of the largest size, then score a probe. Raises as `score` does."""
+        await self.score("up", ["warm " * self.model.max_length] * self.full_batch())
+        await self.score("probe", ["probe"])
+
+    @property
+    def takes_instruction(self) -> bool:
+        return self.model.takes_instruction
+
+    async def score(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        truncate: bool = True,
+        instruction: str | None = None,
+    ) -> Scores:
+        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work if a text would be
+        truncated."""
+        self.check_open()
+        if not texts:
+            return Scores(np.empty(0))
+        if instruction is not None and not self.takes_instruction:
+            raise TakesNoInstruction(self.name)
+        results = await self.run(
+            lambda: self.model.tokenize(query, texts, instruction),
+            (len(query) + len(text) for text in texts),
+            deadline=deadline,
+            truncate=truncate,
+        )
+        return Scores(results.values, results.truncated)
+
+
+class OnnxCrossEncoder(OnnxTextModel):
+    """A `CrossEncoder` with one logit per pair; the score is its sigmoid."""
+
+    takes_instruction = False
+
+    @classmethod
+    def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxCrossEncoder:
+        """Load the cross-encoder that comes with the service. Raises ModelUnavailable."""
+        return cls(embedded_cross_encoder(), max_length=max_length, threads=threads)
+
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        return [
+            Pair(np.array(encoding.ids), truncated, np.array(encoding.type_ids), query=query)
+            for encoding, truncated in self.encode_pairs(query, texts)
+        ]
+
+    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        return sigmoid(np.array([self.infer(pair.ids, pair.type_ids)[0] for pair in pairs], dtype=np.float64))
+
+
+# A cross-encoder that has only seen web passages reads scientific texts worse than its retriever does. Their words are
+# longer, which tells them from others without a judgement (docs/evaluation.md).
+SAMPLE = 12  # documents whose words are measured
+MOST_CHARACTERS = 500  # of each
+OTHERS, THEIRS = 100, 4.9  # words of web passages, and their mean length, that count beside them: few words tell little
+FROM_THE_WEB = ("ms-marco", "msmarco")  # in the names of models that were trained on web passages alone
+# The mean length of words in other texts at most, and in scientific ones at least, and what witnesses add for these.
+USUAL, SCIENTIFIC = 5.2, 5.6
+MOST_BY_WITNESSES = 3.0
+_WORD = re.compile(r"(?<![^\W_])[a-z]{2,}(?![^\W_])")  # names, which are capitalised, say nothing
+
+
+def by_witnesses(scorer: str | None, texts: Sequence[str]) -> float:
+    """Return what witnesses add to the log-odds of a scorer (`TrendPosterior`) where these are the first texts of a
+    pool. scorer: its name, None if that is not known."""
+    if scorer is None or not any(name in scorer.lower() for name in FROM_THE_WEB):
+        return READ_BY_WITNESSES
+    return float(np.interp(word_length(texts), [USUAL, SCIENTIFIC], [READ_BY_WITNESSES, MOST_BY_WITNESSES]))
+
+
+def word_length(texts: Sequence[str]) -> float:
+    """Return the mean number of letters of the words at the beginning of the first texts, and of some of the web."""
+    words = [word for text in texts[:SAMPLE] for word in _WORD.findall(text[:MOST_CHARACTERS])]
+    return (sum(map(len, words)) + OTHERS * THEIRS) / (len(words) + OTHERS)

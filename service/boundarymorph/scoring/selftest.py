@@ -69,7 +69,7 @@ class ScorerProbe:
             raise Unfit(f"{self._model}: {trouble} (scorer.self_test = false leaves the test out)")
 
 
-async def trouble_of(scorer: Scorer, *, deadline: float | None = None) -> str | None:
+async def trouble_of(scorer: Scorer) -> str | None:
     """Return what is wrong with a scorer, in a sentence; None if it does what a scorer should.
 
     It scores some fifty short pairs and a long one. Raises what `Scorer.score` raises, except ScorerFailed and
@@ -77,19 +77,16 @@ async def trouble_of(scorer: Scorer, *, deadline: float | None = None) -> str | 
     """
 
     async def score(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        return (await scorer.score(query, texts, deadline=deadline)).values
+        return (await scorer.score(query, texts)).values
 
     try:
-        return await _of_batches(score) or await _of_long_texts(score)
+        scores = np.stack([await score(query, TEXTS) for query in QUERIES])
+        again = await score(QUERIES[MIDDLE], TEXTS)
+        alone = np.concatenate([await score(QUERIES[MIDDLE], [text]) for text in TEXTS])
+        trouble = _of_nothing_read(scores) or _of_order(scores[MIDDLE], again, alone) or _of_relevance(scores)
+        return trouble or await _of_long_texts(score)
     except ScorerFailed as error:
         return f"its answer cannot be used: {error}"
-
-
-async def _of_batches(score: Score) -> str | None:
-    scores = np.stack([await score(query, TEXTS) for query in QUERIES])
-    again = await score(QUERIES[MIDDLE], TEXTS)
-    alone = np.concatenate([await score(QUERIES[MIDDLE], [text]) for text in TEXTS])
-    return _of_nothing_read(scores) or _of_order(scores[MIDDLE], again, alone) or _of_relevance(scores)
 
 
 def _of_nothing_read(scores: NDArray[np.float64]) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -20,13 +20,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.tokenization import encode_heads, encode_pairs, plain
+from boundarymorph.inference.models import encode_heads, encode_pairs, plain
 from boundarymorph.inference.transformer import (
     CAUSAL_MAX_LENGTH,
     DeviceModel,
     Forward,
     Head,
-    Headed,
     LoadOptions,
     Placement,
     PooledBody,
@@ -108,28 +107,19 @@ def template_of_name(name: str) -> Template | None:
     return next((template for family, template in _FAMILIES.items() if family in name.lower()), None)
 
 
-class Prompt(Protocol):
-    """Tokenizes pairs to at most max_length tokens. Thread-safe. takes_instruction: whether it has a place for one."""
-
-    @property
-    def takes_instruction(self) -> bool: ...
-
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-        """Tokenize the pairs of n texts with one query. instruction: in place of the operator's; it is ignored without
-        a place. Raises InvalidInput if it leaves no room."""
-
-
 class SequencePairs:
-    """The query, the document, and the special tokens that the tokenizer puts around two sequences.
+    """A prompt: the query, the document, and the special tokens that the tokenizer puts around two sequences.
 
     types: whether the model distinguishes the two by type ids. Special tokens spelled out in a text are plain text.
+    Thread-safe.
     """
+
+    takes_instruction = False
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, types: bool) -> None:
         self._tokenizer = plain(tokenizer)
         self._max_length = max_length
         self._types = types
-        self.takes_instruction = False
         if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
             raise InvalidConfiguration(f"a max_length of {max_length} leaves no room for a query and a document")
 
@@ -146,7 +136,7 @@ class SequencePairs:
 
 
 class ChatPrompt:
-    """A filled template. Nothing in a query, a document or the instruction can end its part of the prompt.
+    """A prompt: a filled template. Nothing in a query, a document or the instruction can end its part. Thread-safe.
 
     instruction: replaces the template's own. A pair that is too long loses the end of its document; its query is also
     truncated if it would leave the document less than half of the room that the template leaves.
@@ -182,6 +172,8 @@ class ChatPrompt:
         return self.template.instructed
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        """Tokenize the pairs of n texts with one query. instruction: in place of the operator's; it is ignored without
+        a place. Raises InvalidInput if it leaves no room."""
         room = self._room
         if instruction is None or not self.takes_instruction:
             instruction = self.instruction
@@ -189,7 +181,7 @@ class ChatPrompt:
             raise InvalidInput(
                 f"instruction: it leaves no room for a document in {self._max_length} tokens; shorten it"
             )
-        before, lead = self._ids(self._before, query, instruction), self._body(query, instruction)
+        before, lead = self._ids(self._before, query, instruction), _fill(self._lead, query, instruction)
         spare = self._max_length - len(self._tail) - len(before)
         bodies = encode_heads(self._tokenizer, [lead + text for text in texts], max(spare, 0))
         whole = self._tokenizer.encode(query, add_special_tokens=False)
@@ -215,7 +207,7 @@ class ChatPrompt:
         short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
         before = self._ids(self._before, short, instruction)
         spare = max(self._max_length - len(self._tail) - len(before), 0)
-        [body] = encode_heads(self._tokenizer, [self._body(short, instruction) + text], spare)
+        [body] = encode_heads(self._tokenizer, [_fill(self._lead, short, instruction) + text], spare)
         return Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=True)
 
     def _room_beside(self, instruction: str | None) -> int:
@@ -223,33 +215,30 @@ class ChatPrompt:
         taken = len(self._ids(self._before, "", instruction)) + len(self._ids([self._lead], "", instruction))
         return self._max_length - taken - len(self._tail)
 
-    def _ids(self, parts: Sequence[int | str], query: str, instruction: str | None) -> list[int]:
-        return self._filled(parts, {"instruction": instruction or "", "query": query})
-
-    def _filled(self, parts: Sequence[int | str], values: Mapping[str, str]) -> list[int]:
+    def _ids(
+        self, parts: Sequence[int | str], query: str, instruction: str | None, document: str = "{document}"
+    ) -> list[int]:
         ids: list[int] = []
         for part in parts:
             if isinstance(part, int):
                 ids.append(part)
             else:
-                ids += self._tokenizer.encode(_fill(part, values), add_special_tokens=False).ids
+                text = _fill(part, query, instruction, document)
+                ids += self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
-
-    def _body(self, query: str, instruction: str | None) -> str:
-        """Return the run of text before the document, which is encoded together with it."""
-        return _fill(self._lead, {"instruction": instruction or "", "query": query})
 
     def _verify(self, tokenizer: Tokenizer) -> None:
         """Check with ordinary texts that our tokens equal those of the model's own tokenizer for the whole prompt."""
-        values = {"instruction": "Find it.", "query": "What is asked for?", "document": "It is 1 answer.\n\nNo more."}
+        values = "What is asked for?", "Find it.", "It is 1 answer.\n\nNo more."
         parts = [*self._before, self._lead + "{document}", *self._after]
-        alone = _fill(self.template.text, values).split(_APART)
+        alone = _fill(self.template.text, *values).split(_APART)
         whole = [number for part in alone for number in tokenizer.encode(part, add_special_tokens=False).ids]
-        if self._filled(parts, values) != whole:
+        if self._ids(parts, *values) != whole:
             raise InvalidConfiguration(f"the {self.template.name} prompt does not suit the tokenizer of this model")
 
 
-def _fill(text: str, values: Mapping[str, str]) -> str:
+def _fill(text: str, query: str, instruction: str | None, document: str = "{document}") -> str:
+    values = {"query": query, "instruction": instruction or "", "document": document}
     return _FIELD.sub(lambda field: values[field[1]], text)
 
 
@@ -277,16 +266,7 @@ def _array(*pieces: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     return np.array(list(chain.from_iterable(pieces)), dtype=np.int64)
 
 
-class ChatTokenizer(Protocol):
-    """A tokenizer with a chat template."""
-
-    chat_template: Any
-
-    def apply_chat_template(self, conversation: Any, *, tokenize: bool, **options: Any) -> Any:
-        """Return the text of a conversation."""
-
-
-def described_template(tokenizer: ChatTokenizer, read: ReadJson, *, instructed: bool) -> Template | None:
+def described_template(tokenizer: Any, read: ReadJson, *, instructed: bool) -> Template | None:
     """Return the template from a repository's own chat template and LogitScore module; None if it has none.
 
     read: returns the content of one of its JSON files, None if it is missing; instructed: whether the operator gives an
@@ -319,7 +299,7 @@ def _answers(read: ReadJson) -> tuple[int, int | None] | None:
     return None
 
 
-def _renderings(tokenizer: ChatTokenizer, read: ReadJson, roles: list[str]) -> Iterator[str]:
+def _renderings(tokenizer: Any, read: ReadJson, roles: list[str]) -> Iterator[str]:
     """Yield the chat template with fields for the texts: a message's content as a string, then as a list."""
     processing = (read("sentence_bert_config.json") or {}).get("processing_kwargs") or {}
     options = {name: value for name, value in processing.get("chat_template", {}).items() if name not in _SIZES}
@@ -340,14 +320,6 @@ def label_logits(labels: torch.Tensor) -> torch.Tensor:
     if labels.shape[-1] == 1:
         return labels[:, 0]
     return labels[:, 1] - labels[:, 0]
-
-
-def check_labels(model: PreTrainedModel) -> None:
-    """Raise InvalidConfiguration unless the model has one label, or irrelevant and relevant."""
-    if model.config.num_labels not in (1, 2):
-        raise InvalidConfiguration(
-            f"the model has {model.config.num_labels} labels: a reranker has one, or two of which the second is for"
-        )
 
 
 def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
@@ -415,7 +387,7 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         placement: Placement,
         max_length: int,
         *,
-        prompt: Prompt,
+        prompt: SequencePairs | ChatPrompt,
         temperature: float,
     ) -> None:
         super().__init__(name, forward, placement, max_length)
@@ -487,8 +459,11 @@ def _open(repository: RerankerRepository, placement: Placement, chat: ChatPrompt
         no = chat.template.no
         head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
         body = cast(PreTrainedModel, model.base_model)
-        return Headed(PooledBody(body, "last", padding_token(repository)), head)
-    check_labels(model)
+        return PooledBody(body, "last", padding_token(repository), head)
+    if model.config.num_labels not in (1, 2):
+        raise InvalidConfiguration(
+            f"the model has {model.config.num_labels} labels: a reranker has one, or two of which the second is for"
+        )
     if model.config.pad_token_id is None:
         model.config.pad_token_id = padding_token(repository)
     return Labels(model, model.config.pad_token_id)

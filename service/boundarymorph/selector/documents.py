@@ -18,7 +18,7 @@ from boundarymorph.reading import has_content
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
-from boundarymorph.scoring.domain import SAMPLE
+from boundarymorph.scoring.scorer import SAMPLE
 from boundarymorph.selection import Pool
 from boundarymorph.selection.process import alike
 

@@ -12,8 +12,7 @@ from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document, in_awaited_pieces
 from boundarymorph.retrieval.interfaces import Retriever, VectorSource
-from boundarymorph.scoring.domain import by_witnesses
-from boundarymorph.scoring.scorer import Scorer, of_content
+from boundarymorph.scoring.scorer import Scorer, by_witnesses, of_content
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibrated
 from boundarymorph.retrieval.interfaces import VectorSource
-from boundarymorph.scoring.domain import by_witnesses
+from boundarymorph.scoring.scorer import by_witnesses
 from boundarymorph.selection import Observation
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
 from boundarymorph.selection.pool import Pool, ranks, standardised, witnesses

@@ -16,10 +16,9 @@ from boundarymorph.caching.build import Caches, build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
-from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
 from boundarymorph.scoring.costs import Ledger
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.scorer import BatchingScorer, Scorer
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Literal, TypeVar
 
 from prometheus_client import (
@@ -36,183 +37,164 @@ TOKENS = tuple(2**power for power in range(5, 18))
 PORTIONS = tuple(tenths / 10 for tenths in range(11))
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
-connections_closed = Counter(
-    "boundarymorph_connections_closed_total",
-    "Callers' connections that were closed for what they did not do.",
-    ["reason"],
-)
-http_seconds = Histogram(
-    "boundarymorph_http_request_duration_seconds",
-    "Time from the head of a request to the end of its response.",
-    ["method", "route", "status"],
-    buckets=SECONDS,
-)
-select_stage_seconds = Histogram(
-    "boundarymorph_select_stage_duration_seconds", "Time a selection spent in a stage.", ["stage"], buckets=SECONDS
-)
-selections = Counter(
-    "boundarymorph_selections_total", "Selections by status and reason for stopping.", ["status", "stop_reason"]
-)
-expected_loss = Histogram(
-    "boundarymorph_select_expected_loss_ratio",
-    "Share of the best set's relevance that a set is expected to miss.",
-    buckets=SHARES,
-)
-budget_used = Histogram(
-    "boundarymorph_select_budget_used_ratio", "Share of a selection's budget that was spent.", buckets=PORTIONS
-)
-retriever_seconds = Histogram(
-    "boundarymorph_retriever_call_duration_seconds",
-    "Time of a call of the retriever, local or remote.",
-    ["call", "outcome"],
-    buckets=SECONDS,
-)
-part_up = Gauge(
-    "boundarymorph_part_up", "Whether a part answered its last probe.", ["part"], multiprocess_mode="livemin"
-)
-replica_up = Gauge(
-    "boundarymorph_replica_up",
-    "Whether a remote server works, as far as requests have shown.",
-    ["role", "endpoint"],
-    multiprocess_mode="livemin",
-)
-select_running = Gauge(
-    "boundarymorph_select_running", "Selections that run, at the scrape.", multiprocess_mode="livesum"
-)
-select_waiting = Gauge(
-    "boundarymorph_select_waiting",
-    "Requests for selections that are being read or wait for their turn, at the scrape.",
-    multiprocess_mode="livesum",
-)
-select_refused = Counter(
-    "boundarymorph_select_refused_total", "Requests for selections that were refused with 429.", ["reason"]
-)
-cross_encoder_calls = Counter("boundarymorph_cross_encoder_calls_total", "Pairs scored for selections.")
-select_calls = Histogram("boundarymorph_select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
-rerank_documents = Counter(
-    "boundarymorph_rerank_documents_total",
-    "Documents of answered rerank requests, by route and by whether the cross-encoder scored them.",
-    ["route", "outcome"],
-)
-select_rounds = Histogram("boundarymorph_select_rounds", "Trips to the scorer of a selection.", buckets=COUNTS)
-rate_limited = Counter(
-    "boundarymorph_rate_limited_requests_total",
-    "Requests of keys that have a rate limit, by the key's name: admitted or refused.",
-    ["key", "outcome"],
-)
-rate_limit_unshared = Counter(
-    "boundarymorph_rate_limit_unshared_total", "Requests counted in this process because Redis did not answer."
-)
-work_refused = Counter(
-    "boundarymorph_work_refused_total",
-    "Calls of blocking work that were refused because threads and queue were full, by kind.",
-    ["kind"],
-)
-ingested = Counter("boundarymorph_ingested_documents_total", "Uploaded documents by outcome.", ["outcome"])
-indexes = Gauge(
-    "boundarymorph_indexes",
-    "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.",
-    ["kind"],
-    multiprocess_mode="livemax",
-)
-index_documents = Gauge(
-    "boundarymorph_index_documents",
-    "Documents of the indexes on this machine's disk.",
-    ["kind"],
-    multiprocess_mode="livemax",
-)
-index_bytes = Gauge(
-    "boundarymorph_index_bytes",
-    "Size of the files of the indexes on this machine's disk.",
-    ["kind"],
-    multiprocess_mode="livemax",
-)
 
-cache_lookups = Counter(
-    "boundarymorph_cache_lookups_total",
+def _counter(name: str, what: str, *labels: str) -> Counter:
+    return Counter(f"boundarymorph_{name}_total", what, labels)
+
+
+def _histogram(name: str, what: str, *labels: str, buckets: Sequence[float] = SECONDS) -> Histogram:
+    return Histogram(f"boundarymorph_{name}", what, labels, buckets=buckets)
+
+
+def _gauge(name: str, over_workers: Literal["livemin", "livemax", "livesum"], what: str, *labels: str) -> Gauge:
+    return Gauge(f"boundarymorph_{name}", what, labels, multiprocess_mode=over_workers)
+
+
+connections_closed = _counter(
+    "connections_closed", "Callers' connections that were closed for what they did not do.", "reason"
+)
+http_seconds = _histogram(
+    "http_request_duration_seconds",
+    "Time from the head of a request to the end of its response.",
+    "method",
+    "route",
+    "status",
+)
+select_stage_seconds = _histogram("select_stage_duration_seconds", "Time a selection spent in a stage.", "stage")
+selections = _counter("selections", "Selections by status and reason for stopping.", "status", "stop_reason")
+expected_loss = _histogram(
+    "select_expected_loss_ratio", "Share of the best set's relevance that a set is expected to miss.", buckets=SHARES
+)
+budget_used = _histogram("select_budget_used_ratio", "Share of a selection's budget that was spent.", buckets=PORTIONS)
+retriever_seconds = _histogram(
+    "retriever_call_duration_seconds", "Time of a call of the retriever, local or remote.", "call", "outcome"
+)
+part_up = _gauge("part_up", "livemin", "Whether a part answered its last probe.", "part")
+replica_up = _gauge(
+    "replica_up", "livemin", "Whether a remote server works, as far as requests have shown.", "role", "endpoint"
+)
+select_running = _gauge("select_running", "livesum", "Selections that run, at the scrape.")
+select_waiting = _gauge(
+    "select_waiting", "livesum", "Requests for selections that are being read or wait for their turn, at the scrape."
+)
+select_refused = _counter("select_refused", "Requests for selections that were refused with 429.", "reason")
+cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
+select_calls = _histogram("select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
+rerank_documents = _counter(
+    "rerank_documents",
+    "Documents of answered rerank requests, by route and by whether the cross-encoder scored them.",
+    "route",
+    "outcome",
+)
+select_rounds = _histogram("select_rounds", "Trips to the scorer of a selection.", buckets=COUNTS)
+rate_limited = _counter(
+    "rate_limited_requests",
+    "Requests of keys that have a rate limit, by the key's name: admitted or refused.",
+    "key",
+    "outcome",
+)
+rate_limit_unshared = _counter("rate_limit_unshared", "Requests counted in this process because Redis did not answer.")
+work_refused = _counter(
+    "work_refused", "Calls of blocking work that were refused because threads and queue were full, by kind.", "kind"
+)
+ingested = _counter("ingested_documents", "Uploaded documents by outcome.", "outcome")
+indexes = _gauge(
+    "indexes", "livemax", "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.", "kind"
+)
+index_documents = _gauge("index_documents", "livemax", "Documents of the indexes on this machine's disk.", "kind")
+index_bytes = _gauge("index_bytes", "livemax", "Size of the files of the indexes on this machine's disk.", "kind")
+cache_lookups = _counter(
+    "cache_lookups",
     "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
-    ["cache", "outcome"],
+    "cache",
+    "outcome",
 )
-cache_writes = Counter(
-    "boundarymorph_cache_writes_total",
+cache_writes = _counter(
+    "cache_writes",
     "Scores and embeddings written: ok, error (the cache did not take them), dropped (too many writes waited).",
-    ["cache", "outcome"],
+    "cache",
+    "outcome",
 )
-cache_seconds = Histogram(
-    "boundarymorph_cache_operation_duration_seconds",
+cache_seconds = _histogram(
+    "cache_operation_duration_seconds",
     "Time of a command in Redis, from the wait for a connection.",
-    ["cache", "operation"],
+    "cache",
+    "operation",
     buckets=CACHE_SECONDS,
 )
-cache_circuit = Gauge(
-    "boundarymorph_cache_circuit_state",
-    "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open.",
-    ["operation"],
-    multiprocess_mode="livemax",
+cache_circuit = _gauge(
+    "cache_circuit_state", "livemax", "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open.", "operation"
 )
 
-_MODEL = ["model", "backend"]
 
-
-class BatchFamily:
-    """The metrics of all batchers of one role: the scorer's pairs, or the encoder's texts."""
+class BatchMetrics:
+    """The metrics of all batchers of one role, the scorer's pairs or the encoder's texts, or of one model of these."""
 
     def __init__(self, role: str, item: str, done: str) -> None:
         """role, item: parts of the names, the item in the singular; done: the participle for what a batch does."""
-        prefix, items, title = f"boundarymorph_{role}", f"{item}s", item.capitalize()
-        self.queue_items = Gauge(
-            f"{prefix}_queue_{items}", f"{title}s in the queue, at the scrape.", _MODEL, multiprocess_mode="livesum"
+        items, title, model = f"{item}s", item.capitalize(), ("model", "backend")
+        self.queue = (
+            _gauge(f"{role}_queue_{items}", "livesum", f"{title}s in the queue, at the scrape.", *model),
+            _gauge(f"{role}_queue_tokens", "livesum", "Tokens in the queue, at the scrape.", *model),
         )
-        self.queue_tokens = Gauge(
-            f"{prefix}_queue_tokens", "Tokens in the queue, at the scrape.", _MODEL, multiprocess_mode="livesum"
+        self.batch_items = _histogram(f"{role}_batch_{items}", f"{title}s per batch.", *model, buckets=COUNTS)
+        self.batch_tokens = _histogram(f"{role}_batch_tokens", "Tokens per batch.", *model, buckets=TOKENS)
+        self.padding = _histogram(
+            f"{role}_batch_padding_ratio", "Share of a batch's cost that was padding.", *model, buckets=SHARES
         )
-        self.queue = (self.queue_items, self.queue_tokens)
-        self.batch_items = Histogram(f"{prefix}_batch_{items}", f"{title}s per batch.", _MODEL, buckets=COUNTS)
-        self.batch_tokens = Histogram(f"{prefix}_batch_tokens", "Tokens per batch.", _MODEL, buckets=TOKENS)
-        self.padding = Histogram(
-            f"{prefix}_batch_padding_ratio", "Share of a batch's cost that was padding.", _MODEL, buckets=SHARES
+        self.wait_seconds = _histogram(f"{role}_wait_seconds", f"Time from a {item}'s arrival to its batch.", *model)
+        self.tokenize_seconds = _histogram(f"{role}_tokenize_seconds", "Time to tokenise a request.", *model)
+        self.compute_seconds = _histogram(f"{role}_compute_seconds", "Time of a batch in the model.", *model)
+        self.truncated = _counter(f"{role}_truncated_{items}", f"{title}s cut to fit the model.", *model)
+        self.out_of_memory = _counter(f"{role}_out_of_memory", "Batches halved for memory.", *model)
+        self.refused = _counter(f"{role}_refused_requests", "Requests refused on arrival.", *model)
+        self._dropped = _counter(
+            f"{role}_dropped_{items}", f"{title}s dropped before they were {done}.", *model, "reason"
         )
-        self.wait_seconds = Histogram(
-            f"{prefix}_wait_seconds", f"Time from a {item}'s arrival to its batch.", _MODEL, buckets=SECONDS
-        )
-        self.tokenize_seconds = Histogram(
-            f"{prefix}_tokenize_seconds", "Time to tokenise a request.", _MODEL, buckets=SECONDS
-        )
-        self.compute_seconds = Histogram(
-            f"{prefix}_compute_seconds", "Time of a batch in the model.", _MODEL, buckets=SECONDS
-        )
-        self.truncated = Counter(f"{prefix}_truncated_{items}_total", f"{title}s cut to fit the model.", _MODEL)
-        self.out_of_memory = Counter(f"{prefix}_out_of_memory_total", "Batches halved for memory.", _MODEL)
-        self.refused = Counter(f"{prefix}_refused_requests_total", "Requests refused on arrival.", _MODEL)
-        self.dropped = Counter(
-            f"{prefix}_dropped_{items}_total", f"{title}s dropped before they were {done}.", [*_MODEL, "reason"]
-        )
+        self._labels: tuple[str, ...] = ()
+
+    def of_model(self, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> BatchMetrics:
+        """Return those of one model in this process. waiting: returns the items and tokens in its queue."""
+        bound = copy(self)
+        bound._labels = (model, backend)
+        for name, metric in vars(self).items():
+            if isinstance(metric, Counter | Histogram) and name != "_dropped":
+                setattr(bound, name, metric.labels(*bound._labels))
+        for place, gauge in enumerate(self.queue):
+            gauge.labels(*bound._labels).set_function(lambda place=place: waiting()[place])  # type: ignore[misc]
+        return bound
+
+    def dropped(self, reason: str, items: int) -> None:
+        """Count items that were dropped. reason: cancelled, deadline or failed."""
+        self._dropped.labels(*self._labels, reason).inc(items)
+
+    def close(self) -> None:
+        """Stop reading the queue; the counts stay."""
+        for gauge in self.queue:
+            if is_shared():
+                gauge.labels(*self._labels).set_function(lambda: 0)  # labels cannot be removed from a worker's file
+            else:
+                gauge.remove(*self._labels)
 
 
-scorer_trips = Counter("boundarymorph_scorer_trips_total", "Calls of the scorer for selections.")
-scorer_units = Counter(
-    "boundarymorph_scorer_billed_units_total", "Started hundreds of documents, of a scorer that bills by them."
-)
-scorer_cost = Counter("boundarymorph_scorer_cost_total", "Cost of a scorer, in the currency of its prices.")
-scorer_doubts = Counter(
-    "boundarymorph_scorer_doubts_total",
+scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
+scorer_units = _counter("scorer_billed_units", "Started hundreds of documents, of a scorer that bills by them.")
+scorer_cost = _counter("scorer_cost", "Cost of a scorer, in the currency of its prices.")
+scorer_doubts = _counter(
+    "scorer_doubts",
     "Selections on an index on which the scorer seems not to work: its scores are constant, saturated, or contrary to "
     "similarity and words.",
-    ["doubt"],
+    "doubt",
 )
-judge_answers = Counter(
-    "boundarymorph_judge_answers_total", "Answers of a language model that grades, by outcome.", ["outcome"]
+judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
+judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
+judge_cost = _counter("judge_cost", "Cost of a language model, in the currency of its prices.")
+cost_refused = _counter(
+    "cost_ceiling_refusals", "Requests to a language model that were not sent, by ceiling.", "ceiling"
 )
-judge_tokens = Counter("boundarymorph_judge_tokens_total", "Tokens that a language model read and wrote.", ["kind"])
-judge_cost = Counter("boundarymorph_judge_cost_total", "Cost of a language model, in the currency of its prices.")
-cost_refused = Counter(
-    "boundarymorph_cost_ceiling_refusals_total",
-    "Requests to a language model that were not sent, by ceiling.",
-    ["ceiling"],
-)
-spending_unshared = Counter("boundarymorph_spending_unshared_total", "Daily sums that could not be written to Redis.")
-scorer_batches = BatchFamily("scorer", "pair", "scored")
-encoder_batches = BatchFamily("encoder", "text", "encoded")
+spending_unshared = _counter("spending_unshared", "Daily sums that could not be written to Redis.")
+scorer_batches = BatchMetrics("scorer", "pair", "scored")
+encoder_batches = BatchMetrics("encoder", "text", "encoded")
 attempt_seconds = {
     role: Histogram(
         f"boundarymorph_{role}_attempt_duration_seconds",
@@ -222,65 +204,28 @@ attempt_seconds = {
     )
     for role in ("scorer", "encoder")
 }
-
-judgments = Counter("boundarymorph_judgments_total", "Judgements received.")
-memory_requests = Counter(
-    "boundarymorph_memory_requests_total",
-    "Selections that a memory learns from: recorded, left_out, failed.",
-    ["outcome"],
+judgments = _counter("judgments", "Judgements received.")
+memory_requests = _counter(
+    "memory_requests", "Selections that a memory learns from: recorded, left_out, failed.", "outcome"
 )
-memory_out_of_force = Counter(
-    "boundarymorph_memory_out_of_force_total",
-    "Memories whose prior went out of force: the scorer or the questions changed.",
+memory_out_of_force = _counter(
+    "memory_out_of_force", "Memories whose prior went out of force: the scorer or the questions changed."
 )
-audits = Counter("boundarymorph_audits_total", "Audits of selections: done, left_out, failed.", ["outcome"])
+audits = _counter("audits", "Audits of selections: done, left_out, failed.", "outcome")
 audit_loss = Summary(
     "boundarymorph_audit_loss_ratio",
     "Loss of audited selections after the calls that they may make: real, and as it was believed to be.",
     ["loss"],
 )
-memory_selections = Counter(
-    "boundarymorph_memory_selections_total",
-    "Selections with a memory, by whether what it learned was in force.",
-    ["in_force"],
+memory_selections = _counter(
+    "memory_selections", "Selections with a memory, by whether what it learned was in force.", "in_force"
 )
-judgment_log_loss = Histogram(
-    "boundarymorph_judgment_log_loss_nats",
+judgment_log_loss = _histogram(
+    "judgment_log_loss_nats",
     "Log loss of relevance in answers by the grades that people then gave.",
-    ["calibrated"],
+    "calibrated",
     buckets=(0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
 )
-
-
-class BatchMetrics:
-    """The batch metrics of one model in this process. `waiting` returns the items and tokens in the queue."""
-
-    def __init__(self, family: BatchFamily, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> None:
-        self._family = family
-        self._labels = labels = (model, backend)
-        family.queue_items.labels(*labels).set_function(lambda: waiting()[0])
-        family.queue_tokens.labels(*labels).set_function(lambda: waiting()[1])
-        self.batch_items = family.batch_items.labels(*labels)
-        self.batch_tokens = family.batch_tokens.labels(*labels)
-        self.padding = family.padding.labels(*labels)
-        self.wait_seconds = family.wait_seconds.labels(*labels)
-        self.tokenize_seconds = family.tokenize_seconds.labels(*labels)
-        self.compute_seconds = family.compute_seconds.labels(*labels)
-        self.truncated = family.truncated.labels(*labels)
-        self.out_of_memory = family.out_of_memory.labels(*labels)
-        self.refused = family.refused.labels(*labels)
-
-    def dropped(self, reason: str, items: int) -> None:
-        """Count items that were dropped. reason: cancelled, deadline or failed."""
-        self._family.dropped.labels(*self._labels, reason).inc(items)
-
-    def close(self) -> None:
-        """Stop reading the queue; the counts stay."""
-        for gauge in self._family.queue:
-            if is_shared():
-                gauge.labels(*self._labels).set_function(lambda: 0)  # labels cannot be removed from a worker's file
-            else:
-                gauge.remove(*self._labels)
 
 
 def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) -> None:
@@ -292,20 +237,6 @@ def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) ->
 def observe_attempt(role: str, endpoint: str, outcome: str, seconds: float) -> None:
     """Record one attempt at a remote scorer or encoder."""
     attempt_seconds[role].labels(endpoint, outcome).observe(seconds)
-
-
-def observe_trip(units: int | None, cost: float | None) -> None:
-    """Record a call of the scorer. units, cost: what it took, None if it has no price of that kind."""
-    scorer_trips.inc()
-    scorer_units.inc(units or 0)
-    scorer_cost.inc(cost or 0.0)
-
-
-def observe_judge(read: int, written: int, cost: float) -> None:
-    """Record the tokens and the cost of an answer of a language model."""
-    judge_tokens.labels("read").inc(read)
-    judge_tokens.labels("written").inc(written)
-    judge_cost.inc(cost)
 
 
 def observe_replica(role: str, endpoint: str, works: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.inference.batching import LOOK_AHEAD, Entry, TokenQueue, padding
+from boundarymorph.inference.batching import LOOK_AHEAD, Entry, TokenQueue
 from boundarymorph.scoring.scorer import Pair
 
 waiting = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 10)), max_size=40)
@@ -77,12 +77,6 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
     assert queue.discard({"gone", "never here"}) == 2
     assert (len(queue), queue.tokens) == (1, 5)
     assert [entry.owner for entry in queue.take(100, pads=False)] == ["here"]
-
-
-def test_padding_is_a_share_of_the_cost() -> None:
-    assert padding([10, 10], pads=True) == 0
-    assert padding([5, 10], pads=True) == 0.25
-    assert padding([5, 10], pads=False) == 0
 
 
 class TestCallers:

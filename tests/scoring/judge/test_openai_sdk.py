@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from boundarymorph.remote.wire import Context
 from boundarymorph.scoring.judge import WAYS, OpenAI, Way
 from tests.scoring.judge.scripted import MODEL, Chat
-from tests.scoring.remote.servers import answer, running
+from tests.scoring.remote.servers import running
 
 KEY = "sk-secret"
 
@@ -44,16 +44,3 @@ async def test_the_sdk_reads_the_stand_in(way: Way) -> None:
     assert grade is not None and re.fullmatch(r"[0-3]|\{\"grade\": [0-3]\}", grade)
     assert (choice.logprobs is not None) == (way == "logprobs")
     assert read.usage is not None and read.usage.total_tokens == read.usage.prompt_tokens + read.usage.completion_tokens
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(400, openai.BadRequestError), (401, openai.AuthenticationError), (429, openai.RateLimitError)],
-)
-async def test_the_sdk_reads_refusals(status: int, kind: type[openai.APIStatusError]) -> None:
-    async with running(Chat(), key=KEY) as (server,):
-        server.behaviour = answer({"error": {"message": "no more", "type": "x"}}, status, retry_after="7")
-        async with openai.AsyncOpenAI(base_url=server.endpoint(model=MODEL).base, api_key=KEY, max_retries=0) as client:
-            with pytest.raises(kind, match="no more") as refused:
-                await client.chat.completions.create(**asked("digit"))
-    assert refused.value.response.headers["retry-after"] == "7"

@@ -288,11 +288,11 @@ class Server:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def endpoint(self, *, prefix: str = "", model: str | None = None, activation: str = "") -> Endpoint:
+    def endpoint(self, *, model: str | None = None, activation: str = "") -> Endpoint:
         wanted = self.wire.models[0] if model is None and self.wire.description_path is None else model
         options = ([f"model={wanted}"] if wanted else []) + ([f"activation={activation}"] if activation else [])
         query = "?" + "&".join(options) if options else ""
-        return parse(f"{self.wire.scheme}://127.0.0.1:{self.port}{prefix}{query}")
+        return parse(f"{self.wire.scheme}://127.0.0.1:{self.port}{query}")
 
     @property
     def batches(self) -> list[int]:
@@ -395,10 +395,10 @@ async def running(*wires: Wire, key: str | None = None) -> AsyncIterator[list[Se
 
 @asynccontextmanager
 async def scoring(
-    *servers: Server, prefix: str = "", model: str | None = None, activation: str = "", **options: Any
+    *servers: Server, model: str | None = None, activation: str = "", **options: Any
 ) -> AsyncIterator[RemoteScorer]:
-    """A scorer that calls servers, closed in the end. prefix, model, activation: of their URLs."""
-    endpoints = [server.endpoint(prefix=prefix, model=model, activation=activation) for server in servers]
+    """A scorer that calls servers, closed in the end. model, activation: of their URLs."""
+    endpoints = [server.endpoint(model=model, activation=activation) for server in servers]
     scorer = RemoteScorer(endpoints, **options)
     try:
         yield scorer

@@ -15,7 +15,7 @@ from boundarymorph.errors import (
     ScorerFailed,
     ScorerUnavailable,
 )
-from boundarymorph.remote.peer import BACKOFF
+from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
 from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS

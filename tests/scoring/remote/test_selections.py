@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.retrieval.document import Document

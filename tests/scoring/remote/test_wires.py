@@ -143,14 +143,6 @@ async def test_half_a_surrogate_pair_is_the_callers_mistake(wire: Wire) -> None:
             await scorer.score(QUERY, ["\ud800"])
 
 
-async def test_a_path_prefix_is_kept(wire: Wire) -> None:
-    wire.score_path = f"/gateway/a{wire.score_path}"
-    if wire.description_path is not None:
-        wire.description_path = f"/gateway/a{wire.description_path}"
-    async with running(wire) as [server], scoring(server, prefix="/gateway/a/") as scorer:
-        await scorer.score(QUERY, TEXTS)
-
-
 class TestOurs:
     async def test_truncated_texts_are_counted_over_all_requests(self) -> None:
         async with running(Ours(most=2)) as [server], scoring(server) as scorer:

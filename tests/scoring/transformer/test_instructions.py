@@ -11,12 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.caching.build import MemoryScoreCache
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
-from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.judge import Judge
 from boundarymorph.scoring.remote import RemoteScorer, parse
-from boundarymorph.scoring.scorer import Scorer, TakesNoInstruction
+from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import JudgeSettings, Limits, Settings

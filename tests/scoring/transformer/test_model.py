@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
-from boundarymorph.inference.models import DeviceLost, OutOfMemory, available_cores
+from boundarymorph.inference.concurrency import available_cores
+from boundarymorph.inference.models import DeviceLost, OutOfMemory
 from boundarymorph.inference.transformer import on_device
 from boundarymorph.scoring.scorer import CrossEncoder
 from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
@@ -86,14 +87,6 @@ class TestScores:
         expected = reference.classified_as_asked(folder("qwen3-classifier"), QUERY, TEXTS)
         assert np.ptp(expected) > 0.02
         np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)
-
-    def test_the_instruction_of_the_operator(self, folder: Folder) -> None:
-        encoder = load(folder("Qwen3-Reranker-tiny"), instruction="Find timetables")
-        expected = reference.judged(folder("Qwen3-Reranker-tiny"), QUERY, TEXTS, "Find timetables")
-        found = scores(encoder, QUERY, TEXTS)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-        default = scores(load(folder("Qwen3-Reranker-tiny")), QUERY, TEXTS)
-        assert np.abs(found - default).max() > 1e-3
 
     @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
     @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2)])
@@ -255,10 +248,6 @@ class TestSettings:
     def test_a_device_that_is_not_there_is_refused(self, folder: Folder, device: str) -> None:
         with pytest.raises(InvalidConfiguration, match=device):
             TransformerCrossEncoder.load(str(folder("bert")), device=device)
-
-    def test_zerank_takes_no_instruction(self, folder: Folder) -> None:
-        with pytest.raises(InvalidConfiguration, match="no place for an instruction"):
-            load(folder("zerank-tiny"), instruction="Find timetables")
 
     def test_a_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, mxbai, chat"):

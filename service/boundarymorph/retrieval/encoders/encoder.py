@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching import CHARACTERS_A_TOKEN, Batcher
 from boundarymorph.inference.concurrency import together
-from boundarymorph.inference.models import Model, ModelRole, TokenSequence, embedded_encoder
-from boundarymorph.inference.onnx import OnnxTextModel
+from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_encoder
 from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.telemetry import metrics

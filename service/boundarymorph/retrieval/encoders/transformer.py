@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
-from boundarymorph.inference.models import TokenSequence
-from boundarymorph.inference.tokenization import encode_texts, plain
+from boundarymorph.inference.models import TokenSequence, encode_texts, plain
 from boundarymorph.inference.transformer import (
     CAUSAL_MAX_LENGTH,
     DeviceModel,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.remote.circuit import CircuitBreaker, State
+from boundarymorph.caching.redis import CircuitBreaker, State
 from tests.clocks import Clock
 
 
