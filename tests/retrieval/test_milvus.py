@@ -286,7 +286,7 @@ def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pyte
         ),
         (Field("ARRAY", "VARCHAR"), {"n": {"gt": "a"}}, True, False),
         (Field("ARRAY", "BOOL"), {"n": True}, True, False),
-        (Field("TIMESTAMPTZ"), {"n": {"gt": "2025-03-05T00:00:00.1234567+00:00"}}, True, False),
+        (Field("TIMESTAMPTZ"), {"n": {"gt": "2025-03-05"}}, True, False),
         (Field("VARCHAR"), {"n": 1}, False, False),
     ],
 )

@@ -32,13 +32,10 @@ from boundarymorph.retrieval.filters import Bounds, Condition, bounds
 from boundarymorph.retrieval.stores.milvus_filters import Field, Native, quoted
 from boundarymorph.retrieval.stores.table import (
     Found,
-    Kind,
     Payload,
     Store,
     Table,
     check_columns,
-    check_writable,
-    in_one_form,
     is_integer,
 )
 from boundarymorph.settings import Attached, StoreSettings, secret
@@ -311,17 +308,16 @@ class MilvusTable(Table):
         self.dimension, self.about = self._vector.size, described["properties"].get(PROPERTY, "")
         self.words, self.writable = attached.full_text is not None, attached.writable
         self._numbers = self._fields[attached.id].type == "INT64"
-        given = attached.metadata or [DYNAMIC]
-        whole = len(given) == 1 and given[0] in self._fields and self._fields[given[0]].type == "JSON"
-        check_writable(attached, "Milvus", whole=whole)
+        kinds = {name: "json" if field.type == "JSON" else "" for name, field in self._fields.items()}
         vectors = [name for name, field in self._fields.items() if field.type.endswith("_VECTOR")]
-        self._payload = Payload(attached, [attached.id, *vectors], whole=whole)
-        lite = connection.server().lite
-        self._native = Native(self._fields, self._payload.path, dynamic=dynamic, lite=lite)
-        metadata = [name for name in self._fields if name in given or (not whole and self._payload.is_metadata(name))]
-        beyond = [name for name in given if name not in self._fields]
-        self._read = [attached.text, *([attached.title] if attached.title else [])]
-        self._read += [*metadata, *(beyond if dynamic else [])]
+        self._payload = Payload(attached, "Milvus", [attached.id, *vectors], kinds)
+        self._native = Native(self._fields, self._payload.path, dynamic=dynamic, lite=connection.server().lite)
+        self._read = [
+            attached.text,
+            *([attached.title] if attached.title else []),
+            *self._payload.columns(self._fields),
+        ]
+        self._read += [DYNAMIC] if dynamic and attached.metadata is None else []
         indexes = self._call("list_indexes", field_name=attached.vector)
         self.index: Mapping[str, Any] = self._call("describe_index", index_name=indexes[0]) if indexes else {}
 
@@ -330,10 +326,6 @@ class MilvusTable(Table):
 
     def bounds(self, condition: Condition) -> Bounds[str]:
         return bounds(condition, self._native)
-
-    def time(self, path: tuple[str, ...]) -> Kind | None:
-        field = self._fields.get(path[0]) if len(path) == 1 else None
-        return "timestamp" if field is not None and field.type == "TIMESTAMPTZ" else None
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
@@ -365,12 +357,9 @@ class MilvusTable(Table):
                 search_params={"metric_type": self.index["metric_type"], "params": self._parameters(SEARCH_LIMIT)},
             )
         found = dict(_of_hit(row, self._attached.id) for row in rows)
-        if not vectors:
-            read = {id: self._document(id, row) for id, row in found.items()} if documents else {}
-            return Found(list(found), None, read)
-        if not together:
-            return self.vectors(list(found))._replace(exact=False)
-        return Found(list(found), self._matrix(list(found.values())), exact=False)
+        if vectors and not together:
+            return self.rows(list(found), vectors=True)._replace(exact=None)
+        return self._found(found, vectors, documents and not vectors)._replace(exact=None)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of Milvus."""
@@ -379,13 +368,11 @@ class MilvusTable(Table):
         hits = self._hits([query], field, min(depth, SEARCH_LIMIT), filter, parameters)
         return {str(hit.id): float(hit.distance) for hit in hits}
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return {id: self._document(id, row) for id, row in self._rows(ids, self._read, TEXTS_AT_A_TIME)}
-
-    def vectors(self, ids: Sequence[str]) -> Found:
-        at_a_time = max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
-        fetched = dict(self._rows(ids, [self._attached.vector], at_a_time))
-        return Found(list(fetched), self._matrix(list(fetched.values())))
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+        at_a_time = TEXTS_AT_A_TIME if documents else max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
+        fields = [*([self._attached.vector] if vectors else []), *(self._read if documents else [])]
+        found = dict(self._rows(ids, fields, at_a_time))
+        return self._found(found, vectors, documents)
 
     def check(self, document: Document) -> None:
         """See `Table.check`: Milvus limits the length of strings and JSON."""
@@ -517,10 +504,13 @@ class MilvusTable(Table):
         matrix = np.array(values, np.float32).reshape(-1, self.dimension)
         return matrix.astype(np.float16) if self.about else matrix
 
+    def _found(self, rows: Mapping[str, Mapping[str, Any]], vectors: bool, documents: bool) -> Found:
+        read = {id: self._document(id, row) for id, row in rows.items()} if documents else {}
+        return Found(list(rows), self._matrix(list(rows.values())) if vectors else None, read)
+
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
         """Return a row as a document; fields that are null are left out of its metadata, and an empty title is none."""
         given = {name: _plain(value) for name, value in row.items() if value is not None or name not in self._fields}
-        given |= {name: in_one_form(value) for name, value in given.items() if self.time((name,)) is not None}
         title = self._attached.title
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.table import are_times
 
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
@@ -140,9 +139,6 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
             literals = [str(number) for number in numbers if -limit <= number < limit]
             if comparison != "in" and not literals:  # beyond the type, so all match or none
                 return Bounds.exactly((numbers[0] < 0) == (comparison == "gte"))
-        case "TIMESTAMPTZ", "text":
-            known = are_times(condition.values, digits=6)
-            literals = [f"ISO {literal}" if known else None for literal in literals]
         case (("VARCHAR" | "BOOL" | "FLOAT" | "DOUBLE" | "INT8" | "INT16" | "INT32" | "INT64"), _):
             return NEVER
         case _:
@@ -158,7 +154,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
         operator = _OPERATORS[comparison]
         met: str | bool = f"({name} {operator} {listed})"
         possible: str | bool = f"({name} {operator[0]}= {listed})"  # as Milvus rounds the bound of a FLOAT, too
-    elif type in ("FLOAT", "DOUBLE", "TIMESTAMPTZ"):
+    elif type in ("FLOAT", "DOUBLE"):
         possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
     else:
         possible = met = f"({name} in [{listed}])"
