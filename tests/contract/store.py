@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.stores.index import StoreIndex

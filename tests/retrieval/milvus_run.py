@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
 from tests.contract.vector_index import unit

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
 from tests.system import script

@@ -5,8 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import in_default_thread
-from boundarymorph.retrieval.candidates import GivenCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, GivenCandidates
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 

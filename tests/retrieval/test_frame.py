@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.errors import InvalidInput, MalformedFrame
-from boundarymorph.retrieval.document import Document, unit_from_halves
+from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.frame import (
     EMBEDDINGS_TYPE,
@@ -27,8 +27,8 @@ from boundarymorph.retrieval.frame import (
     encode_embeddings,
     encode_pool,
 )
-from boundarymorph.retrieval.interfaces import FoundCalibrations, Retrieved, VectorSource
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.ranking import unit_from_halves
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph.errors import DuplicateIds
-from boundarymorph.retrieval.document import Document, fuse
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.ranking import fuse
 
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=5)
 

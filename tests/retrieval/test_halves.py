@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.document import floats_from_halves, halves_from_floats, unit_from_halves, unit_rows_of
+from boundarymorph.retrieval.ranking import floats_from_halves, halves_from_floats, unit_from_halves, unit_rows_of
 
 NORMAL = 2.0**-14  # the smallest float16 that has all its digits
 

@@ -14,8 +14,8 @@ import pytest
 from lancedb.index import FTS, IvfFlat
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
 from boundarymorph.retrieval.stores.lancedb import LanceStore

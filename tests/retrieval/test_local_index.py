@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import awaited
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import Changes, DocumentStore
 from boundarymorph.retrieval.local.vectors import VectorIndex

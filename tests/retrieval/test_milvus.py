@@ -24,10 +24,10 @@ from boundarymorph.errors import (
     LimitExceeded,
     RetrieverFailed,
 )
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter, bounds
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Search, UnreadableIndex
+from boundarymorph.retrieval.interfaces import UnreadableIndex
 from boundarymorph.retrieval.stores import milvus as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore, MilvusTable, Server

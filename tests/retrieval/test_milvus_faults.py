@@ -19,9 +19,8 @@ from pymilvus import MilvusClient
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, milvus_pb2_grpc
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.stores import milvus
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
 from boundarymorph.retrieval.stores.pgvector import PgvectorStore

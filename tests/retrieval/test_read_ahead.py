@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import BLOCK, CHARACTERS, IndexRetriever
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 
 

@@ -33,10 +33,9 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Retriever, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Retriever, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever

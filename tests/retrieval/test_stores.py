@@ -13,10 +13,10 @@ from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Index, Search, UnreadableIndex
+from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex

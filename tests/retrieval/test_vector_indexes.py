@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.document import unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.local import blocks, gpu
 from boundarymorph.retrieval.local.blocks import DEPTHS, TARGET, clusters_of, measured, trained
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
+from boundarymorph.retrieval.ranking import unit_from_halves, unit_rows_of
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
 NEVER = type("NEVER", (), {"__call__": lambda self: None})()

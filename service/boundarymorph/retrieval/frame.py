@@ -17,9 +17,9 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
-from boundarymorph.retrieval.document import TOLERANCE, Document, halves_from_floats, unit_from_halves, unit_rows_of
+from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import FoundCalibrations, Retrieved, VectorSource
+from boundarymorph.retrieval.ranking import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"

@@ -19,21 +19,10 @@ from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.memory.memory import Audited, Observation
 from boundarymorph.memory.store import Memories
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.interfaces import (
-    WORDS,
-    Catalog,
-    FoundCalibrations,
-    Index,
-    IndexConfiguration,
-    MemoryKey,
-    Recalled,
-    Retrieved,
-    Search,
-    observed,
-)
+from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, MemoryKey, Recalled, observed
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import SERVICE, Settings

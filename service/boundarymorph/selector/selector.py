@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from boundarymorph.caching.known import KnownScores, ScoreCache
 from boundarymorph.inference.concurrency import BoundedExecutor
-from boundarymorph.retrieval.interfaces import Retriever
+from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selector.audit import Idle, Made, audit

@@ -15,8 +15,8 @@ from boundarymorph.inference.batching import CHARACTERS_A_TOKEN, Batcher
 from boundarymorph.inference.concurrency import together
 from boundarymorph.inference.models import Model, ModelRole, TokenSequence, embedded_encoder
 from boundarymorph.inference.onnx import OnnxTextModel
-from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.ranking import unit_vectors
 from boundarymorph.telemetry import metrics
 
 ENCODER = ModelRole(

@@ -26,8 +26,8 @@ from boundarymorph.inference.transformer import (
     open_body,
     typed,
 )
-from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
+from boundarymorph.retrieval.ranking import unit_vectors
 
 _ORDINARY = "What is asked for? It is 1 answer."
 ReadJson: TypeAlias = Callable[[str], Any]

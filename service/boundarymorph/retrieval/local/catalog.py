@@ -32,15 +32,13 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.inference.concurrency import CALLER, computing
-from boundarymorph.retrieval.document import Document, exact_scores, fused, in_pieces, unit_from_halves
+from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
 from boundarymorph.retrieval.interfaces import (
     NAME,
     UNREADABLE,
     WORDS,
     IndexDescription,
     IndexTotals,
-    Retrieved,
-    Search,
     StructureDescription,
     UnreadableIndex,
     check_name,
@@ -49,9 +47,18 @@ from boundarymorph.retrieval.interfaces import (
     unknown,
 )
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, TrainingPolicy, back_up, locked, unpack
+from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, locked, unpack
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import Block, Mirror, Neighbours, Rows, VectorIndex, VectorView
+from boundarymorph.retrieval.local.vectors import (
+    Block,
+    Mirror,
+    Neighbours,
+    Rows,
+    TrainingPolicy,
+    VectorIndex,
+    VectorView,
+)
+from boundarymorph.retrieval.ranking import exact_scores, fused, unit_from_halves
 from boundarymorph.retrieval.words import PoolWords, RowWords, beginnings
 from boundarymorph.selection.pool import Pool
 
@@ -94,7 +101,8 @@ class LocalIndex(DocumentStore):
         self._catching_up = threading.Lock()
         self._sequence = 0
         self._vectors: VectorIndex | None = None
-        self._trainer = Trainer(self, self._adopt, policy or TrainingPolicy(), clock)
+        self._policy = policy or TrainingPolicy()
+        self._trainer = Trainer(self, self._adopt, self._policy, clock)
 
     def structure(self) -> StructureDescription | None:
         """Return a description of the structure trained last, with its recall; None if there is none."""
@@ -231,7 +239,8 @@ class LocalIndex(DocumentStore):
                 # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(vectors, self._sequence)
                 view = vectors.view()
-            self._trainer.consider(vectors)
+            if self._policy.due(vectors):
+                self._trainer.consider(vectors)
             yield view
 
     def _loaded(self) -> VectorIndex:

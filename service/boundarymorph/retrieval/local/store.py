@@ -16,20 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
-from boundarymorph.retrieval.document import (
-    STOP,
-    TOLERANCE,
-    Document,
-    canonical,
-    fingerprint,
-    first_piece,
-    halves_from_floats,
-    size_of,
-    to_unit_length,
-    unit_embeddings,
-    unit_from_halves,
-    unit_rows_of,
-)
+from boundarymorph.retrieval.document import STOP, Document, canonical, fingerprint, first_piece, size_of
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import WORDS
 from boundarymorph.retrieval.local import metadata
@@ -47,6 +34,14 @@ from boundarymorph.retrieval.local.sqlite_file import (
     storage_trouble,
 )
 from boundarymorph.retrieval.local.vectors import with_room
+from boundarymorph.retrieval.ranking import (
+    TOLERANCE,
+    halves_from_floats,
+    to_unit_length,
+    unit_embeddings,
+    unit_from_halves,
+    unit_rows_of,
+)
 
 COUNT = 64  # main directions (docs/evaluation.md)
 SAMPLE = 4_096  # documents from which they are learned

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import check_awaited, computing
-from boundarymorph.retrieval.document import are_among, check_search, exact_scores, unit_from_halves
+from boundarymorph.retrieval.ranking import are_among, check_search, exact_scores, unit_from_halves
 from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 
 _BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
@@ -439,6 +439,26 @@ class VectorIndex:
                 error,
             )
             return _Unloaded()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPolicy:
+    """When the block of an index is made.
+
+    least: number of documents below which there is none, and number of changes below which it is not made again;
+    share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
+    that failed in a row, up to longest.
+    """
+
+    least: int = 20_000
+    share: float = 0.2
+    pause: float = 5.0
+    longest: float = 600.0
+
+    def due(self, vectors: VectorIndex) -> bool:
+        if vectors.sequence:
+            return vectors.changed >= max(self.least, int(self.share * len(vectors)))
+        return len(vectors) >= self.least
 
 
 def rounding_error(dimension: int) -> float:

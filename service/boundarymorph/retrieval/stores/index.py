@@ -13,20 +13,10 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.reading import counted, has_content
-from boundarymorph.retrieval.document import (
-    STOP,
-    Document,
-    check_search,
-    exact_scores,
-    fingerprint,
-    first_piece,
-    fused,
-    in_pieces,
-    unit_embeddings,
-    unit_from_halves,
-)
+from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter
-from boundarymorph.retrieval.interfaces import IndexConfiguration, Retrieved, Search
+from boundarymorph.retrieval.interfaces import IndexConfiguration
+from boundarymorph.retrieval.ranking import check_search, exact_scores, fused, unit_embeddings, unit_from_halves
 from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.words import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
