@@ -19,10 +19,7 @@ from boundarymorph.errors import (
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
-from boundarymorph.retrieval.local.store import DocumentStore
-from tests.patience import PATIENCE
 from tests.retrieval.fakes import nearest, vector_of
-from tests.system import script
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,31 +55,6 @@ def test_writes_are_visible_to_the_next_search(catalog: LocalCatalog, other: Loc
     assert theirs.delete(["x"]) == 1
     assert list(nearest(ours, vector_of("x 4"), 9).ids) == ["y"]
     assert ours.count() == theirs.count() == 1
-
-
-def test_another_process_is_seen(catalog: LocalCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, "mine")
-    assert found(index, "mine") == "mine"
-    code = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalCatalog;"
-        "from tests.retrieval.test_catalog import put;"
-        "index = LocalCatalog(Path(sys.argv[1])).get('a'); put(index, 'theirs'); index.delete(['mine'])"
-    )
-    with script.running(code, str(index.path.parents[1])) as (process, _):
-        assert process.wait(PATIENCE) == 0
-    assert list(nearest(index, vector_of("mine"), 9).ids) == ["theirs"]
-
-
-def test_a_search_is_the_same_after_reopening(catalog: LocalCatalog, other: LocalCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, *(f"{i} first" for i in range(60)))
-    nearest(index, vector_of("?"), 1)
-    put(index, *(f"{i} second" for i in range(0, 60, 3)))
-    before, after = (nearest(opened, vector_of("?"), 60) for opened in (index, other.get("a")))
-    assert list(before.ids) == list(after.ids)
-    np.testing.assert_array_equal(before.embeddings, after.embeddings)
-    np.testing.assert_array_equal(before.scores, after.scores)
 
 
 def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
@@ -154,26 +126,6 @@ def test_indexes_come_and_go_whole(catalog: LocalCatalog, other: LocalCatalog) -
     looking.join()
     assert not failures
     assert seen <= {0, 2}
-
-
-def test_deletion(catalog: LocalCatalog, other: LocalCatalog, tmp_path: Path) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, "x")
-    theirs = other.get("a")
-    assert theirs.count() == 1
-    catalog.delete("a")
-    assert list((tmp_path / "indexes").iterdir()) == []
-    for lost in (index, theirs):
-        with pytest.raises(UnknownIndex):
-            put(lost, "y")
-        with pytest.raises(UnknownIndex):
-            nearest(lost, vector_of("x"), 1)
-    for opened in (catalog, other):
-        with pytest.raises(UnknownIndex):
-            opened.get("a")
-        with pytest.raises(UnknownIndex):
-            opened.delete("a")
-        assert opened.list() == []
 
 
 def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, other: LocalCatalog) -> None:
@@ -281,47 +233,3 @@ def told_without_permission(script: str, directory: Path, folder: Path, mode: in
         folder.chmod(0o700)
     assert told.returncode == 0, told.stderr
     return told.stdout.splitlines()
-
-
-def test_forgotten_deletions_do_not_come_back(catalog: LocalCatalog) -> None:
-    """A reader that slept through deletions that are no longer recorded reads the index anew."""
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, *(f"{i}" for i in range(30)))
-    assert len(nearest(index, vector_of("?"), 99)) == 30
-    forgetful = DocumentStore(index.path, tombstones_kept=2)
-    for i in range(10):
-        forgetful.delete([str(i)])
-    forgetful.close()
-    assert sorted(nearest(index, vector_of("?"), 99).ids) == sorted(str(i) for i in range(10, 30))
-
-
-def test_searches_while_others_write(catalog: LocalCatalog, other: LocalCatalog) -> None:
-    """Each search sees at least what was acknowledged before it, and never a document with another's vector."""
-    ours = catalog.create("a", encoder=None, dimension=32)
-    theirs = other.get("a")
-    put(ours, *(f"{i} 0" for i in range(100)))
-    acknowledged = [0]
-    failures: list[object] = []
-
-    def search(index: LocalIndex) -> None:
-        try:
-            while acknowledged[0] < 60:
-                at_least = acknowledged[0]
-                pool = nearest(index, vector_of("?"), 1000)
-                assert sorted(pool.ids, key=int) == [str(i) for i in range(100)]
-                row = list(pool.ids).index("7")
-                expected = [vector_of(f"7 {version}") for version in range(at_least, acknowledged[0] + 2)]
-                assert any(np.abs(pool.embeddings[row] - vector).max() < 1e-3 for vector in expected)
-        except BaseException as failure:
-            failures.append(failure)
-            raise
-
-    readers = [threading.Thread(target=search, args=(index,)) for index in (ours, ours, theirs, theirs)]
-    for reader in readers:
-        reader.start()
-    for version in range(1, 61):
-        put((ours, theirs)[version % 2], *(f"{i} {version}" for i in range(7, 100, 9)), f"7 {version}")
-        acknowledged[0] = version
-    for reader in readers:
-        reader.join()
-    assert not failures

@@ -126,6 +126,7 @@ def test_after_changes_it_equals_brute_force(
         assert found.ids == ids
         np.testing.assert_array_equal(found.scores, scores)
         np.testing.assert_array_equal(found.vectors, vectors)
+        assert found.sequences.tolist() == [numbers[id] for id in ids]
 
 
 def test_memory_of_replaced_rows_is_given_back() -> None:

@@ -11,7 +11,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -96,6 +95,7 @@ class LocalIndex(DocumentStore):
         """
         super().__init__(path, **options)
         self.name = name
+        self.caller = ""  # who used it last
         self._make_mirror = make_mirror if self.info.dimension else None
         self._warnings = warnings
         self._catching_up = threading.Lock()
@@ -317,14 +317,6 @@ def _merged(
     return merged, dict(pool.features)
 
 
-@dataclass(slots=True)
-class _Open:
-    """An open index. caller: who used it last."""
-
-    index: LocalIndex
-    caller: str = ""
-
-
 class LocalCatalog:
     """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and blocks beside it.
 
@@ -347,7 +339,7 @@ class LocalCatalog:
         self._make_mirror, self._options = make_mirror, options
         self._lock = threading.Lock()
         self._most_open = most_open
-        self._open: OrderedDict[str, _Open] = OrderedDict()  # the least recently used first
+        self._open: OrderedDict[str, LocalIndex] = OrderedDict()  # the least recently used first
         directory.mkdir(parents=True, exist_ok=True)
         self._tidy()
 
@@ -392,15 +384,15 @@ class LocalCatalog:
         """See `Catalog.get`. Also raises CorruptIndex and StorageUnavailable."""
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
-            there = self._open.get(name)
-            if there is None or not exists(there.index.path):
+            index = self._open.get(name)
+            if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                there = _Open(self._opened(name, folder))
+                index = self._opened(name, folder)
                 self._make_room(forgotten)
-                self._open[name] = there
-            there.caller = CALLER.get()
+                self._open[name] = index
+            index.caller = CALLER.get()
             self._open.move_to_end(name)
-            return there.index
+            return index
 
     def describe(self, name: str) -> IndexDescription:
         """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
@@ -513,10 +505,9 @@ class LocalCatalog:
         """Remove an open index if there is no room for another, to be released with `forgotten`."""
         if len(self._open) < self._most_open:
             return
-        used = Counter([there.caller for there in self._open.values()])
-        used[CALLER.get()] += 1
+        used = Counter([CALLER.get(), *(index.caller for index in self._open.values())])
         name = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
-        forgotten.callback(self._open.pop(name).index.release)
+        forgotten.callback(self._open.pop(name).release)
 
     def _file(self, folder: Path) -> Path:
         with storage_errors(str(folder)):
@@ -595,8 +586,8 @@ class LocalCatalog:
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
         """Remove an open index, to be closed with `forgotten`: after the lock is released, since that may be slow."""
-        if (there := self._open.pop(name, None)) is not None:
-            forgotten.callback(there.index.close)
+        if (index := self._open.pop(name, None)) is not None:
+            forgotten.callback(index.close)
 
 
 def _taken(name: str) -> IndexConflict:
