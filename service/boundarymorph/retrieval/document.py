@@ -75,7 +75,12 @@ def size_of(document: Document) -> int:
     size = memory_of(document.text)
     if document.title:
         size += memory_of(document.title)
-    return size + _of_metadata(document.metadata) if document.metadata else size
+    if not document.metadata:
+        return size
+    try:
+        return size + WIDEST * len(orjson.dumps(dict(document.metadata), default=str, option=orjson.OPT_NON_STR_KEYS))
+    except TypeError:  # an integer of more than 64 bits
+        return size + WIDEST * len(str(document.metadata))
 
 
 def memory_of(text: str) -> int:
@@ -127,13 +132,6 @@ async def in_awaited_pieces(
         found = await read(left)
         yield found
         left = left_of(left, found)
-
-
-def _of_metadata(metadata: Mapping[str, object]) -> int:
-    try:
-        return WIDEST * len(orjson.dumps(dict(metadata), default=str, option=orjson.OPT_NON_STR_KEYS))
-    except TypeError:  # an integer of more than 64 bits
-        return WIDEST * len(str(metadata))
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,39 +249,13 @@ class Ordered(NamedTuple):
     by: str
 
 
-class Candidates(Protocol):
-    """The candidates of one request. Their texts are read only when they are needed.
-
-    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it. distant: whether
-    a read takes so long that documents are better read before they are needed.
-    """
-
-    texts_at_hand: ClassVar[bool]
-
-    @property
-    def distant(self) -> bool: ...
-
-    async def retrieve(self, run: Run) -> Retrieved:
-        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
-
-    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return the candidates with these ids, by id, without those deleted in the meantime: the first of them, as
-        `Index.documents` does."""
-
-    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Do the same, for metadata alone."""
-
-    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
-        those deleted in the meantime."""
-
-    def ordered(self) -> Ordered | None:
-        """Return the candidates in the order known so far, without vectors; None if no order is known."""
-
-
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """Candidates found by searching an index. distant: whether each read of documents takes a trip to a server."""
+    """Candidates found by searching an index. Their texts are read only when they are needed.
+
+    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it. distant: whether
+    each read of documents takes a trip to a server, so that they are better read before they are needed.
+    """
 
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
@@ -292,26 +264,33 @@ class IndexedCandidates:
     distant: bool = True
 
     async def retrieve(self, run: Run) -> Retrieved:
+        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
         return await self.retriever.retrieve(self.index, self.search)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Return the candidates with these ids, by id, without those deleted in the meantime: the first of them, as
+        `Index.documents` does."""
         return await self.retriever.documents(self.index, ids)
 
     async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Do the same, for metadata alone."""
         found = await self.retriever.documents(self.index, ids, texts=False)
         return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
+        """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
+        those deleted in the meantime."""
         characters = await self.retriever.characters(self.index, ids)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def ordered(self) -> Ordered | None:
+        """Return the candidates in the order known so far, without vectors; None if no order is known."""
         return None
 
 
 @dataclass
 class GivenCandidates:
-    """Documents that came with the request.
+    """Documents that came with the request, with the methods of `IndexedCandidates`.
 
     embeddings: (N, d), or one (d,) or None per document; missing ones are encoded here, and so is the query. If there
     are none at all and `vectors` is "lexical", the vectors are made from the words, and nothing is encoded.
@@ -361,7 +340,8 @@ class GivenCandidates:
         scores = features["bm25"] if by_words else self._order
         pool = await run(Pool.of, ids, made.documents, made.query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
-            pool = replace(pool, features={**pool.features, "similarity": await run(_similarity, pool)})
+            similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
+            pool = replace(pool, features={**pool.features, "similarity": similarity})
         return Retrieved(pool, made.warnings, made.source)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -426,6 +406,9 @@ class GivenCandidates:
         return _Vectors(embeddings, query, source, warnings)
 
 
+Candidates = IndexedCandidates | GivenCandidates
+
+
 class _Vectors(NamedTuple):
     """Vectors of the documents and of the query, their source, and warnings."""
 
@@ -433,10 +416,6 @@ class _Vectors(NamedTuple):
     query: ArrayLike
     source: VectorSource
     warnings: Sequence[str] = ()
-
-
-def _similarity(pool: Pool) -> NDArray[np.float64]:
-    return (pool.embeddings @ pool.query).astype(np.float64)
 
 
 def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:

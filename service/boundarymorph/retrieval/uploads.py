@@ -8,7 +8,7 @@ import tempfile
 import time
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any, NamedTuple
@@ -395,7 +395,8 @@ async def _write(
 ) -> None:
     report.position = batch[-1].end
     last = {entry.document.id: entry for entry in batch}
-    known, digests = await run(_digests, index, last)
+    digests = await run(lambda: {id: fingerprint(entry.document, entry.embedding) for id, entry in last.items()})
+    known = await run(index.digests, list(last))
     changed = {id: (entry, digests[id]) for id, entry in last.items() if known.get(id) != digests[id]}
     report.superseded += len(batch) - len(last)
     report.unchanged += len(last) - len(changed)
@@ -408,12 +409,6 @@ async def _write(
     report.added += len(changed) - updated
     report.updated += updated
     report.truncated += truncated
-
-
-def _digests(index: Index, entries: Mapping[str, ParsedDocument]) -> tuple[Mapping[str, bytes], dict[str, bytes]]:
-    """Return fingerprints by id, of what is stored and of the new entries."""
-    new = {id: fingerprint(entry.document, entry.embedding) for id, entry in entries.items()}
-    return index.digests(list(entries)), new
 
 
 async def _embed(

@@ -220,7 +220,9 @@ class QdrantTable(Table):
 
     def _point(self, id: str) -> int | str | None:
         """Return the id of the point of a document; None if no point can have it."""
-        return str(uuid5(NAMESPACE_OID, id)) if self._own else _point_id(id)
+        if self._own:
+            return str(uuid5(NAMESPACE_OID, id))
+        return int(id) if is_integer(id) and 0 <= int(id) < 2**64 else id if is_uuid(id) else None
 
     def _among(self, key: str, ids: list[str], vectors: bool | list[str]) -> Iterator[Any]:
         """Yield the points with these ids in a field of the payload, which several points may share."""
@@ -288,9 +290,3 @@ def errors() -> Iterator[None]:
 def _key(path: Sequence[str]) -> str:
     """Return the key of a field at a path, whose names have no quotes."""
     return ".".join(f'"{name}"' if "." in name else name for name in path)
-
-
-def _point_id(id: str) -> int | str | None:
-    if is_integer(id) and 0 <= int(id) < 2**64:
-        return int(id)
-    return id if is_uuid(id) else None
