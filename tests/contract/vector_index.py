@@ -1,6 +1,5 @@
 """What every VectorIndex does. A test class inherits and provides the `make` fixture, which builds an empty index."""
 
-import sys
 import threading
 from collections.abc import Callable
 
@@ -87,37 +86,6 @@ class VectorIndexContract:
         done.set()
         for searcher in searchers:
             searcher.join()
-        assert not failures
-
-    def test_searches_during_removals_see_each_of_them_whole(self, make: Make) -> None:
-        index, vectors = make(16), unit(2000, 16)
-        index.upsert(names(2000), vectors)
-        done, failures = threading.Event(), []
-
-        def search() -> None:
-            try:
-                while not done.is_set():
-                    found = index.view().search(vectors[1500], 1500)
-                    expected = names(1000, 1000) if len(found.ids) == 1000 else found.ids
-                    if len(found.ids) not in (1000, 1500) or set(found.ids) != set(expected):
-                        failures.append(f"{len(found.ids)} documents")
-            except Exception as failure:
-                failures.append(repr(failure))
-
-        searchers = [threading.Thread(target=search) for _ in range(3)]
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)
-        try:
-            for searcher in searchers:
-                searcher.start()
-            for _ in range(40):
-                index.remove(names(1000))
-                index.upsert(names(1000), vectors[:1000])
-        finally:
-            done.set()
-            for searcher in searchers:
-                searcher.join()
-            sys.setswitchinterval(interval)
         assert not failures
 
     def test_nothing_is_cut_off_at_great_depth(self, make: Make) -> None:

@@ -20,7 +20,7 @@ from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.metadata import MatchingReader, add
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
-from tests.contract.document_store import matching
+from tests.retrieval.test_store import matching
 from tests.stateful.profile import times
 
 METADATA: dict[str, dict[str, Any]] = {

@@ -25,14 +25,14 @@ from boundarymorph.errors import (
     RetrieverFailed,
 )
 from boundarymorph.retrieval.document import Document, Search
-from boundarymorph.retrieval.filters import Filter, bounds
+from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.interfaces import UnreadableIndex
 from boundarymorph.retrieval.stores import milvus as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore, MilvusTable, Server
-from boundarymorph.retrieval.stores.milvus_filters import Field, Native, joined
-from boundarymorph.retrieval.stores.table import made
+from boundarymorph.retrieval.stores.milvus import Field, MilvusStore, MilvusTable
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, Server
+from boundarymorph.retrieval.stores.table import Payload, made
 from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.vector_index import names, unit
 from tests.retrieval import milvus
@@ -293,9 +293,10 @@ def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pyte
 def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str | bool, certain: str | bool) -> None:
     if field.nullable:
         possible, certain = (f"({each} and (n is not null))" for each in (possible, certain))
-    native = Native({"n": field}, lambda path: path, dynamic=False, lite=False)
-    found = bounds(Filter(filter).condition, native)
-    assert [joined("and", [each]) for each in found] == [joined("and", [each]) for each in (possible, certain)]
+    table = MilvusTable.__new__(MilvusTable)
+    table._fields, table._dynamic, table._lite = {"n": field}, False, False
+    table._payload = Payload(Attached(table="t"), "Milvus")
+    assert table.bounds(Filter(filter).condition) == (possible, certain)
 
 
 @pytest.mark.parametrize("numbers", [False, True])

@@ -20,7 +20,8 @@ from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
+from boundarymorph.retrieval.stores.milvus import MilvusStore
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from boundarymorph.retrieval.stores.table import guessed
 from boundarymorph.settings import SERVICE, Attached, Settings
 from tests.contract.store import (

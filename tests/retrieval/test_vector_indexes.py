@@ -266,15 +266,6 @@ def both(make: Callable[[], VectorIndex], *written: tuple[list[str], NDArray[np.
     return pair
 
 
-def test_ten_thousand_of_twenty_thousand() -> None:
-    """The depth of the paper, which is beyond what FAISS returns on a GPU at once."""
-    index, plain = both(lambda: simulated(32, 2_048, shards=16), (names(20_000), unit(20_000, 32)))
-    query = unit(1, 32, seed=1)[0]
-    found, expected = index.view().search(query, 10_000), plain.view().search(query, 10_000)
-    assert (found.ids, found.warnings) == (expected.ids, ())
-    np.testing.assert_array_equal(found.scores, expected.scores)
-
-
 def test_a_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the nearest are in one shard, and the others are asked once."""
     vectors = unit(4000, 8)

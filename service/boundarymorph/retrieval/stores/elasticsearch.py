@@ -138,7 +138,7 @@ class ElasticsearchTable(Table):
         fields = mapping["properties"]
         self._vectors = [name for name, given in fields.items() if _kind(given) == "vector"]
         self.writable, self.about = attached.writable, mapping.get("_meta", {}).get(ABOUT, "")
-        self._payload = Payload(attached, store.name, self._vectors)
+        self._payload = Payload(attached, store.name, hidden=self._vectors)
         self._path = f"/{quote(attached.table, safe='')}"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, "window": WINDOW, **attached.search}
         of_text = fields[attached.text]["type"]

@@ -105,9 +105,8 @@ class LanceTable(Table):
             raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
         self.dimension: int = vector.list_size
         kinds = {name: kind_of(type) for name, type in self._types.items()}
-        vectors = [name for name, kind in kinds.items() if kind == "vector"]
-        self._payload = Payload(attached, "LanceDB", [attached.id, *vectors], kinds)
-        self._metadata = self._payload.columns(self._types)
+        self._payload = Payload(attached, "LanceDB", kinds)
+        self._fields = [*self._payload.texts, *self._payload.columns(self._types)]
         self.writable = attached.writable
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
@@ -228,8 +227,8 @@ class LanceTable(Table):
         return f"{quoted(self._attached.id)} IN ({listed})" if listed else "false"
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
-        texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]
-        return [self._attached.id, *([self._attached.vector] if vectors else []), *(texts if documents else [])]
+        vector = [self._attached.vector] if vectors else []
+        return [self._attached.id, *vector, *(self._fields if documents else [])]
 
     def _ids(self, rows: arrow.Table) -> list[str | None]:
         return [None if id is None else str(id) for id in rows[self._attached.id].to_pylist()]
@@ -246,7 +245,7 @@ class LanceTable(Table):
         """Return what rows of `_columns` are; of several documents with one id, the first."""
         ids, read = self._ids(rows), {}
         if documents:
-            fields = map(plain, rows.select(self._columns(False, True)[1:]).to_pylist())
+            fields = map(plain, rows.select(self._fields).to_pylist())
             read = {
                 id: self._document(id, row)
                 for id, row in reversed(list(zip(ids, fields, strict=True)))

@@ -1,49 +1,29 @@
-"""Collections of Milvus, and a connection to it, made on demand, with timeouts and with our own errors."""
+"""Collections of Milvus, and filters over their fields as its expressions.
+
+Expressions differ from our filters in types, lists and missing fields, and between releases; see `filters.bounds`.
+Strings are compared whole, so one with a NUL is found only if it is equal.
+"""
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
-import grpc
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
-from pymilvus.client.types import Status
-from pymilvus.exceptions import ErrorCode, MilvusException
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    InvalidConfiguration,
-    LimitExceeded,
-    RetrieverFailed,
-    RetrieverUnavailable,
-    UnknownIndex,
-)
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, LimitExceeded, RetrieverFailed
 from boundarymorph.retrieval.document import Document, canonical
-from boundarymorph.retrieval.filters import Bounds, Condition, bounds
-from boundarymorph.retrieval.stores.milvus_filters import Field, Native, quoted
-from boundarymorph.retrieval.stores.table import (
-    Found,
-    Payload,
-    Store,
-    Table,
-    check_columns,
-    is_integer,
-)
+from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, NotLoaded
+from boundarymorph.retrieval.stores.table import Found, Payload, Store, Table, check_columns, is_integer
 from boundarymorph.settings import Attached, StoreSettings, secret
 
-NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
-CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
-REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-_URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
 IDS_AT_A_TIME = 10_000
@@ -59,157 +39,14 @@ WORDS, CONTENT = "words", "content"  # the field with Milvus's BM25, and that of
 _MARGIN = 20  # nominate 1/_MARGIN more, since half precision rounds the query
 _STRONG = "Strong"
 _CONSISTENCY = ("strong", "session", "bounded", "eventually")
+_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .-]*")  # keys that all releases accept
+_EXACT = 2**53  # integers up to this are exact as floats
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "flat": {"index_type": "FLAT"},
     "hnsw": {"index_type": "HNSW", "params": {"M": 32, "efConstruction": 360}},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A release of Milvus. version: major and minor number; lite: milvus-lite, which has its own version numbers."""
-
-    version: tuple[int, int]
-    lite: bool = False
-
-    @classmethod
-    def of(cls, name: str) -> Server:
-        """Parse a version string: `v2.5.4`, `v2.3.5-lite` (a server that pip installs), `milvus_lite-3.2.2`."""
-        found = re.search(r"(\d+)\.(\d+)", name)
-        numbers = (int(found[1]), int(found[2])) if found else (0, 0)
-        return cls(numbers, lite=name.startswith("milvus_lite"))
-
-    @property
-    def half_precision(self) -> bool:
-        """Whether vectors can be float16. Milvus 2.3 accepts them but ranks them wrongly."""
-        return not self.lite and self.version >= (2, 4)
-
-    @property
-    def full_text(self) -> bool:
-        """Whether it computes BM25. milvus-lite's scores are negative and change with the filter."""
-        return not self.lite and self.version >= (2, 5)
-
-
-class NotLoaded(RetrieverUnavailable):
-    """A collection is on Milvus's disks but not loaded into its memory."""
-
-    slug = "retriever-unavailable"
-
-
-class MilvusConnection:
-    """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
-    it may wait before that for as long again plus CONNECT_TIMEOUT.
-
-    After a connection broke or could not be made, one call at a time tries Milvus and the others fail at once, until a
-    call succeeds.
-
-    Every call raises RetrieverUnavailable if Milvus cannot be reached, is too slow or cannot do it now, RetrieverFailed
-    if it rejects the token, and UnknownIndex if the collection does not exist.
-    """
-
-    def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
-        """url: http://HOST:PORT, https://..., or a file PATH.db for milvus-lite in this process. Does not connect yet.
-
-        Raises InvalidConfiguration for another url.
-        """
-        if not _URL.fullmatch(url):
-            raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log
-        self.url = url
-        self.timeout = timeout
-        self._token = token or ""
-        self._database = database
-        self._connecting = threading.Lock()
-        self._outage: str | None = None  # why Milvus cannot be reached; None if it can
-        self._trial = threading.Lock()  # held by the one call that tries it during an outage
-        self._client: MilvusClient | None = None
-
-    def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """Call the method of this name of `MilvusClient` and return its result."""
-        with self._turn(), self._errors():
-            return getattr(self._connected(), method)(*args, timeout=self.timeout, **options)
-
-    def pages(self, method: str, /, *args: Any, **options: Any) -> Iterator[Any]:
-        """Yield the pages of the iterator that this method of `MilvusClient` returns; `timeout` applies to each."""
-        iterator = self.call(method, *args, **options)
-        try:
-            while True:
-                with self._turn(), self._errors():
-                    page = iterator.next()
-                if not len(page):
-                    return
-                yield page
-        finally:
-            iterator.close()
-
-    def server(self) -> Server:
-        """Return the release of the server."""
-        return Server.of(self.call("get_server_version"))
-
-    def close(self) -> None:
-        """Close the connection. Later calls connect again."""
-        with self._connecting:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Let a single call through during an outage: pymilvus reconnects for failed calls one after the other."""
-        outage = self._outage
-        if outage is None:
-            yield
-            return
-        if not self._trial.acquire(blocking=False):
-            raise self._unavailable(outage)
-        try:
-            yield
-        finally:
-            self._trial.release()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-            self._outage = None
-        except MilvusException as error:
-            self._outage = error.message if error.code == Status.CONNECT_FAILED else None
-            if error.code == ErrorCode.COLLECTION_NOT_FOUND:
-                raise UnknownIndex(f"the index is gone: {error.message}") from error
-            if error.code == NOT_LOADED:
-                raise NotLoaded(error.message) from error
-            raise self._unavailable(error.message or str(error)) from error
-        except grpc.RpcError as error:
-            code = error.code() if isinstance(error, grpc.Call) else None
-            if code == grpc.StatusCode.UNAVAILABLE:
-                self._outage = error.details()
-            if code in REFUSED:
-                raise RetrieverFailed(f"Milvus at {self.url} rejects its api_key: {error.details()}") from error
-            raise self._unavailable(error.details() if isinstance(error, grpc.Call) else str(error)) from error
-
-    def _connected(self) -> MilvusClient:
-        if self._client is not None:
-            return self._client
-        known = self._outage
-        if not self._connecting.acquire(timeout=self.timeout):
-            raise self._unavailable("it does not accept a connection in time")
-        try:
-            if self._client is None and self._outage is not known:
-                raise self._unavailable(self._outage)  # found by the call that held the lock
-            if self._client is None:
-                self._client = MilvusClient(
-                    self.url,
-                    token=self._token,
-                    db_name=self._database,
-                    timeout=min(self.timeout, CONNECT_TIMEOUT),
-                    dedicated=True,
-                )
-            return self._client
-        finally:
-            self._connecting.release()
-
-    def _unavailable(self, reason: str | None) -> RetrieverUnavailable:
-        return RetrieverUnavailable(f"Milvus at {self.url} does not work now: {reason}")
 
 
 class MilvusStore(Store):
@@ -281,6 +118,19 @@ class MilvusStore(Store):
         self._connection.call("create_index", table, wanted, sync=False)  # nothing to index yet
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a schema. type, element: Milvus's names, such as VARCHAR; element: type of an array's elements.
+
+    size: the dimension of a vector, or the most bytes of a string.
+    """
+
+    type: str
+    element: str = ""
+    nullable: bool = False
+    size: int = 0
+
+
 class MilvusTable(Table):
     """A `Table`. The recall of its candidates depends on the index of the vectors in Milvus.
 
@@ -308,24 +158,19 @@ class MilvusTable(Table):
         self.dimension, self.about = self._vector.size, described["properties"].get(PROPERTY, "")
         self.words, self.writable = attached.full_text is not None, attached.writable
         self._numbers = self._fields[attached.id].type == "INT64"
-        kinds = {name: "json" if field.type == "JSON" else "" for name, field in self._fields.items()}
-        vectors = [name for name, field in self._fields.items() if field.type.endswith("_VECTOR")]
-        self._payload = Payload(attached, "Milvus", [attached.id, *vectors], kinds)
-        self._native = Native(self._fields, self._payload.path, dynamic=dynamic, lite=connection.server().lite)
-        self._read = [
-            attached.text,
-            *([attached.title] if attached.title else []),
-            *self._payload.columns(self._fields),
-        ]
-        self._read += [DYNAMIC] if dynamic and attached.metadata is None else []
+        kinds = {name: {"JSON": "json"}.get(field.type, "") for name, field in self._fields.items()}
+        kinds |= dict.fromkeys(
+            (name for name, field in self._fields.items() if field.type.endswith("_VECTOR")), "vector"
+        )
+        self._payload = Payload(attached, "Milvus", kinds)
+        self._dynamic, self._lite = dynamic, connection.server().lite
+        beyond = [DYNAMIC] if dynamic and attached.metadata is None else []
+        self._read = [*self._payload.texts, *self._payload.columns(self._fields), *beyond]
         indexes = self._call("list_indexes", field_name=attached.vector)
         self.index: Mapping[str, Any] = self._call("describe_index", index_name=indexes[0]) if indexes else {}
 
     def count(self) -> int:
         return self._count("")
-
-    def bounds(self, condition: Condition) -> Bounds[str]:
-        return bounds(condition, self._native)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
@@ -407,6 +252,50 @@ class MilvusTable(Table):
         if (field := self._attached.digest) is None:
             return super().digests(ids)
         return {id: bytes.fromhex(row[field]) for id, row in self._rows(ids, [field], consistency=_STRONG)}
+
+    def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
+        return joined(by, parts)
+
+    def negated(self, part: str) -> str:
+        return f"(not {part})"
+
+    def leaf(self, condition: Exists | Compare) -> Bounds[str]:
+        path = self._payload.path(condition.path)
+        if path is None:
+            return NEVER
+        name = path[0]
+        field = self._fields.get(name)
+        if field is None and not self._dynamic:
+            return NEVER
+        if field is None or field.type == "JSON":
+            keys = path if field is None else path[1:]
+            if not keys or not all(map(_PLAIN.fullmatch, keys)):
+                return UNKNOWN
+            place = ("$meta" if field is None else name) + "".join(f'["{key}"]' for key in keys)
+            return self._json(place, condition)
+        if len(path) > 1:
+            return NEVER
+        return _nullable(name, field, _scalar(name, field, condition))
+
+    def _json(self, place: str, condition: Exists | Compare) -> Bounds[str]:
+        exists = f"(exists {place})"
+        if isinstance(condition, Exists):
+            return Bounds(True, exists)  # some releases say that a field that is null does not exist
+        if condition.type == "null":
+            return UNKNOWN
+        if condition.comparison in _OPERATORS:
+            value = _literal(condition.values[0])
+            if value is None or self._lite:
+                return Bounds(exists, False)
+            compared = f"{place} {_OPERATORS[condition.comparison]} {value}"
+            return Bounds(f"({exists} and (({compared}) or (exists {place}[0])))", f"({exists} and ({compared}))")
+        literals = [_literal(value) for value in condition.values]
+        if None in literals or (self._lite and place.startswith("$meta")):  # milvus-lite finds no lists there
+            return Bounds(exists, False)
+        equal = [f"({place} == {literal})" for literal in literals]
+        listed = f"(json_contains_any({place}, [{', '.join(map(str, literals))}]))"
+        met = f"({exists} and {joined('or', [*equal, listed])})"
+        return Bounds(met, met if condition.type == "text" or not self._lite else False)
 
     @property
     def _halves(self) -> bool:
@@ -561,3 +450,80 @@ def _of_hit(row: Any, id: str) -> tuple[str, dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """Return a value of a row as JSON; Milvus has its own type of sequence for arrays."""
     return value if isinstance(value, (str, int, float, bool, dict, list, type(None))) else list(value)
+
+
+def quoted(text: str) -> str:
+    """Quote a string for an expression, in which no other characters need escaping."""
+    return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
+
+
+def joined(by: str, parts: Sequence[str]) -> str:
+    """Join expressions by `and` or `or` into a balanced tree, since parsers limit the depth."""
+    pieces = sorted(set(parts))
+    while len(pieces) > 1:
+        pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]
+        pieces = [f"({f' {by} '.join(pair)})" if len(pair) > 1 else pair[0] for pair in pairs]
+    return pieces[0]
+
+
+def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
+    """Account for a field that may be null, which is treated like a missing one."""
+    if not field.nullable:
+        return bounds
+    there = f"({name} is not null)"
+    both = [joined("and", [there, each]) if isinstance(each, str) else each and there for each in bounds]
+    return Bounds(*both)
+
+
+def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]:
+    if isinstance(condition, Exists):
+        return Bounds(True, True)
+    type, comparison, literals = (
+        field.element or field.type,
+        condition.comparison,
+        list(map(_literal, condition.values)),
+    )
+    if field.type == "ARRAY" and (comparison != "in" or type not in ("VARCHAR", *_INTEGERS)):
+        return UNKNOWN
+    match type, condition.type:
+        case ("VARCHAR", "text") | ("BOOL", "true" | "false") | ("FLOAT" | "DOUBLE", "number"):
+            pass
+        case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
+            comparison, numbers = whole(comparison, condition.values)
+            limit = 2 ** _INTEGERS[type]
+            literals = [str(number) for number in numbers if -limit <= number < limit]
+            if comparison != "in" and not literals:  # beyond the type, so all match or none
+                return Bounds.exactly((numbers[0] < 0) == (comparison == "gte"))
+        case (("VARCHAR" | "BOOL" | "FLOAT" | "DOUBLE" | "INT8" | "INT16" | "INT32" | "INT64"), _):
+            return NEVER
+        case _:
+            return UNKNOWN
+    if None in literals:
+        return UNKNOWN
+    if not literals:
+        return NEVER
+    listed = ", ".join(map(str, literals))
+    if field.type == "ARRAY":
+        return Bounds.exactly(f"(array_contains_any({name}, [{listed}]))")
+    if comparison != "in":
+        operator = _OPERATORS[comparison]
+        met: str | bool = f"({name} {operator} {listed})"
+        possible: str | bool = f"({name} {operator[0]}= {listed})"  # as Milvus rounds the bound of a FLOAT, too
+    elif type in ("FLOAT", "DOUBLE"):
+        possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
+    else:
+        possible = met = f"({name} in [{listed}])"
+    return Bounds(possible, False) if type == "FLOAT" else Bounds.exactly(met)
+
+
+def _literal(value: Scalar) -> str | None:
+    """Return a value as a literal; None for numbers that not all releases read alike."""
+    match value:
+        case str():
+            return quoted(value)
+        case bool():
+            return "true" if value else "false"
+        case int() | float() if abs(value) <= _EXACT:
+            return repr(value)
+        case _:
+            return None

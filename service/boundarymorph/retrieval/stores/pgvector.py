@@ -238,11 +238,10 @@ class PgvectorTable(Table):
         if modifier <= 0:
             self._there = Where(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
         kinds = {name: _kind(type) for name, (type, _) in columns.items()}
-        vectors = [name for name, kind in kinds.items() if kind == "vector"]
-        self._payload = Payload(attached, store.name, [attached.id, *vectors], kinds)
-        self._texts = [attached.text, *([attached.title] if attached.title else [])]
+        self._payload = Payload(attached, store.name, kinds)
         self._metadata = self._payload.columns(columns)
         self._types = {name: type for name, (type, _) in columns.items()}
+        self._of_document = [*map(_quoted, self._payload.texts), *map(self._as_json, self._metadata)]
         self._search = {"exact_up_to": EXACT, **attached.search}
         names = {"table": attached.table, "vector": attached.vector}
         ((self._estimate, self._indexed, about),) = store.read(_INDEXED, names) or [(0, False, None)]
@@ -285,7 +284,7 @@ class PgvectorTable(Table):
         return self._found(self._rows(ids, self._columns(vectors, documents)), vectors, documents)
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        lengths = " + ".join(f"coalesce(length({_quoted(name)}), 0)" for name in self._texts)
+        lengths = " + ".join(f"coalesce(length({_quoted(name)}), 0)" for name in self._payload.texts)
         return {id: int(length) for id, length in self._rows(ids, f"{self._id}::text, {lengths}")}
 
     def check(self, document: Document) -> None:
@@ -370,9 +369,7 @@ class PgvectorTable(Table):
     def _columns(self, vectors: bool, documents: bool) -> str:
         """Return expressions for the id and the vector of a row, and for the texts and metadata of its document."""
         columns = [f"{self._id}::text", self._vector if vectors else "NULL"]
-        if documents:
-            columns += [f"{each}::text" for each in (*map(_quoted, self._texts), *map(self._as_json, self._metadata))]
-        return ", ".join(columns)
+        return ", ".join([*columns, *(f"{each}::text" for each in self._of_document if documents)])
 
     def _as_json(self, name: str) -> str:
         """Return an expression for a column as JSON."""
@@ -385,9 +382,9 @@ class PgvectorTable(Table):
         return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]) if vectors else None, read)
 
     def _document(self, id: str, row: Sequence[Any]) -> Document:
-        given = zip(self._metadata, row[len(self._texts) :], strict=True)
+        given = zip(self._metadata, row[len(self._payload.texts) :], strict=True)
         read = {name: orjson.loads(value) for name, value in given if value is not None}
-        return self._payload.document(id, read | dict(zip(self._texts, row, strict=False)))
+        return self._payload.document(id, read | dict(zip(self._payload.texts, row, strict=False)))
 
     def _rows(self, ids: Sequence[str], columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of the rows with these ids."""

@@ -126,7 +126,7 @@ class QdrantTable(Table):
         self._own = self._key is not None and attached.digest is not None  # so that the points are found by their keys
         if attached.writable and not self._own and self._key is not None:
             raise RetrieverFailed(f"{attached.table!r} in Qdrant cannot be writable: its id must be that of the point")
-        self._payload = Payload(attached, "Qdrant", (self._key or "", NODE))
+        self._payload = Payload(attached, "Qdrant", hidden=(self._key or "", NODE))
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:

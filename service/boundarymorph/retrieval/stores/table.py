@@ -3,7 +3,7 @@ deletion by filters from `StoreIndex`, and names and descriptions from `StoreCat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 from uuid import UUID
 
@@ -197,23 +197,23 @@ def is_uuid(id: str) -> bool:
 class Payload:
     """Where text, title and metadata are in the columns of a table, or in an object of JSON.
 
-    whole: the column that has all metadata, None if each of their fields is a column.
+    texts: the columns of text and title. whole: the column that has all metadata, None if each of their fields is one.
     """
 
     def __init__(
-        self, attached: Attached, store: str, hidden: Collection[str], kinds: Mapping[str, str] | None = None
+        self, attached: Attached, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
     ) -> None:
-        """hidden: further columns without metadata; kinds: of all columns, as for `guessed`, None if any may be JSON.
+        """kinds: of all columns, as for `guessed`, of which vectors and the id are no metadata; None if any but the
+        hidden may be metadata, and JSON.
 
         Raises RetrieverFailed if the table should be written to, and has no place for any metadata.
         """
-        self._text, self._title, self._digest, self._given = (
-            attached.text,
-            attached.title,
-            attached.digest,
-            attached.metadata,
-        )
-        self._taken = {attached.text, attached.title, attached.digest, attached.full_text, *hidden}
+        self._text, self._title, self._digest = attached.text, attached.title, attached.digest
+        self.texts = [attached.text, *([attached.title] if attached.title else [])]
+        self._given = attached.metadata
+        self._taken = {*self.texts, attached.digest, attached.full_text, *hidden}
+        if kinds is not None:
+            self._taken |= {attached.id, *(name for name, kind in kinds.items() if kind == "vector")}
         alone = self._given[0] if self._given is not None and len(self._given) == 1 else None
         kind = "" if alone is None else "json" if kinds is None else kinds.get(alone, "")
         self.whole = alone if kind in ("json", "object") else None
