@@ -207,10 +207,6 @@ def by_table(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
     return [number in found for number, _ in encoded]
 
 
-ids = st.sampled_from([f"d{number}" for number in range(8)])
-steps = st.one_of(st.dictionaries(ids, metadata, min_size=1, max_size=4), st.sets(ids, max_size=3))
-
-
 def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
     documents = [Document(str(number), "") for number in range(2_000)]
