@@ -24,7 +24,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
 )
 from boundarymorph.retrieval.document import Document, Search
-from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.filters import Filter, bounds
 from boundarymorph.retrieval.interfaces import UnreadableIndex
 from boundarymorph.retrieval.stores import milvus as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
@@ -294,7 +294,7 @@ def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str 
     table = MilvusTable.__new__(MilvusTable)
     table._fields, table._dynamic, table._lite = {"n": field}, False, False
     table._payload = Payload(Attached(table="t"), "Milvus")
-    assert table.bounds(Filter(filter).condition) == (possible, certain)
+    assert bounds(Filter(filter).condition, table) == (possible, certain)
 
 
 @pytest.mark.parametrize("numbers", [False, True])

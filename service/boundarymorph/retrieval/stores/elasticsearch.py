@@ -134,10 +134,10 @@ class ElasticsearchTable(Table):
     def __init__(
         self, store: ElasticsearchStore, attached: Attached, mapping: Mapping[str, Any], dimension: int
     ) -> None:
-        self._store, self._attached, self._mapping, self.dimension = store, attached, mapping, dimension
+        self._store, self.attached, self._mapping, self.dimension = store, attached, mapping, dimension
         fields = mapping["properties"]
         self._vectors = [name for name, given in fields.items() if _kind(given) == "vector"]
-        self.writable, self.about = attached.writable, mapping.get("_meta", {}).get(ABOUT, "")
+        self.about = mapping.get("_meta", {}).get(ABOUT, "")
         self._payload = Payload(attached, store.name, hidden=self._vectors)
         self._path = f"/{quote(attached.table, safe='')}"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, "window": WINDOW, **attached.search}
@@ -159,27 +159,26 @@ class ElasticsearchTable(Table):
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of the server."""
-        asked = {"bool": {"must": [{"match": {self._attached.text: query}}], "filter": self._filters(where)}}
+        asked = {"bool": {"must": [{"match": {self.attached.text: query}}], "filter": self._filters(where)}}
         return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
 
     def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
         return self._found(self._by_id(ids, vectors, documents), vectors, documents)
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached, lines = self._attached, []
+        attached, lines = self.attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
             row = {attached.vector: vector, **self._payload.written(document, digest)}
             lines += [{"index": {"_index": attached.table, "_id": document.id}}, row]
         self._store.write(lines)
 
     def delete(self, ids: Sequence[str]) -> int:
-        done = self._store.write([{"delete": {"_index": self._attached.table, "_id": id}} for id in ids])
+        done = self._store.write([{"delete": {"_index": self.attached.table, "_id": id}} for id in ids])
         return sum(result["status"] == HTTPStatus.OK for result in done)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (field := self._attached.digest) is None:
-            return super().digests(ids)
-        return {hit["_id"]: bytes.fromhex(hit["_source"][field]) for hit in self._by_id(ids, False, True)}
+        hits = self._by_id(ids, False, True)
+        return {hit["_id"]: bytes.fromhex(hit["_source"][self.attached.digest]) for hit in hits}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return {"bool": {"filter" if by == "and" else "should": list(parts)}}
@@ -207,7 +206,7 @@ class ElasticsearchTable(Table):
 
     def _near(self, query: list[float], depth: int, where: Any) -> Any:
         """Return a search of the index of the vectors."""
-        field = self._attached.vector
+        field = self.attached.vector
         if self._store.opensearch:
             return {"query": {"knn": {field: {"vector": query, "k": depth}}}}
         among = min(WINDOW, max(depth, int(self._search.get("num_candidates", 2 * depth))))
@@ -215,7 +214,7 @@ class ElasticsearchTable(Table):
 
     def _nearest(self, query: list[float], depth: int, where: Any) -> Any:
         """Return an exact search."""
-        field = self._attached.vector
+        field = self.attached.vector
         script: dict[str, Any] = {
             "source": f"cosineSimilarity(params.query, {orjson.dumps(field).decode()}) + 1.0",
             "params": {"query": query},
@@ -234,7 +233,7 @@ class ElasticsearchTable(Table):
 
     def _hits(self, body: Mapping[str, Any], depth: int, vectors: bool, documents: bool) -> Iterator[Any]:
         """Yield the first hits of a search, which scrolls beyond the window. Every shard must answer."""
-        field, window = self._attached.vector, int(self._search["window"])
+        field, window = self.attached.vector, int(self._search["window"])
         hidden = [name for name in self._vectors if not (vectors and self._store.opensearch and name == field)]
         wanted: Any = {"excludes": hidden} if documents else [field] if vectors and self._store.opensearch else False
         more: dict[str, Any] = {"size": min(depth, window), "_source": wanted}
@@ -255,7 +254,7 @@ class ElasticsearchTable(Table):
             self._store.ask("DELETE", "/_search/scroll", {"scroll_id": answer["_scroll_id"]})
 
     def _found(self, hits: Iterator[Any], vectors: bool, documents: bool) -> Found:
-        rows, field = list(hits), self._attached.vector
+        rows, field = list(hits), self.attached.vector
         matrix: NDArray[np.floating] | None = None
         if vectors:
             parts = [hit["_source"][field] if self._store.opensearch else hit["fields"][field] for hit in rows]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
-from boundarymorph.retrieval.filters import Condition, Filter
+from boundarymorph.retrieval.filters import Condition, Filter, bounds
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.ranking import check_search, exact_scores, fused, unit_embeddings, unit_from_halves
 from boundarymorph.retrieval.stores.table import Found, Table
@@ -105,7 +105,7 @@ class StoreIndex:
     def delete_matching(self, filter: Filter) -> int:
         """See `Index.delete_matching`. If it fails halfway, some documents may have been removed; repeat the call."""
         table, deleted = self._writable(), 0
-        where = table.bounds(filter.condition).possible
+        where = bounds(filter.condition, table).possible
         while where is not False:
             found = table.search(self._anywhere, max(1, table.count()), where, vectors=False)
             before = deleted
@@ -116,9 +116,10 @@ class StoreIndex:
         return deleted
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        return {
-            id: digest for portion in self._portions(ids) for id, digest in self._writable().digests(portion).items()
-        }
+        if self._writable().attached.digest is None:
+            pieces = in_pieces(self.documents, ids)
+            return {id: fingerprint(document) for piece in pieces for id, document in piece.items()}
+        return {id: digest for portion in self._portions(ids) for id, digest in self.table.digests(portion).items()}
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
         return first_piece(
@@ -138,7 +139,7 @@ class StoreIndex:
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Table:
-        if not self.table.writable:
+        if not self.table.attached.writable:
             raise InvalidInput(
                 f"the index {self.name!r} is a table of your own; change it in {self._store}, or set writable for it"
             )
@@ -172,7 +173,7 @@ class StoreIndex:
     def _nearest(self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool) -> Found:
         if condition is None:
             return self.table.search(unit, depth, True, documents=documents)
-        possible, certain = self.table.bounds(condition)
+        possible, certain = bounds(condition, self.table)
         if possible is False:
             return Found([], None)
         if possible is certain or possible == certain:
@@ -210,7 +211,7 @@ class StoreIndex:
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
         """Return the pool of a hybrid search, fused with what the store finds by words."""
-        where = True if condition is None else self.table.bounds(condition).certain
+        where = True if condition is None else bounds(condition, self.table).certain
         if where is False or not words(search.query):
             return near
         found = list(self.table.best(search.query, search.depth, where))

@@ -94,7 +94,7 @@ class LanceTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index of the vectors."""
 
     def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
-        self._table, self._attached, self._timeout = table, attached, timeout
+        self._table, self.attached, self._timeout = table, attached, timeout
         schema: arrow.Schema = table.schema
         self.about = (schema.metadata or {}).get(ABOUT.encode(), b"").decode()
         self._types = {field.name: field.type for field in schema}
@@ -107,7 +107,6 @@ class LanceTable(Table):
         kinds = {name: kind_of(type) for name, type in self._types.items()}
         self._payload = Payload(attached, "LanceDB", kinds)
         self._fields = [*self._payload.texts, *self._payload.columns(self._types)]
-        self.writable = attached.writable
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
         self.words = indexed.get(attached.text) == "FTS"
@@ -115,15 +114,15 @@ class LanceTable(Table):
 
     def count(self) -> int:
         with errors():
-            return int(self._table.count_rows(f"{quoted(self._attached.vector)} IS NOT NULL"))
+            return int(self._table.count_rows(f"{quoted(self.attached.vector)} IS NOT NULL"))
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
         with errors():
             large = self._indexed and where is True and self._table.count_rows() > int(self._search["exact_up_to"])
-            searching = self._table.search(query, vector_column_name=self._attached.vector)
-            searching = searching.distance_type(_DISTANCES[self._attached.distance]).limit(depth)
+            searching = self._table.search(query, vector_column_name=self.attached.vector)
+            searching = searching.distance_type(_DISTANCES[self.attached.distance]).limit(depth)
             if large:
                 for name in ("nprobes", "refine_factor", "ef"):
                     if name in self._search:
@@ -136,8 +135,8 @@ class LanceTable(Table):
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of LanceDB."""
         with errors():
-            searching = self._table.search(query, query_type="fts", fts_columns=self._attached.text).limit(depth)
-            rows = self._read(searching, where, [self._attached.id], "_score")
+            searching = self._table.search(query, query_type="fts", fts_columns=self.attached.text).limit(depth)
+            rows = self._read(searching, where, [self.attached.id], "_score")
         scores = zip(self._ids(rows), rows["_score"].to_pylist(), strict=True)
         return {id: score for id, score in reversed(list(scores)) if id is not None}
 
@@ -145,7 +144,7 @@ class LanceTable(Table):
         return self._found(self._by_id(ids, self._columns(vectors, documents)), vectors, documents)
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached = self._attached
+        attached = self.attached
         columns = {
             attached.id: [each.id for each in documents],
             attached.vector: list(vectors.astype(self._types[attached.vector].value_type.to_pandas_dtype())),
@@ -163,17 +162,15 @@ class LanceTable(Table):
                     self._table.optimize()
 
     def delete(self, ids: Sequence[str]) -> int:
-        there = [id for id in self._ids(self._by_id(ids, [self._attached.id])) if id is not None]
+        there = [id for id in self._ids(self._by_id(ids, [self.attached.id])) if id is not None]
         if there:
             with errors():
                 self._table.delete(self._among(there))
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (column := self._attached.digest) is None:
-            return super().digests(ids)
-        rows = self._by_id(ids, [self._attached.id, column])
-        known = zip(self._ids(rows), rows[column].to_pylist(), strict=True)
+        rows = self._by_id(ids, [self.attached.id, str(self.attached.digest)])
+        known = zip(self._ids(rows), rows[self.attached.digest].to_pylist(), strict=True)
         return {id: digest for id, digest in known if id is not None and digest is not None}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
@@ -224,20 +221,20 @@ class LanceTable(Table):
         """Return a condition for rows with these ids."""
         known = [id for id in ids if is_integer(id) and abs(int(id)) < 2**63] if self._numbers else map(literal, ids)
         listed = ", ".join(known)
-        return f"{quoted(self._attached.id)} IN ({listed})" if listed else "false"
+        return f"{quoted(self.attached.id)} IN ({listed})" if listed else "false"
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
-        vector = [self._attached.vector] if vectors else []
-        return [self._attached.id, *vector, *(self._fields if documents else [])]
+        vector = [self.attached.vector] if vectors else []
+        return [self.attached.id, *vector, *(self._fields if documents else [])]
 
     def _ids(self, rows: arrow.Table) -> list[str | None]:
-        return [None if id is None else str(id) for id in rows[self._attached.id].to_pylist()]
+        return [None if id is None else str(id) for id in rows[self.attached.id].to_pylist()]
 
     def _matrix(self, rows: arrow.Table) -> NDArray[np.floating]:
         """Return the (n, d) vectors, without a copy if they are in one piece."""
-        column = rows[self._attached.vector].combine_chunks()
+        column = rows[self.attached.vector].combine_chunks()
         if column.null_count:
-            raise RetrieverFailed(f"some documents in {self._attached.table!r} have no vector")
+            raise RetrieverFailed(f"some documents in {self.attached.table!r} have no vector")
         matrix: NDArray[np.floating] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dimension)
         return matrix
 

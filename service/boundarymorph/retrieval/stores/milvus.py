@@ -149,14 +149,14 @@ class MilvusTable(Table):
             attached = attached.model_copy(update={"full_text": WORDS})
         needed = attached.model_copy(update={"metadata": None}) if dynamic else attached
         check_columns(needed, self._fields, "Milvus", "collection", "field")
-        self._attached, self._vector = attached, self._fields[attached.vector]
+        self.attached, self._vector = attached, self._fields[attached.vector]
         if self._vector.type not in ("FLOAT_VECTOR", "FLOAT16_VECTOR"):
             raise RetrieverFailed(
                 f"the vectors of the collection {attached.table!r} in Milvus are {self._vector.type}; FLOAT_VECTOR and "
                 "FLOAT16_VECTOR can be searched"
             )
         self.dimension, self.about = self._vector.size, described["properties"].get(PROPERTY, "")
-        self.words, self.writable = attached.full_text is not None, attached.writable
+        self.words = attached.full_text is not None
         self._numbers = self._fields[attached.id].type == "INT64"
         kinds = {name: {"JSON": "json"}.get(field.type, "") for name, field in self._fields.items()}
         kinds |= dict.fromkeys(
@@ -181,54 +181,54 @@ class MilvusTable(Table):
         if vectors and self._halves:
             depth += depth // _MARGIN + 16
         together = vectors and 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
-        fields = [*([self._attached.vector] if together else []), *(self._read if documents and not vectors else [])]
+        fields = [*([self.attached.vector] if together else []), *(self._read if documents and not vectors else [])]
         there = depth if depth <= SEARCH_LIMIT else self._count(filter)
         if there <= SEARCH_LIMIT:
             few = min(depth, there)
             parameters = {"params": self._parameters(few)}
             asked = [self._asked(query)]
-            rows = self._hits(asked, self._attached.vector, few, filter, parameters, fields) if there else []
+            rows = self._hits(asked, self.attached.vector, few, filter, parameters, fields) if there else []
         elif there <= 2 * depth:
-            rows = self._pages("query_iterator", fields, filter, output_fields=[self._attached.id, *fields])
+            rows = self._pages("query_iterator", fields, filter, output_fields=[self.attached.id, *fields])
         else:
             rows = self._pages(
                 "search_iterator",
                 fields,
                 filter,
                 data=[self._asked(query)],
-                anns_field=self._attached.vector,
+                anns_field=self.attached.vector,
                 limit=depth,
                 output_fields=fields,
                 search_params={"metric_type": self.index["metric_type"], "params": self._parameters(SEARCH_LIMIT)},
             )
-        found = dict(_of_hit(row, self._attached.id) for row in rows)
+        found = dict(_of_hit(row, self.attached.id) for row in rows)
         if vectors and not together:
             return self.rows(list(found), vectors=True)._replace(exact=None)
         return self._found(found, vectors, documents and not vectors)._replace(exact=None)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of Milvus."""
-        field, filter = str(self._attached.full_text), "" if where is True else where
+        field, filter = str(self.attached.full_text), "" if where is True else where
         parameters = {"metric_type": "BM25", "params": {}}
         hits = self._hits([query], field, min(depth, SEARCH_LIMIT), filter, parameters)
         return {str(hit.id): float(hit.distance) for hit in hits}
 
     def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
         at_a_time = TEXTS_AT_A_TIME if documents else max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
-        fields = [*([self._attached.vector] if vectors else []), *(self._read if documents else [])]
+        fields = [*([self.attached.vector] if vectors else []), *(self._read if documents else [])]
         found = dict(self._rows(ids, fields, at_a_time))
         return self._found(found, vectors, documents)
 
     def check(self, document: Document) -> None:
         """See `Table.check`: Milvus limits the length of strings and JSON."""
         for what, text, field in (
-            ("id", document.id, self._attached.id),
-            ("title", document.title or "", self._attached.title or ""),
-            ("text", document.text, self._attached.text),
+            ("id", document.id, self.attached.id),
+            ("title", document.title or "", self.attached.title or ""),
+            ("text", document.text, self.attached.text),
             ("metadata", canonical(document, dict(document.metadata)), ""),
         ):
             size = len(text if isinstance(text, bytes) else text.encode())
-            limit = self._fields[field].size if field and not (field == self._attached.id and self._numbers) else 0
+            limit = self._fields[field].size if field and not (field == self.attached.id and self._numbers) else 0
             if size > (limit or MAX_BYTES):
                 raise LimitExceeded(
                     f"the {what} of {document.id!r} takes {size:,} bytes, and Milvus allows {limit or MAX_BYTES:,}; "
@@ -249,8 +249,7 @@ class MilvusTable(Table):
         return len(present)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (field := self._attached.digest) is None:
-            return super().digests(ids)
+        field = str(self.attached.digest)
         return {id: bytes.fromhex(row[field]) for id, row in self._rows(ids, [field], consistency=_STRONG)}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
@@ -307,7 +306,7 @@ class MilvusTable(Table):
     def _parameters(self, depth: int) -> dict[str, Any]:
         """Return the parameters of a search. The beam of HNSW is at least as wide as the depth, and by default twice as
         wide."""
-        given = dict(self._attached.search)
+        given = dict(self.attached.search)
         if self.index.get("index_type") == "HNSW":
             given["ef"] = min(WIDEST, max(depth, int(given.get("ef", 2 * depth))))
         return given
@@ -336,10 +335,10 @@ class MilvusTable(Table):
 
     def _pages(self, method: str, fields: Sequence[str], filter: str, **options: Any) -> Iterator[Any]:
         size = SEARCH_LIMIT
-        if self._attached.vector in fields:
+        if self.attached.vector in fields:
             size = min(size, ANSWER_BYTES // (4 * self.dimension))
         options |= {"batch_size": size, "filter": filter, "consistency_level": self._consistency}
-        for page in self._connection.pages(method, self._attached.table, **options):
+        for page in self._connection.pages(method, self.attached.table, **options):
             yield from page
 
     def _count(self, filter: str) -> int:
@@ -351,15 +350,15 @@ class MilvusTable(Table):
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield fields of the documents with these ids, unordered, without unknown ids."""
         for expression in self._among(ids, at_a_time):
-            for row in self._query(expression, [self._attached.id, *fields], consistency or self._consistency):
-                yield str(row[self._attached.id]), row
+            for row in self._query(expression, [self.attached.id, *fields], consistency or self._consistency):
+                yield str(row[self.attached.id]), row
 
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
         """Yield expressions that match the documents with these ids, without those that none can have."""
         distinct = dict.fromkeys(ids)
         literals = list(filter(is_integer, distinct)) if self._numbers else list(map(quoted, distinct))
         for start in range(0, len(literals), at_a_time):
-            yield f"{self._attached.id} in [{', '.join(literals[start : start + at_a_time])}]"
+            yield f"{self.attached.id} in [{', '.join(literals[start : start + at_a_time])}]"
 
     def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(
@@ -372,12 +371,12 @@ class MilvusTable(Table):
         try:
             return self._call(method, **options)
         except NotLoaded:
-            self._connection.call("load_collection", self._attached.table)
+            self._connection.call("load_collection", self.attached.table)
             return self._call(method, **options)
 
     def _call(self, method: str, **options: Any) -> Any:
         try:
-            return self._connection.call(method, self._attached.table, **options)
+            return self._connection.call(method, self.attached.table, **options)
         except NotLoaded:
             raise
         except BoundaryMorphError:
@@ -386,7 +385,7 @@ class MilvusTable(Table):
 
     def _matrix(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.floating]:
         """Return the (n, d) vectors of n rows that include them, float16 if they are kept or were written as such."""
-        values = [row[self._attached.vector] for row in rows]
+        values = [row[self.attached.vector] for row in rows]
         if self._halves:  # bytes from a search, a list of bytes from a query
             parts = [value[0] if isinstance(value, list) else value for value in values]
             return np.frombuffer(b"".join(parts), "<f2").reshape(-1, self.dimension)
@@ -400,11 +399,11 @@ class MilvusTable(Table):
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
         """Return a row as a document; fields that are null are left out of its metadata, and an empty title is none."""
         given = {name: _plain(value) for name, value in row.items() if value is not None or name not in self._fields}
-        title = self._attached.title
+        title = self.attached.title
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)
 
     def _row(self, document: Document, vector: NDArray[np.floating], digest: bytes) -> dict[str, Any]:
-        attached, id = self._attached, int(document.id) if self._numbers else document.id
+        attached, id = self.attached, int(document.id) if self._numbers else document.id
         row = {attached.id: id, attached.vector: vector, **self._payload.written(document, digest)}
         if attached.title:
             row[attached.title] = document.title or ""

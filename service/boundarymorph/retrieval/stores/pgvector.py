@@ -226,10 +226,10 @@ class PgvectorTable(Table):
     at_a_time = 10_000
 
     def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
-        self._store, self._attached = store, attached
+        self._store, self.attached = store, attached
         self.words = attached.full_text is not None
         ((named,),) = store.read("SELECT to_regclass(%s)::text", (attached.table,))
-        self._table, self.writable = named.replace("%", "%%"), attached.writable
+        self._table = named.replace("%", "%%")
         self._id, self._vector = _quoted(attached.id), _quoted(attached.vector)
         self._id_type = columns[attached.id][0]
         self._type, modifier = columns[attached.vector]
@@ -258,7 +258,7 @@ class PgvectorTable(Table):
     ) -> Found:
         approximate = where is True and self._indexed and self._estimate > int(self._search["exact_up_to"])
         literal = "[" + ",".join(map(repr, query.tolist())) + "]"
-        distance = f"{self._vector} {_DISTANCES[self._attached.distance]} %s::{self._type}"
+        distance = f"{self._vector} {_DISTANCES[self.attached.distance]} %s::{self._type}"
         order = distance if approximate else f"({distance}) + 0"  # which no index can sort by
         chosen = Where("true") if where is True else where
         rows = self._store.read(
@@ -271,7 +271,7 @@ class PgvectorTable(Table):
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
-        column, chosen = _quoted(str(self._attached.full_text)), Where("true") if where is True else where
+        column, chosen = _quoted(str(self.attached.full_text)), Where("true") if where is True else where
         rows = self._store.read(
             f"SELECT {self._id}::text, ts_rank_cd({column}, words) AS rank FROM {self._table}, "
             "(SELECT replace(plainto_tsquery(%s)::text, '&', '|')::tsquery AS words) AS asked "
@@ -294,7 +294,7 @@ class PgvectorTable(Table):
             raise InvalidInput(f"the document {document.id!r} has a NUL character, which PostgreSQL cannot keep")
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached = self._attached
+        attached = self.attached
         rows = [
             {
                 attached.id: document.id,
@@ -322,9 +322,7 @@ class PgvectorTable(Table):
         return self._store.run(lambda cursor: cursor.execute(statement, (known,)).rowcount)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if self._attached.digest is None:
-            return super().digests(ids)
-        rows = self._rows(ids, f"{self._id}::text, {_quoted(self._attached.digest)}")
+        rows = self._rows(ids, f"{self._id}::text, {_quoted(str(self.attached.digest))}")
         return {id: digest for id, digest in rows if digest is not None}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:

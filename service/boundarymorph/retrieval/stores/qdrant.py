@@ -120,8 +120,8 @@ class QdrantTable(Table):
     def __init__(
         self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, about: str = ""
     ) -> None:
-        self.writable, self.about = attached.writable, about
-        self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
+        self.about = about
+        self._client, self.attached, self.dimension, self._using = client, attached, dimension, using
         self._key = None if attached.id == "id" else attached.id
         self._own = self._key is not None and attached.digest is not None  # so that the points are found by their keys
         if attached.writable and not self._own and self._key is not None:
@@ -131,7 +131,7 @@ class QdrantTable(Table):
 
     def count(self) -> int:
         with errors():
-            return int(self._client.count(self._attached.table, exact=True).count)
+            return int(self._client.count(self.attached.table, exact=True).count)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
@@ -139,7 +139,7 @@ class QdrantTable(Table):
         with errors():
             large = where is True and self.count() > int(self._search["exact_up_to"])
             points = self._client.query_points(
-                self._attached.table,
+                self.attached.table,
                 query=query.tolist(),
                 using=self._using,
                 query_filter=None if where is True else models.Filter(must=[where]),
@@ -159,7 +159,7 @@ class QdrantTable(Table):
             raise InvalidInput(f"{document.id!r} cannot be the id of a point in Qdrant, which is a number or a UUID")
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached, points = self._attached, []
+        attached, points = self.attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
             payload = self._payload.written(document, digest) | ({self._key: document.id} if self._key else {})
             of_point: Any = {"vector": {self._using: vector} if self._using else vector, "payload": payload}
@@ -171,14 +171,12 @@ class QdrantTable(Table):
         there = [point.id for point in self._points(ids)]
         if there:
             with errors():
-                self._client.delete(self._attached.table, models.PointIdsList(points=there), wait=True)
+                self._client.delete(self.attached.table, models.PointIdsList(points=there), wait=True)
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (field := self._attached.digest) is None:
-            return super().digests(ids)
         points = self._points(ids)
-        return {str(self._id(point)): bytes.fromhex((point.payload or {})[field]) for point in points}
+        return {str(self._id(point)): bytes.fromhex(point.payload[self.attached.digest]) for point in points}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return models.Filter(must=list(parts)) if by == "and" else models.Filter(should=list(parts))
@@ -216,7 +214,7 @@ class QdrantTable(Table):
             if self._key is not None and not self._own:
                 return list(self._among(self._key, list(ids), wanted)) if ids else []
             known = [point for id in ids if (point := self._point(id)) is not None]
-            return self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
+            return self._client.retrieve(self.attached.table, known, with_vectors=wanted) if known else []
 
     def _point(self, id: str) -> int | str | None:
         """Return the id of the point of a document; None if no point can have it."""
@@ -232,7 +230,7 @@ class QdrantTable(Table):
         offset = None
         while True:
             found, offset = self._client.scroll(
-                self._attached.table, models.Filter(should=either), limit=len(ids), offset=offset, with_vectors=vectors
+                self.attached.table, models.Filter(should=either), limit=len(ids), offset=offset, with_vectors=vectors
             )
             yield from found
             if offset is None:
@@ -240,7 +238,7 @@ class QdrantTable(Table):
 
     def _shown(self, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return a payload with its text, which LlamaIndex keeps in JSON."""
-        node = (payload or {}).get(NODE) if self._attached.text == NODE else None
+        node = (payload or {}).get(NODE) if self.attached.text == NODE else None
         return {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
 
     def _found(self, points: Sequence[Any], vectors: bool, documents: bool) -> Found:

@@ -4,7 +4,7 @@ deletion by filters from `StoreIndex`, and names and descriptions from `StoreCat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import numpy as np
@@ -12,8 +12,8 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed
-from boundarymorph.retrieval.document import Document, canonical, fingerprint
-from boundarymorph.retrieval.filters import Bounds, Condition, Language, bounds
+from boundarymorph.retrieval.document import Document, canonical
+from boundarymorph.retrieval.filters import Language
 from boundarymorph.settings import Attached
 
 EXACT = 100_000  # documents up to which every search of a store is exact, unless `search` says otherwise
@@ -37,38 +37,31 @@ class Found(NamedTuple):
     exact: bool | None = True
 
 
-class Table(Protocol):
-    """A table or collection of documents with vectors. All methods block and are thread-safe. They raise
-    RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
+class Table(Language[Any], Protocol):
+    """A table or collection of documents with vectors, and the language of its filters. All methods block and are
+    thread-safe. They raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
 
-    dimension: of its vectors. words: whether `best` finds documents by words. stale: whether a call failed, so that the
-    table should be opened again. writable: whether documents may be written. about: what `Store.create` was told.
-    at_a_time: how many ids it is asked for at most.
+    attached: what its columns are. dimension: of its vectors. words: whether `best` finds documents by words. stale:
+    whether a call failed, so that the table should be opened again. about: what `Store.create` was told. at_a_time: how
+    many ids it is asked for at most.
     """
 
+    attached: Attached
     dimension: int
     words: bool = False
     stale: bool = False
-    writable: bool = False
     about: str = ""
     at_a_time: int = 1_000
 
     def count(self) -> int:
         """Number of documents with a vector."""
 
-    def bounds(self, condition: Condition) -> Bounds[Any]:
-        """Translate a filter. Where the store has no expression with the same meaning, two that enclose it.
-
-        By default by the table's own methods of `Language`.
-        """
-        return bounds(condition, cast(Language[Any], self))
-
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
         """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
 
-        where: an expression of `bounds`, or True. vectors, documents: what to return besides the ids.
+        where: an expression of `filters.bounds`, or True. vectors, documents: what to return besides the ids.
         """
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
@@ -95,8 +88,7 @@ class Table(Protocol):
         """Remove documents; return how many there were."""
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return fingerprints of documents by id: those that they were written with, or of what is there."""
-        return {id: fingerprint(document) for id, document in self.rows(ids, documents=True).documents.items()}
+        """Return the fingerprints that documents were written with, by id; of a table with a column of them."""
 
 
 def check_columns(
