@@ -353,3 +353,30 @@ class TestArrays:
             assert ends == sorted(set(ends)) and 0.9 * len(body) < ends[-1] <= len(body)
             with pytest.raises(LimitExceeded, match="NDJSON"):
                 await parse(*chunks, array_bytes=len(body) - 1)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("batches", "told"), [(0, "nothing of this upload was written"), (2, "6 documents of this upload")]
+)
+async def test_an_upload_that_ends_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, told: str
+) -> None:
+    index = LocalCatalog(tmp_path).create("texts", encoder=None, dimension=0, kind="words")
+    write, written = index.upsert, list[object]()
+
+    def until_full(*arguments: Any) -> None:
+        if len(written) == batches:
+            raise StorageFull("no space left")
+        written.append(write(*arguments))
+
+    monkeypatch.setattr(index, "upsert", until_full)
+
+    async def entries() -> Any:
+        for number in range(9):
+            yield ParsedDocument(number + 1, Document(str(number), f"text {number}", None, {}), None, number + 1)
+
+    with pytest.raises(StorageFull) as caught:
+        await ingest(index, None, entries(), batch_size=3)
+    assert told in caught.value.public and told in str(caught.value)
+    assert index.count() == 3 * batches
