@@ -15,7 +15,6 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-import lancedb
 import numpy as np
 import pytest
 
@@ -32,8 +31,6 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import UNREADABLE, IndexDescription, IndexTotals, UnreadableIndex
 from boundarymorph.retrieval.local import catalog as module
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog, LocalIndex
-from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
-from boundarymorph.retrieval.stores.lancedb import LanceStore
 from tests.retrieval.fakes import nearest, vector_of
 
 ROOT = Path(__file__).parents[2]
@@ -400,16 +397,6 @@ def test_one_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pyt
     catalog.delete("a")
     assert set(counts(catalog).values()) == {(0, 0)}
     catalog.close()
-
-
-def test_beside_attached_stores_those_on_the_disk_count(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path / "indexes")
-    catalog.create("a", encoder=None, dimension=1).upsert([Document("x", "x")], np.ones((1, 1)))
-    lancedb.connect(tmp_path / "lance").create_table("t", [{"id": "x", "text": "x", "vector": [1.0]}])
-    both = Catalogs(catalog, {"lance": StoreCatalog(LanceStore(str(tmp_path / "lance")), {})})
-    assert {info.name for info in both.list()} == {"a", "lance/t"}
-    assert both.totals() == catalog.totals() and counts(catalog)["flat"] == (1, 1)
-    both.close()
 
 
 @pytest.mark.strangers

@@ -195,6 +195,7 @@ def test_an_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
         catalogs.create("here", encoder=None, dimension=4)
         catalogs.create("lake/there", encoder=None, dimension=4).upsert([Document("a", "tram")], unit(1, 4))
         assert [info.name for info in catalogs.list()] == ["here", "lake/there"]
+        assert sum(of_kind.indexes for of_kind in catalogs.totals().values()) == 1  # on this disk
         assert [catalogs.get(name).count() for name in ("there", "lake/there")] == [1, 1]
         catalogs.belongings("there").describe("of trams")
         assert [found.index for found in catalogs.all_belongings()] == ["lake/there"]
