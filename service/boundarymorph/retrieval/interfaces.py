@@ -1,5 +1,5 @@
-"""The interfaces of retrieval: the indexes that a retriever searches, wherever
-they are stored, and catalogs of these; and the sources of what was learned about them."""
+"""The interfaces of retrieval: the indexes that a retriever searches, wherever they are stored, and catalogs of these;
+and the sources of what was learned about them."""
 
 from __future__ import annotations
 

@@ -168,10 +168,6 @@ class Block:
     def count(self) -> int:
         return len(self.sequences)
 
-    def units(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (n, d) unit rows, bit for bit those that the store returns."""
-        return unit_from_halves(self.halves[rows])
-
     def search(
         self, query: NDArray[np.float32], reach: int, chosen: Any = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -257,12 +253,12 @@ class VectorView:
         return rows.ranked(query, depth, found, self.vectors(found), np.arange(len(found)), warnings)
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (n, d) unit rows of these ascending rows."""
+        """Return (n, d) unit rows of these ascending rows, bit for bit those that the store returns."""
         if self.block is None:
             return self.matrix[rows]
         found = np.empty((len(rows), self.matrix.shape[1]), np.float32)
         there = int(np.searchsorted(rows, self.base))
-        found[:there] = self.block.units(rows[:there])
+        found[:there] = unit_from_halves(self.block.halves[rows[:there]])
         found[there:] = self.matrix[rows[there:] - self.base]
         return found
 
