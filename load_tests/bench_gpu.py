@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.cli.demo import docstrings
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from load_tests import processes, report

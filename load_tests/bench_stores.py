@@ -21,8 +21,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.settings import Attached
 
@@ -137,7 +137,8 @@ def _qdrant(documents: list[Document], vectors: Any, words: bool) -> Iterator[In
 
 
 def _milvus(folder: Path, documents: list[Document], vectors: Any, words: bool) -> Iterator[Index]:
-    from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
+    from boundarymorph.retrieval.stores.milvus import MilvusStore
+    from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
     from tests.ports import free_port
     from tests.retrieval import milvus
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from boundarymorph.evaluation import datasets
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.inference.concurrency import in_default_thread
-from boundarymorph.retrieval.candidates import GivenCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, GivenCandidates
 from boundarymorph.selection import Pool, SelectionSession, Target
 from boundarymorph.selection.methods import DEFAULT, METHODS, TO_FIND
 from load_tests import report

@@ -32,7 +32,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded, Overloaded
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import OnnxCrossEncoder

@@ -73,7 +73,6 @@ SHARES = (
         "retrieval/test_qdrant.py",
         "retrieval/test_stores.py",
         "retrieval/test_stores_service.py",
-        "retrieval/test_totals.py",
     ),
     ("deploy/test_alerts_fire.py", "evaluation", "memory", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright

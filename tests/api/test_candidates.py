@@ -6,7 +6,7 @@ import pytest
 
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import FEW_CALLS, candidates_of
-from boundarymorph.retrieval.candidates import IndexedCandidates
+from boundarymorph.retrieval.document import IndexedCandidates
 from boundarymorph.settings import Settings
 
 

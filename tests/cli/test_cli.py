@@ -22,13 +22,14 @@ from boundarymorph.cli.common import new_console
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval import build
+from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.index_retriever import POOLS
-from boundarymorph.retrieval.interfaces import MemoryKey, Search
+from boundarymorph.retrieval.interfaces import MemoryKey
 from boundarymorph.retrieval.local import catalog as local_index
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
 from tests.cli.conftest import Outcome, Run, refused

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import EmptyIndex, InvalidEmbeddings, InvalidInput, UnknownIndex
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Retriever, Search
+from boundarymorph.retrieval.document import Document, Retriever, Search
 
 DOCUMENTS = [
     Document("tram", "Trams run every ten minutes.", title="Transport", metadata={"line": 4}),

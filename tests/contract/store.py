@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import UNKNOWN, Filter
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.stores.index import StoreIndex
@@ -180,61 +180,6 @@ class StoreContract:
             index.retrieve(Search("", 5, np.ones(9)))
         with pytest.raises(InvalidInput, match="depth"):
             index.retrieve(Search("", 0, np.ones(8)))
-
-
-# Instants by id, as text that every store reads; "none" has no time.
-MOMENTS = {
-    "before": "2025-03-04T23:59:59Z",
-    "midnight": "2025-03-05T01:00:00+01:00",
-    "quarter": "2025-03-04T19:00:00.250-05:00",
-    "later": "2025-03-05T01:00:00Z",
-}
-TIMES: list[tuple[object, str]] = [
-    ("2025-03-05T00:00:00+00:00", "midnight"),
-    ("2025-03-05T00:00:00Z", "midnight"),
-    ("2025-03-05 00:00:00", "midnight"),
-    ("2025-03-04t20:00-0400", "midnight"),
-    ("2025-03-05T00:00:00.2500Z", "quarter"),
-    ("2025-03-05", "midnight"),
-    ({"gte": "2025-03-05T00:00:00Z"}, "midnight quarter later"),
-    ({"gt": "2025-03-05T00:00:00.000Z"}, "quarter later"),
-    ({"gt": "2025-03-05T00:00:00.2499999Z"}, "quarter later"),
-    ({"lt": "2025-03-05T00:00:00"}, "before"),
-    ({"lte": "2025-03-05T00:00:00.25"}, "before midnight quarter"),
-    ({"gte": "2025-03-04T19:00:00.25-05:00", "lt": "2025-03-05T02:00:00+01:00"}, "quarter"),
-    ({"in": ["2025-03-05T01:00:00", "2025-03-05T01:00:00+01:00", "soon"]}, "midnight later"),
-    ({"ne": "2025-03-05 01:00:00Z"}, "before midnight quarter none"),
-    ({"gt": "1000-01-01T00:00:00Z", "lt": "9000-01-01"}, "before midnight quarter later"),
-    ({"gte": "2025"}, "before midnight quarter later"),
-    ({"exists": False}, "none"),
-    (20_250_305, ""),
-]
-
-
-class Times:
-    """Of `timed`: an index with MOMENTS, with vectors of two dimensions, and each in the field "at"."""
-
-    @pytest.mark.strangers
-    def test_times_come_out_in_one_form(self, timed: StoreIndex) -> None:
-        found = timed.documents([*MOMENTS, "none"])
-        assert {id: document.metadata.get("at") for id, document in found.items()} == {
-            "before": "2025-03-04T23:59:59+00:00",
-            "midnight": "2025-03-05T00:00:00+00:00",
-            "quarter": "2025-03-05T00:00:00.25+00:00",
-            "later": "2025-03-05T01:00:00+00:00",
-            "none": None,
-        }
-
-    @pytest.mark.strangers
-    @pytest.mark.parametrize("decided", ["by the store", "here"])
-    def test_times_are_compared_as_instants(
-        self, timed: StoreIndex, decided: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if decided == "here":
-            monkeypatch.setattr(timed.table, "bounds", lambda condition: UNKNOWN)
-        for comparison, expected in TIMES:
-            found = timed.retrieve(Search("", 9, np.ones(2), filter={"at": comparison})).pool.ids
-            assert sorted(found) == sorted(expected.split()), comparison
 
 
 # Rows of a table whose ids repeat, and which lack an id, a text or a direction.

@@ -6,14 +6,14 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.retrieval.document import FusedRanking
+from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Index, Search
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import VectorView
+from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorView
+from boundarymorph.retrieval.ranking import FusedRanking
 from boundarymorph.selection import Pool
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from boundarymorph.errors import RetrieverUnavailable
-from boundarymorph.retrieval.stores.milvus import MilvusConnection
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

@@ -20,9 +20,8 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.blocks import BACKUP_FORMAT, seal
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from tests.retrieval.fakes import nearest, vector_of

@@ -1,4 +1,5 @@
-"""Blocks, with clusters and without: when they are made and by whom, what a start reads, and that all find the same."""
+"""The vectors of an index keep step with its store; blocks, with clusters and without: when they are made and by whom,
+what a start reads, and that all find the same."""
 
 import json
 import random
@@ -14,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
+from boundarymorph.inference.concurrency import awaited
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorIndex
 from tests.contract.vector_index import names, unit
 from tests.retrieval.fakes import nearest
 from tests.system import script
@@ -425,3 +427,40 @@ def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
     assert make(index)
     assert rows(index) == 300
     assert not list(path.with_suffix(".block").glob(".writing-*"))
+
+
+def test_a_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, reader = open_index(), open_index(page=10)
+    put(writer, names(40))
+    emptied, upsert = [], VectorIndex.upsert
+
+    def slowly(index: VectorIndex, *arguments: object) -> None:
+        emptied.append(writer.empty_log())
+        upsert(index, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(VectorIndex, "upsert", slowly)
+    assert len(nearest(reader, QUERY, 1000)) == 40
+    assert emptied == [True] * 4
+
+
+def test_a_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
+    """Else an index that takes longer to read than anybody waits would never be read."""
+    index = open_index()
+    put(index, names(40))
+    with awaited() as context:
+        pass
+    context.run(index.refresh)
+    assert len(index._vectors or ()) == 40
+
+
+def test_words_move_with_their_rows(open_index: Open) -> None:
+    """Once most rows are dead, the living are put together."""
+    index, search = open_index(), Search("tram", 60, QUERY)
+    for version in range(50):
+        numbers = range(60 if version == 0 else 30)
+        documents = [Document(f"d{n}", "tram " + "rail " * ((n + version) % 7)) for n in numbers]
+        index.upsert(documents, unit(len(documents), DIMENSION, seed=version))
+        index.refresh()
+    kept, fresh = index.retrieve(search).pool, open_index().retrieve(search).pool
+    assert kept.ids == fresh.ids
+    np.testing.assert_array_equal(kept.features["bm25"], fresh.features["bm25"])

@@ -1,14 +1,24 @@
-"""Named indexes: configuration, names, deletion, and two processes over one directory."""
+"""Named indexes: configuration, names, deletion, totals, how many are open at a time, and two processes over one
+directory."""
 
+from __future__ import annotations
+
+import os
+import random
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from boundarymorph.database import bytes_of
 from boundarymorph.errors import (
     BoundaryMorphError,
     CorruptIndex,
@@ -16,13 +26,12 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex
-from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
-from boundarymorph.retrieval.local.store import DocumentStore
-from tests.patience import PATIENCE
+from boundarymorph.retrieval.interfaces import UNREADABLE, IndexDescription, IndexTotals, UnreadableIndex
+from boundarymorph.retrieval.local import catalog as module
+from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog, LocalIndex
 from tests.retrieval.fakes import nearest, vector_of
-from tests.system import script
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,31 +67,6 @@ def test_writes_are_visible_to_the_next_search(catalog: LocalCatalog, other: Loc
     assert theirs.delete(["x"]) == 1
     assert list(nearest(ours, vector_of("x 4"), 9).ids) == ["y"]
     assert ours.count() == theirs.count() == 1
-
-
-def test_another_process_is_seen(catalog: LocalCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, "mine")
-    assert found(index, "mine") == "mine"
-    code = (
-        "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalCatalog;"
-        "from tests.retrieval.test_catalog import put;"
-        "index = LocalCatalog(Path(sys.argv[1])).get('a'); put(index, 'theirs'); index.delete(['mine'])"
-    )
-    with script.running(code, str(index.path.parents[1])) as (process, _):
-        assert process.wait(PATIENCE) == 0
-    assert list(nearest(index, vector_of("mine"), 9).ids) == ["theirs"]
-
-
-def test_a_search_is_the_same_after_reopening(catalog: LocalCatalog, other: LocalCatalog) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, *(f"{i} first" for i in range(60)))
-    nearest(index, vector_of("?"), 1)
-    put(index, *(f"{i} second" for i in range(0, 60, 3)))
-    before, after = (nearest(opened, vector_of("?"), 60) for opened in (index, other.get("a")))
-    assert list(before.ids) == list(after.ids)
-    np.testing.assert_array_equal(before.embeddings, after.embeddings)
-    np.testing.assert_array_equal(before.scores, after.scores)
 
 
 def test_many_creating_one_index_get_the_same(tmp_path: Path) -> None:
@@ -154,26 +138,6 @@ def test_indexes_come_and_go_whole(catalog: LocalCatalog, other: LocalCatalog) -
     looking.join()
     assert not failures
     assert seen <= {0, 2}
-
-
-def test_deletion(catalog: LocalCatalog, other: LocalCatalog, tmp_path: Path) -> None:
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, "x")
-    theirs = other.get("a")
-    assert theirs.count() == 1
-    catalog.delete("a")
-    assert list((tmp_path / "indexes").iterdir()) == []
-    for lost in (index, theirs):
-        with pytest.raises(UnknownIndex):
-            put(lost, "y")
-        with pytest.raises(UnknownIndex):
-            nearest(lost, vector_of("x"), 1)
-    for opened in (catalog, other):
-        with pytest.raises(UnknownIndex):
-            opened.get("a")
-        with pytest.raises(UnknownIndex):
-            opened.delete("a")
-        assert opened.list() == []
 
 
 def test_an_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, other: LocalCatalog) -> None:
@@ -283,45 +247,168 @@ def told_without_permission(script: str, directory: Path, folder: Path, mode: in
     return told.stdout.splitlines()
 
 
-def test_forgotten_deletions_do_not_come_back(catalog: LocalCatalog) -> None:
-    """A reader that slept through deletions that are no longer recorded reads the index anew."""
-    index = catalog.create("a", encoder=None, dimension=32)
-    put(index, *(f"{i}" for i in range(30)))
-    assert len(nearest(index, vector_of("?"), 99)) == 30
-    forgetful = DocumentStore(index.path, tombstones_kept=2)
-    for i in range(10):
-        forgetful.delete([str(i)])
-    forgetful.close()
-    assert sorted(nearest(index, vector_of("?"), 99).ids) == sorted(str(i) for i in range(10, 30))
+MOST_OPEN = 4
+MANY = [f"i{number}" for number in range(12)]
+QUERY = [1.0, 0.0]
 
 
-def test_searches_while_others_write(catalog: LocalCatalog, other: LocalCatalog) -> None:
-    """Each search sees at least what was acknowledged before it, and never a document with another's vector."""
-    ours = catalog.create("a", encoder=None, dimension=32)
-    theirs = other.get("a")
-    put(ours, *(f"{i} 0" for i in range(100)))
-    acknowledged = [0]
-    failures: list[object] = []
+@pytest.fixture
+def many(tmp_path: Path) -> Iterator[LocalCatalog]:
+    """Twelve indexes, each with a document of its own name."""
+    catalog = LocalCatalog(tmp_path / "indexes", most_open=MOST_OPEN)
+    for name in MANY:
+        index = catalog.create(name, encoder=None, dimension=2)
+        index.upsert([Document(name, f"text of {name}")], np.array([[1.0, 1.0]]))
+    yield catalog
+    catalog.close()
 
-    def search(index: LocalIndex) -> None:
-        try:
-            while acknowledged[0] < 60:
-                at_least = acknowledged[0]
-                pool = nearest(index, vector_of("?"), 1000)
-                assert sorted(pool.ids, key=int) == [str(i) for i in range(100)]
-                row = list(pool.ids).index("7")
-                expected = [vector_of(f"7 {version}") for version in range(at_least, acknowledged[0] + 2)]
-                assert any(np.abs(pool.embeddings[row] - vector).max() < 1e-3 for vector in expected)
-        except BaseException as failure:
-            failures.append(failure)
-            raise
 
-    readers = [threading.Thread(target=search, args=(index,)) for index in (ours, ours, theirs, theirs)]
-    for reader in readers:
-        reader.start()
-    for version in range(1, 61):
-        put((ours, theirs)[version % 2], *(f"{i} {version}" for i in range(7, 100, 9)), f"7 {version}")
-        acknowledged[0] = version
-    for reader in readers:
-        reader.join()
-    assert not failures
+def get(catalog: LocalCatalog, name: str, caller: str = "a") -> LocalIndex:
+    """Use an index on behalf of a caller."""
+
+    def used() -> LocalIndex:
+        CALLER.set(caller)
+        return catalog.get(name)
+
+    return copy_context().run(used)
+
+
+def files(catalog: LocalCatalog) -> set[str]:
+    """The indexes that this process has files of open."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            links.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+    return {link.parent.name for link in links if catalog._directory in link.parents}
+
+
+def test_so_many_and_no_more(many: LocalCatalog) -> None:
+    for name in MANY:
+        assert list(nearest(get(many, name), QUERY, 1).ids) == [name]
+    assert files(many) == set(MANY[-MOST_OPEN:])
+    nearest(get(many, MANY[-MOST_OPEN]), QUERY, 1)
+    nearest(get(many, MANY[0]), QUERY, 1)
+    assert files(many) == {MANY[0], MANY[-MOST_OPEN], *MANY[2 - MOST_OPEN :]}, "the least recently used went"
+
+
+def test_a_list_of_all_closes_none(many: LocalCatalog) -> None:
+    used = {name: many.get(name) for name in MANY[:MOST_OPEN]}
+    assert [found.name for found in many.list()] == sorted(MANY)
+    assert all(many.get(name) is index for name, index in used.items())
+    assert len(files(many)) <= MOST_OPEN
+
+
+def test_whoever_uses_most_makes_room(many: LocalCatalog) -> None:
+    mine = get(many, "i0", "modest")
+    for name in MANY[1:]:
+        get(many, name, "greedy")
+    assert get(many, "i0", "modest") is mine
+    get(many, "i1", "modest")
+    assert get(many, "i0", "modest") is mine
+
+
+def test_a_search_that_is_going_on_does_not_notice(many: LocalCatalog) -> None:
+    index = get(many, "i0")
+    with index.one_state():
+        for name in MANY[1:]:
+            nearest(get(many, name), QUERY, 1)
+        assert index.documents(["i0"])["i0"].text == "text of i0"
+        assert list(nearest(index, QUERY, 1).ids) == ["i0"]
+    assert "i0" not in files(many), "its files are closed at its end"
+    index.upsert([Document("new", "new")], np.array([[1.0, 0.0]]))
+    assert list(nearest(index, QUERY, 2).ids) == ["new", "i0"], "who kept it goes on using it"
+    assert list(nearest(get(many, "i0"), QUERY, 2).ids) == ["new", "i0"]
+
+
+def test_many_at_a_time(many: LocalCatalog) -> None:
+    def use(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(60):
+            name = rng.choice(MANY)
+            index = get(many, name, rng.choice("ab"))
+            assert list(nearest(index, QUERY, 1).ids) == [name]
+            assert index.documents([name])[name].text == f"text of {name}"
+
+    with ThreadPoolExecutor(6) as threads:
+        for done in [threads.submit(use, seed) for seed in range(6)]:
+            done.result()
+    assert len(files(many)) <= MOST_OPEN
+
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+def counts(catalog: LocalCatalog) -> dict[str, tuple[int, int]]:
+    return {kind: (found.indexes, found.documents) for kind, found in catalog.totals().items()}
+
+
+def sizes(catalog: LocalCatalog) -> dict[str, int]:
+    """By kind, as `list` has them."""
+    found = dict.fromkeys((*KINDS, UNREADABLE), 0)
+    for info in catalog.list():
+        assert not isinstance(info, UnreadableIndex)
+        found[info.kind] += info.bytes
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_they_follow_what_any_process_writes(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    writer, other = (LocalCatalog(tmp_path / "indexes", most_open=2) for _ in range(2))
+    model: dict[str, tuple[str, set[str]]] = {}
+    for _ in range(60):
+        name, who = chance.choice(NAMES), chance.choice([writer, other])
+        ids = {f"d{chance.randrange(20)}" for _ in range(chance.randrange(1, 6))}
+        if name not in model:
+            kind = chance.choice(KINDS)
+            who.ensure(name, encoder=None, dimension=0 if kind == "words" else 2, kind=kind)
+            model[name] = (kind, set())
+        elif chance.random() < 0.15:
+            who.delete(name)
+            del model[name]
+        elif chance.random() < 0.3:
+            who.get(name).delete(sorted(ids))
+            model[name][1].difference_update(ids)
+        else:
+            dimension = who.get(name).info.dimension
+            who.get(name).upsert([Document(id, f"text of {id}") for id in sorted(ids)], np.ones((len(ids), dimension)))
+            model[name][1].update(ids)
+        wanted = {kind: [held for made, held in model.values() if made == kind] for kind in (*KINDS, UNREADABLE)}
+        for catalog in (writer, other):
+            assert counts(catalog) == {kind: (len(held), sum(map(len, held))) for kind, held in wanted.items()}
+    listed = sizes(writer)  # first, as it may open files
+    assert {kind: found.bytes for kind, found in writer.totals().items()} == listed
+    writer.close()
+    other.close()
+
+
+def test_one_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = LocalCatalog(tmp_path / "indexes")
+    catalog.create("a", encoder=None, dimension=1)
+    size = sizes(catalog)["flat"]
+
+    def unreadable(name: str) -> IndexDescription:
+        raise StorageUnavailable("the disk does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog, "describe", unreadable)
+        assert catalog.totals()[UNREADABLE] == IndexTotals(1, 0, size)
+    assert catalog.totals()["flat"] == IndexTotals(1, 0, size)
+    catalog.delete("a")
+    assert set(counts(catalog).values()) == {(0, 0)}
+    catalog.close()
+
+
+@pytest.mark.strangers
+def test_describing_an_index_while_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, other = LocalCatalog(tmp_path), LocalCatalog(tmp_path)
+    catalog.create("texts", encoder=None, dimension=2)
+
+    def deleted_first(folder: Path) -> Any:
+        other.delete("texts")
+        return bytes_of(folder)
+
+    monkeypatch.setattr(module, "bytes_of", deleted_first)
+    with pytest.raises(UnknownIndex):
+        catalog.describe("texts")
+    assert bytes_of(tmp_path / "texts") == 0

@@ -26,9 +26,9 @@ from boundarymorph.errors import (
     RetrieverFailed,
     UnknownIndex,
 )
-from boundarymorph.retrieval.document import Document, fingerprint
+from boundarymorph.retrieval.document import Document, Search, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Catalog, Index, Search
+from boundarymorph.retrieval.interfaces import Catalog, Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.qdrant import QdrantStore
 from boundarymorph.retrieval.stores.table import made

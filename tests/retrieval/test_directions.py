@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import StorageFull
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document, unit_from_halves
-from boundarymorph.retrieval.interfaces import Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.local import store
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import COUNT, FEWEST, Directions, DocumentStore
+from boundarymorph.retrieval.ranking import unit_from_halves
 from boundarymorph.selection.pool import Pool
 
 DIMENSION = 160

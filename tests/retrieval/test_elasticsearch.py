@@ -2,20 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, ClassVar
 
 import pytest
 from pydantic import SecretStr
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.elasticsearch import ElasticsearchStore
-from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
-from tests.contract.store import DIMENSION, DOCUMENTS, MOMENTS, QUERIES, VECTORS, ReadOnly, StoreContract, Times
+from tests.contract.store import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
 from tests.ports import free_port
 from tests.retrieval.elastic import Cluster, asked, cluster, fill, nested
 
@@ -73,20 +71,6 @@ class TestFields(ReadOnly, StoreContract):
         fill(server.behind, "fields", properties | {"price": {"type": "double"}}, rows)
         attached = Attached(table="fields", text="body", title="head", vector="dense", search={"window": 7})
         return StoreCatalog(store(server), {"mine": attached}).get("mine")
-
-
-class TestTimes(Times):
-    """In a field that the server takes for times by itself, one of which is a number of milliseconds."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def timed(cls, server: Cluster) -> StoreIndex:
-        quarter = datetime.fromisoformat(MOMENTS["quarter"])
-        times = {**MOMENTS, "quarter": round(1000 * quarter.timestamp())}
-        vector = {"vector": [1.0, 0.5], "text": "tram"}
-        rows: dict[str, Any] = {id: {**vector, "at": at} for id, at in times.items()} | {"none": vector}
-        fill(server.behind, "timed", {"vector": {**VECTOR, "dimension": 2}}, rows)
-        return StoreCatalog(store(server), {"mine": Attached(table="timed")}).get("mine")
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, Overloaded
 from boundarymorph.inference.models import TokenSequence
-from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
+from boundarymorph.retrieval.ranking import unit_vectors
 from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async

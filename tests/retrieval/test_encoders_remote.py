@@ -178,11 +178,6 @@ class TestWhatItIs:
             with pytest.raises(EncoderFailed, match="not a dual encoder"):
                 await encoder.connect()
 
-    async def test_one_of_several_models_must_be_named(self) -> None:
-        async with running(Vllm("a", "b")) as [server], encoding(server) as encoder:
-            with pytest.raises(EncoderFailed, match=r"a, b: choose one with \?model=NAME"):
-                await encoder.connect()
-
     async def test_the_model_changes_and_its_prompts_and_dimension_with_it(self) -> None:
         async with running(Tei("intfloat/multilingual-e5-large")) as [server], encoding(server) as encoder:
             await encoder.encode_query("x")
@@ -217,13 +212,6 @@ class TestWhatItIs:
 
 
 class TestLimits:
-    async def test_batches_are_as_large_as_the_server_takes(self) -> None:
-        async with running(Tei(most=7)) as [server], encoding(server) as encoder:
-            await encoder.connect()
-            await check(encoder, [f"text {n}" for n in range(3 * DOCUMENTS)])
-            assert max(server.batches) == 7
-            assert sum(server.batches) == 3 * DOCUMENTS + 1
-
     async def test_bodies_are_as_large_as_the_server_takes(self) -> None:
         async with running(OpenAI()) as [server], encoding(server) as encoder:
             await check(encoder, [f"{n} " + "x" * 300_000 for n in range(8)])

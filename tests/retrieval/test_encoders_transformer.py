@@ -273,16 +273,12 @@ def test_a_text_has_one_vector_whatever_it_comes_with(
         np.testing.assert_allclose(vectors, together, rtol=0, atol=tolerance)
 
 
-class Contracted(EncoderContract):
-    model = "bge-small-en-tiny"
-    options: dict[str, Any] = {}  # noqa: RUF012
+class TestContract(EncoderContract):
     tolerance = 2e-6
 
     @pytest.fixture
     async def encoder(self, folder: Folder) -> AsyncIterator[BatchingEncoder]:
-        encoder = BatchingEncoder(
-            TransformerDualEncoder.load(str(folder(self.model)), device="cpu", threads=2, **self.options)
-        )
+        encoder = BatchingEncoder(load(folder("bge-small-en-tiny"), threads=2))
         yield encoder
         await encoder.close()
 
@@ -291,20 +287,6 @@ class Contracted(EncoderContract):
         await encoder.close()
         with pytest.raises(RuntimeError):
             await encoder.encode_query("late")
-
-
-class TestBge(Contracted):
-    pass
-
-
-class TestHalfQwen3(Contracted):
-    model = "Qwen3-Embedding-tiny"
-    options = {"precision": "bf16", "dimension": 16}  # noqa: RUF012
-    tolerance = 2e-2
-
-
-class TestPadded(Contracted):
-    model = "deberta-tiny"
 
 
 class TestName:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import UnknownIndex
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import RetrieverSettings, Settings

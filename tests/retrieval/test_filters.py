@@ -1,7 +1,6 @@
 """Filters: what they mean, that table and predicate agree, what is refused, and what a store answers over time."""
 
 import sqlite3
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +20,7 @@ from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.metadata import MatchingReader, add
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
-from tests.contract.document_store import matching
-from tests.contract.vector_index import unit
+from tests.retrieval.test_store import matching
 from tests.stateful.profile import times
 
 METADATA: dict[str, dict[str, Any]] = {
@@ -207,35 +205,6 @@ def by_table(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
         found = MatchingReader().sequences(connection, filter)
     assert found.tolist() == sorted(set(found.tolist()))
     return [number in found for number, _ in encoded]
-
-
-ids = st.sampled_from([f"d{number}" for number in range(8)])
-steps = st.one_of(st.dictionaries(ids, metadata, min_size=1, max_size=4), st.sets(ids, max_size=3))
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(steps, min_size=1, max_size=10), st.lists(filters, min_size=1, max_size=3))
-def test_a_store_answers_for_what_it_holds_now(
-    history: list[dict[str, dict[str, Any]] | set[str]], asked: list[dict[str, Any]]
-) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        DocumentStore.create(Path(directory) / "s", encoder=None, dimension=4).close()
-        store = DocumentStore(Path(directory) / "s", tombstones_kept=2)
-        reader = DocumentStore(store.path)
-        held: dict[str, dict[str, Any]] = {}
-        for step in history:
-            if isinstance(step, dict):
-                documents = [Document(id, "", metadata=values) for id, values in step.items()]
-                store.upsert(documents, unit(len(step), 4), [b""] * len(step))
-                held = {id: values for id, values in held.items() if id not in step} | step
-            else:
-                store.delete(sorted(step))
-                held = {id: values for id, values in held.items() if id not in step}
-            for filter in map(Filter, asked):
-                expected = [id for id, values in held.items() if filter.matches(values)]
-                assert matching(reader, filter) == expected
-        store.close()
-        reader.close()
 
 
 def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:

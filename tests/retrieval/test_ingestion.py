@@ -206,13 +206,6 @@ class TestIngesting:
         assert index.documents(["a"])["a"].text == "three"
         assert nearest(index, vector_of("three"), 5).scores[0] > 0.999
 
-    async def test_an_id_that_comes_twice_costs_nothing_the_second_time(self, index: LocalIndex) -> None:
-        encoder = SeededEncoder()
-        records = [{"id": "a", "text": "one"}, {"id": "a", "text": "two"}]
-        assert await ingest(index, encoder, upload(*records)) == IngestReport(added=1, superseded=1)
-        assert await ingest(index, encoder, upload(*records)) == IngestReport(unchanged=1, superseded=1)
-        assert encoder.encoded == ["two"]
-
     async def test_given_embeddings_are_used(self, index: LocalIndex, own: LocalIndex) -> None:
         record = {"id": "a", "text": "one", "embedding": (5 * vector_of("elsewhere")).tolist()}
         for target, encoder in ((index, SeededEncoder()), (own, None)):
@@ -254,10 +247,6 @@ class TestIngesting:
         report = await ingest(index, encoder, upload(*good), batch_size=4, strict=True)
         assert report == IngestReport(added=50)
         assert list(nearest(index, vector_of("given"), 1).ids) == ["7"]
-
-    async def test_strict_refuses_texts_that_cannot_be_encoded(self, own: LocalIndex) -> None:
-        with pytest.raises(InvalidInput, match="line 1"):
-            await ingest(own, None, upload({"id": "a", "text": "one"}), strict=True)
 
     async def test_what_progress_reports_is_there(self, index: LocalIndex) -> None:
         seen: list[tuple[int, int]] = []
@@ -364,3 +353,30 @@ class TestArrays:
             assert ends == sorted(set(ends)) and 0.9 * len(body) < ends[-1] <= len(body)
             with pytest.raises(LimitExceeded, match="NDJSON"):
                 await parse(*chunks, array_bytes=len(body) - 1)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("batches", "told"), [(0, "nothing of this upload was written"), (2, "6 documents of this upload")]
+)
+async def test_an_upload_that_ends_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, told: str
+) -> None:
+    index = LocalCatalog(tmp_path).create("texts", encoder=None, dimension=0, kind="words")
+    write, written = index.upsert, list[object]()
+
+    def until_full(*arguments: Any) -> None:
+        if len(written) == batches:
+            raise StorageFull("no space left")
+        written.append(write(*arguments))
+
+    monkeypatch.setattr(index, "upsert", until_full)
+
+    async def entries() -> Any:
+        for number in range(9):
+            yield ParsedDocument(number + 1, Document(str(number), f"text {number}", None, {}), None, number + 1)
+
+    with pytest.raises(StorageFull) as caught:
+        await ingest(index, None, entries(), batch_size=3)
+    assert told in caught.value.public and told in str(caught.value)
+    assert index.count() == 3 * batches

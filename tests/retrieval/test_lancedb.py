@@ -14,24 +14,22 @@ import pytest
 from lancedb.index import FTS, IvfFlat
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.lancedb import APPROXIMATE, LanceStore
+from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
+from boundarymorph.retrieval.stores.lancedb import LanceStore
 from boundarymorph.settings import Attached
 from tests.contract.store import (
     DIMENSION,
     DOCUMENTS,
     FLAWED,
-    MOMENTS,
     QUERIES,
     TYPED,
     VECTORS,
     Flaws,
     ReadOnly,
     StoreContract,
-    Times,
 )
 
 COLUMNS = [replace(each, metadata={k: v for k, v in each.metadata.items() if "." not in k}) for each in TYPED]
@@ -106,71 +104,23 @@ def only(folder: Path, columns: dict[str, Any]) -> StoreIndex:
     return StoreCatalog(LanceStore(str(folder)), {}).get("only")
 
 
-class TestTimes(Times):
-    """In a column of each type, and in one of structs."""
-
-    @pytest.fixture(params=["ms", "us", "ns", "with a zone", "in an object"])
-    def timed(self, request: pytest.FixtureRequest, tmp_path: Path) -> StoreIndex:
-        moments = [datetime.fromisoformat(text).astimezone(UTC).replace(tzinfo=None) for text in MOMENTS.values()]
-        type = arrow.timestamp(request.param if len(request.param) == 2 else "us")
-        times = arrow.array([*moments, None], type)
-        name = "at"
-        if request.param == "with a zone":
-            times = times.cast(arrow.timestamp("us", "UTC")).cast(arrow.timestamp("us", "America/New_York"))
-        elif request.param == "in an object":
-            name, times = "metadata", arrow.StructArray.from_arrays([times], ["at"])
-        return only(
-            tmp_path, {"id": [*MOMENTS, "none"], "text": ["tram"] * 5, "vector": pairs([[1.0, 0.5]] * 5), name: times}
-        )
-
-
 @pytest.mark.strangers
-def test_dates_times_of_day_and_lists_of_times(tmp_path: Path) -> None:
-    days = [date(2025, 3, 4), date(2025, 3, 5), None]
-    nanoseconds = arrow.array([1, 1_741_132_800_000_000_001, None], arrow.timestamp("ns"))
+def test_times_are_texts(tmp_path: Path) -> None:
     columns = {
-        "day": arrow.array(days, arrow.date32()),
-        "long": arrow.array(days, arrow.date64()),
-        "clock": arrow.array([time(1, 2), time(13, 45, 0, 500_000), None], arrow.time64("us")),
-        "short": arrow.array([time(1, 2), time(13, 45), None], arrow.time32("s")),
-        "precise": nanoseconds,
-        "several": arrow.array([[], [datetime(2025, 3, 5, 12)], None], arrow.list_(arrow.timestamp("ms"))),
-        "spans": arrow.array([[], [date(2025, 3, 5)], None], arrow.large_list(arrow.date32())),
+        "at": arrow.array([None, datetime(2025, 3, 5, microsecond=250_000, tzinfo=UTC)], arrow.timestamp("us", "UTC")),
+        "day": arrow.array([date(2025, 3, 4), date(2025, 3, 5)], arrow.date32()),
+        "clock": arrow.array([time(1, 2), time(13, 45)], arrow.time64("us")),
+        "several": arrow.array([[], [datetime(2025, 3, 5, 12)]], arrow.list_(arrow.timestamp("ns"))),
     }
-    index = only(tmp_path, {"id": ["a", "b", "c"], "text": ["tram"] * 3, "vector": pairs([[1.0, 0.5]] * 3), **columns})
-    assert index.documents(["b", "c"]) == {
-        "b": Document(
-            "b",
-            "tram",
-            metadata={
-                "day": "2025-03-05",
-                "long": "2025-03-05",
-                "clock": "13:45:00.5",
-                "short": "13:45:00",
-                "precise": "2025-03-05T00:00:00.000000001+00:00",
-                "several": ["2025-03-05T12:00:00+00:00"],
-                "spans": ["2025-03-05"],
-            },
-        ),
-        "c": Document("c", "tram"),
+    index = only(tmp_path, {"id": ["a", "b"], "text": ["tram"] * 2, "vector": pairs([[1.0, 0.5]] * 2), **columns})
+    assert index.documents(["b"])["b"].metadata == {
+        "at": "2025-03-05T00:00:00.250000+00:00",
+        "day": "2025-03-05",
+        "clock": "13:45:00",
+        "several": ["2025-03-05T12:00:00"],
     }
-    cases: list[tuple[dict[str, Any], list[str]]] = [
-        ({"day": "2025-03-05T00:00:00Z", "long": "2025-03-05"}, ["b"]),
-        ({"day": {"gte": "2025-03-04T12:00:00Z"}, "long": {"gt": "2025-03-04T23:00:00-01:00"}}, []),
-        ({"day": {"gt": "2025-03-04T12:00:00Z"}, "long": {"gte": "2025-03-04T23:00:00-01:00"}}, ["b"]),
-        ({"day": {"lt": "2025-03-04T00:00:01Z"}}, ["a"]),
-        ({"day": "2025-03-05T00:00:01Z"}, []),
-        ({"clock": {"gt": "13:45"}, "short": "13:45:00"}, ["b"]),
-        ({"clock": "11:45:00.50-02:00"}, ["b"]),
-        ({"precise": {"gt": "2025-03-05T00:00:00Z"}}, ["b"]),
-        ({"precise": {"lte": "2025-03-05T00:00:00Z"}}, ["a"]),
-        ({"several": "2025-03-05T13:00:00+01:00"}, ["b"]),
-        ({"several": {"gte": "2025-03-05T13:00:00+01:00"}}, ["b"]),
-        ({"spans": {"in": ["2025-03-05T00:00:00Z"]}}, ["b"]),
-        ({"day": 20_152}, []),
-    ]
-    for filter, expected in cases:
-        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == expected, filter
+    for filter in ({"at": {"gte": "2025-03-05"}}, {"day": "2025-03-05"}, {"several": {"gt": "2025"}}):
+        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == ["b"], filter
 
 
 class TestFlaws(Flaws):
@@ -210,7 +160,7 @@ def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
         LanceStore(str(tmp_path)), {"a": Attached(table="t", search=search), "exact": Attached(table="t")}
     )
     found, exact = (catalog.get(name).retrieve(Search("", 500, np.ones(DIMENSION))) for name in ("a", "exact"))
-    assert (list(found.warnings), list(exact.warnings)) == ([APPROXIMATE], [])
+    assert (list(found.warnings), list(exact.warnings)) == ([APPROXIMATE.format("LanceDB")], [])
     assert found.pool.ids == exact.pool.ids
 
 

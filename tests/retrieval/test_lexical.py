@@ -7,17 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local import blocks
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from boundarymorph.retrieval.words import (
     MOST_COUNTED,
     MOST_TERMS,
@@ -211,55 +209,6 @@ def agree(found: Words, expected: dict[str, str], query: str) -> None:
         best = found.best(query, depth)
         assert best.ids == order[:depth]
         np.testing.assert_array_equal(best.scores, [exact[id] for id in best.ids])
-
-
-ids = st.sampled_from([f"d{number}" for number in range(12)])
-steps = st.one_of(st.dictionaries(ids, texts, max_size=4), st.sets(ids, max_size=3))
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(steps, texts), min_size=1, max_size=30), st.booleans())
-def test_an_index_scores_as_if_made_of_what_it_holds(
-    history: list[tuple[dict[str, str] | set[str], str]], late: bool
-) -> None:
-    """With blocks in one of two processes, and words that are indexed from the beginning or from the middle."""
-    with tempfile.TemporaryDirectory() as directory:
-        store = DocumentStore.create(Path(directory) / "s", encoder=None, dimension=4, lexical=not late)
-        readers = Words(store), Words(DocumentStore(store.path, page=3), TrainingPolicy(least=4, pause=0))
-        expected: dict[str, str] = {}
-        for number, (step, query) in enumerate(history):
-            if isinstance(step, dict):
-                write(store, step)
-                expected = {id: text for id, text in expected.items() if id not in step} | step
-            else:
-                store.delete(sorted(step))
-                expected = {id: text for id, text in expected.items() if id not in step}
-            if late and number == len(history) // 2:
-                assert readers[1].index.index_words()
-            if not late or number >= len(history) // 2:
-                agree(readers[number % 2], expected, query)
-            if number % 5 == 0:
-                readers[1].index.settle()
-        for reader in readers:
-            reader.index.close()
-
-
-def test_the_best_that_meet_a_filter(store: DocumentStore) -> None:
-    rng, found = np.random.default_rng(1), Words(store)
-    documents = [
-        Document(str(number), "tram " * int(rng.integers(0, 4)) + "x", metadata={"n": number % 7})
-        for number in range(200)
-    ]
-    store.upsert(documents, unit(200, 4), [b""] * 200)
-    store.delete([str(number) for number in range(50, 60)])
-    everything = found.best("tram", 1_000)
-    for filter, residues in (({"n": {"lt": 3}}, {0, 1, 2}), ({}, set(range(7))), ({"n": 99}, set())):
-        expected = [
-            (id, score) for id, score in zip(everything.ids, everything.scores, strict=True) if int(id) % 7 in residues
-        ]
-        for depth in (1, 10, 1_000):
-            best = found.best("tram", depth, Filter(filter))
-            assert list(zip(best.ids, best.scores, strict=True)) == expected[:depth]
 
 
 def test_many_small_writes(store: DocumentStore) -> None:

@@ -17,8 +17,8 @@ from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.settings import Settings
-from tests.contract.document_store import matching
 from tests.patience import PATIENCE
+from tests.retrieval.test_store import matching
 
 
 @pytest.fixture

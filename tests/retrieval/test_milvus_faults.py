@@ -19,12 +19,12 @@ from pymilvus import MilvusClient
 from pymilvus.grpc_gen import common_pb2, milvus_pb2, milvus_pb2_grpc
 
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Search
-from boundarymorph.retrieval.stores import milvus
+from boundarymorph.retrieval.stores import milvus_connection
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
+from boundarymorph.retrieval.stores.milvus import MilvusStore
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from tests.contract.vector_index import names, unit
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -130,7 +130,7 @@ def test_those_who_wait_for_a_connection_fail_with_it(monkeypatch: pytest.Monkey
         time.sleep(0.5)  # so that all wait for it
         return MilvusClient(url, **options)
 
-    monkeypatch.setattr(milvus, "MilvusClient", attempt)
+    monkeypatch.setattr(milvus_connection, "MilvusClient", attempt)
     with silent() as url, ThreadPoolExecutor(8) as threads:
         connection = MilvusConnection(url, timeout=1.0)
         for call in [threads.submit(connection.call, "list_collections") for _ in range(8)]:

@@ -14,25 +14,23 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.pgvector import APPROXIMATE, PgvectorStore
+from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
+from boundarymorph.retrieval.stores.pgvector import PgvectorStore
 from boundarymorph.settings import Attached
 from tests.contract.store import (
     COUNT,
     DIMENSION,
     DOCUMENTS,
     FLAWED,
-    MOMENTS,
     QUERIES,
     VECTORS,
     Flaws,
     ReadOnly,
     StoreContract,
-    Times,
 )
 from tests.ports import free_port
 from tests.retrieval import postgres
@@ -121,48 +119,21 @@ class TestColumns(ReadOnly, StoreContract):
         catalog.close()
 
 
-class TestTimes(Times):
-    """On a server in New York."""
-
-    @pytest.fixture(params=["timestamptz", "timestamp"])
-    def timed(self, request: pytest.FixtureRequest, port: int, connection: psycopg.Connection[Any]) -> StoreIndex:
-        assert connection.execute("SHOW timezone").fetchone() == ("America/New_York",)
-        connection.execute("DROP TABLE IF EXISTS timed")
-        connection.execute(f"CREATE TABLE timed (id text, text text, at {request.param}, embedding vector(2))")
-        for id, at in [*MOMENTS.items(), ("none", None)]:
-            moment = "(%s::timestamptz AT TIME ZONE 'UTC')" if request.param == "timestamp" else "%s::timestamptz"
-            connection.execute(f"INSERT INTO timed VALUES (%s, 'tram', {moment}, '[1, 0.5]')", (id, at))
-        return catalog_of(port, mine=Attached(table="timed", vector="embedding")).get("mine")
-
-
 @pytest.mark.strangers
-def test_dates_times_of_day_and_lists_of_times(port: int, connection: psycopg.Connection[Any]) -> None:
-    connection.execute("""CREATE TABLE days (id text, text text, embedding vector(2), day date, clock time,
-        there timetz, several timestamp[], zoned timestamptz[], until timestamptz)""")
-    connection.execute("""INSERT INTO days VALUES
-        ('a', 'tram', '[1, 0.5]', '2025-03-04', '01:02', '01:02+00', '{}', '{}', '-infinity'),
-        ('b', 'tram', '[1, 0.5]', '2025-03-05', '13:45:00.5', '15:45+02', '{2025-03-05 12:00}',
-            '{2025-03-05 12:00+00}', 'infinity')""")
+def test_times_are_texts_in_utc(port: int, connection: psycopg.Connection[Any]) -> None:
+    """On a server in New York."""
+    connection.execute("""CREATE TABLE days (id text, text text, embedding vector(2), at timestamptz, day date,
+        several timestamp[])""")
+    connection.execute("""INSERT INTO days VALUES ('a', 'tram', '[1, 0.5]', '-infinity', '2025-03-04', '{}'),
+        ('b', 'tram', '[1, 0.5]', '2025-03-04T19:00:00.25-05:00', '2025-03-05', '{2025-03-05 12:00}')""")
     index = catalog_of(port, mine=Attached(table="days", vector="embedding")).get("mine")
     assert index.documents(["b"])["b"].metadata == {
+        "at": "2025-03-05T00:00:00.25+00:00",
         "day": "2025-03-05",
-        "clock": "13:45:00.5",
-        "there": "13:45:00",
-        "several": ["2025-03-05T12:00:00+00:00"],
-        "zoned": ["2025-03-05T12:00:00+00:00"],
-        "until": "infinity",
+        "several": ["2025-03-05T12:00:00"],
     }
-    cases: list[tuple[dict[str, Any], list[str]]] = [
-        ({"day": "2025-03-05T00:00:00Z"}, ["b"]),
-        ({"day": {"gt": "2025-03-04T12:00:00Z"}}, ["b"]),
-        ({"day": {"lt": "2025-03-04T00:00:01Z"}}, ["a"]),
-        ({"clock": {"gt": "13:45"}, "there": "11:45:00-02:00"}, ["b"]),
-        ({"several": "2025-03-05T13:00:00+01:00"}, ["b"]),
-        ({"zoned": {"gte": "2025-03-05T13:00:00+01:00"}}, ["b"]),
-        ({"until": {"gt": "2025-03-05T13:00:00+01:00"}}, ["b"]),
-    ]
-    for filter, expected in cases:
-        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == expected, filter
+    for filter in ({"at": {"gte": "2025-03-05T00:00:00"}}, {"day": "2025-03-05"}, {"several": {"lt": "2025-04"}}):
+        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == ["b"], filter
 
 
 class TestFlaws(Flaws):
@@ -199,7 +170,7 @@ def test_a_large_table_is_searched_by_its_index(port: int, connection: psycopg.C
     )
     search = Search("tram", 100, QUERIES[0])
     expected, found = exact.retrieve(search), approximate.retrieve(search)
-    assert (list(expected.warnings), list(found.warnings)) == ([], [APPROXIMATE])
+    assert (list(expected.warnings), list(found.warnings)) == ([], [APPROXIMATE.format("pgvector")])
     assert len(found.pool) == 100  # more than ef_search: the scan went on
     assert len(set(found.pool.ids) & set(expected.pool.ids)) >= 95
     filtered = approximate.retrieve(Search("tram", 100, QUERIES[0], filter={"subject": "tram"}))

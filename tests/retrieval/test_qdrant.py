@@ -11,24 +11,22 @@ from pydantic import SecretStr
 from qdrant_client import QdrantClient, models
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Index, Search
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores import qdrant as stores
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.qdrant import APPROXIMATE, QdrantStore
+from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
+from boundarymorph.retrieval.stores.qdrant import QdrantStore
 from boundarymorph.settings import Attached, StoreSettings
 from tests.contract.store import (
     DIMENSION,
     DOCUMENTS,
     FLAWED,
-    MOMENTS,
     QUERIES,
     VECTORS,
     Flaws,
     ReadOnly,
     StoreContract,
-    Times,
 )
 from tests.ports import free_port
 
@@ -87,31 +85,6 @@ class TestFields(ReadOnly, StoreContract):
         client.close()
 
 
-class TestTimes(Times):
-    """In a field with an index of times, of which the client's own engine makes nothing."""
-
-    @pytest.fixture(params=["at", "metadata.at"])
-    def timed(
-        self, request: pytest.FixtureRequest, client: QdrantClient, monkeypatch: pytest.MonkeyPatch
-    ) -> StoreIndex:
-        rows: list[dict[str, Any]] = [{"key": id, "at": at} for id, at in MOMENTS.items()] + [{"key": "none"}]
-        if request.param != "at":
-            rows = [{"key": row.pop("key"), "metadata": row} for row in rows]
-        points = [
-            models.PointStruct(id=n, vector=[1.0, 0.5], payload={"text": "tram", **row}) for n, row in enumerate(rows)
-        ]
-        client.create_collection("t", models.VectorParams(size=2, distance=models.Distance.COSINE))
-        client.upsert("t", points)
-        described = client.get_collection("t")
-        described.payload_schema[request.param] = models.PayloadIndexInfo(
-            data_type=models.PayloadSchemaType.DATETIME, points=len(points)
-        )
-        monkeypatch.setattr(client, "get_collection", lambda name: described)
-        metadata = ("metadata",) if request.param != "at" else None
-        attached = Attached(table="t", id="key", metadata=metadata)
-        return StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
-
-
 class TestFlaws(Flaws):
     @pytest.fixture
     def flawed(self, client: QdrantClient) -> StoreIndex:
@@ -161,7 +134,7 @@ def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
     )
     index = catalog.get("mine")
     assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["2 candidates have no text"]
-    assert APPROXIMATE in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
+    assert APPROXIMATE.format("Qdrant") in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
     with pytest.raises(RetrieverFailed, match="no vector 'dense'; it has vector"):
         StoreCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
     client.delete_collection("tales")
@@ -182,7 +155,7 @@ def test_nobody_is_there() -> None:
 def test_without_an_index_all_is_searched(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "EXACT", 1)
     catalog = StoreCatalog(QdrantStore(client))
-    for kind, said in (("flat", []), ("hnsw", [APPROXIMATE])):
+    for kind, said in (("flat", []), ("hnsw", [APPROXIMATE.format("Qdrant")])):
         index = catalog.create(kind, encoder=None, dimension=4, kind=kind, lexical=False)
         index.upsert([Document(f"d{n}", "") for n in range(3)], np.eye(4)[:3])
         assert list(index.retrieve(Search("", 3, [1, 1, 1, 1])).warnings) == said

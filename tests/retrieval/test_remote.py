@@ -33,10 +33,9 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Retriever, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Retriever, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
@@ -352,19 +351,6 @@ async def scripted(*script: Behaviour, **options: Any) -> AsyncIterator[tuple[Re
 DOCUMENT: dict[str, object] = {"documents": [{"id": "a", "text": "t", "title": None, "metadata": {}}]}
 
 
-async def test_the_only_one_is_asked_however_often_it_failed() -> None:
-    """Nobody else could answer, and no caller would wait until it is probed."""
-    changes = list[bool]()
-    behaviours = [answer(b"away", 503), answer(b"away", 503), answer(DOCUMENT)]
-    async with scripted(*behaviours, on_change=lambda _, works: changes.append(works)) as (retriever, server):
-        for _ in range(2):
-            with pytest.raises(RetrieverUnavailable, match="503: away"):
-                await retriever.documents("i", ["a"])
-        assert await retriever.documents("i", ["a"]) == {"a": Document("a", "t")}
-        assert server.asked.total() == 3
-    assert changes == [True, False, True]
-
-
 async def test_a_retriever_that_is_away_is_unavailable_at_once() -> None:
     """At once: nothing is waited for that an hour of timeout could change."""
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -475,10 +461,6 @@ async def test_what_writes_is_passed_on_however_long_it_takes() -> None:
     async with scripted(slow, timeout=0.05) as (retriever, _):
         passed = await retriever.forward("POST", "/indexes/i/documents", {"content-length": "2"}, body())
         assert (passed.status_code, await passed.read()) == (507, b'{"detail":"full"}')
-
-
-async def test_the_name_of_its_encoder(retriever: RemoteRetriever) -> None:
-    assert (await retriever.embed_documents(["a"])).encoder == SeededEncoder().name
 
 
 async def test_an_encoder_that_is_exchanged_meanwhile() -> None:

@@ -17,7 +17,6 @@ from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.clocks import Clock
 from tests.retrieval.test_remote import (
-    DOCUMENT,
     RATE_LIMITED,
     UP_TO,
     Behaviour,
@@ -53,31 +52,8 @@ async def several(
         yield retriever, servers
 
 
-async def asked_until(retriever: RemoteRetriever, server: Server, path: str) -> None:
-    async with asyncio.timeout(UP_TO):
-        while not server.asked[path]:
-            assert await retriever.documents("i", ["a"]) == FOUND
-            await asyncio.sleep(0.005)
-
-
 def faults(retriever: RemoteRetriever) -> list[Exception | None]:
     return [member.fault for member in retriever._balancer.replicas.values()]
-
-
-async def test_an_ejected_retriever_is_probed_before_it_is_used_again() -> None:
-    clock = Clock()
-    async with several(reset, answer(DOCUMENT), clock=clock) as (retriever, (first, _)):
-        await asked_until(retriever, first, "/documents")
-        before = first.asked["/documents"]
-        clock.now += BACKOFF
-        await asked_until(retriever, first, "/embed/query")
-        await asyncio.gather(*(member.probe for member in retriever._balancer.replicas.values() if member.probe))
-        assert first.asked["/documents"] == before
-        first.behaviour, first.checked = answer(DOCUMENT), encoded_by(None)
-        first.asked.clear()
-        clock.now += 2 * BACKOFF
-        await asked_until(retriever, first, "/documents")
-        assert first.asked["/embed/query"] == first.asked["/readyz"] == 1
 
 
 async def test_all_must_run_one_encoder() -> None:

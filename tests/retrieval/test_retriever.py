@@ -1,42 +1,43 @@
-"""IndexRetriever against the contract."""
+"""IndexRetriever against the contract, how many documents come with a pool, and candidates of a request."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.inference.concurrency import in_default_thread
+from boundarymorph.retrieval.document import Document, GivenCandidates, Search
+from boundarymorph.retrieval.index_retriever import BLOCK, CHARACTERS, IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.retrieval.fakes import SeededEncoder
 
 
 @pytest.fixture
-async def catalog(tmp_path: Path) -> AsyncIterator[LocalCatalog]:
-    catalog, encoder = LocalCatalog(tmp_path), SeededEncoder()
+async def indexes(tmp_path: Path) -> AsyncIterator[LocalCatalog]:
+    indexes, encoder = LocalCatalog(tmp_path), SeededEncoder()
     vectors = (await encoder.encode_documents([document.content for document in DOCUMENTS])).vectors
-    catalog.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
-    catalog.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
-    catalog.create("empty", encoder=encoder.name, dimension=encoder.dimension)
-    catalog.create("foreign", encoder="other-encoder", dimension=4).upsert([Document("x", "")], np.ones((1, 4)))
-    yield catalog
-    catalog.close()
+    indexes.create("trams", encoder=encoder.name, dimension=encoder.dimension).upsert(DOCUMENTS, vectors)
+    indexes.create("own", encoder=None, dimension=4).upsert([Document(f"e{i}", "") for i in range(4)], np.eye(4))
+    indexes.create("empty", encoder=encoder.name, dimension=encoder.dimension)
+    indexes.create("foreign", encoder="other-encoder", dimension=4).upsert([Document("x", "")], np.ones((1, 4)))
+    yield indexes
+    indexes.close()
 
 
 class TestIndexRetriever(RetrieverContract):
     @pytest.fixture
-    async def retriever(self, catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
-        retriever = IndexRetriever(catalog, SeededEncoder())
+    async def retriever(self, indexes: LocalCatalog) -> AsyncIterator[IndexRetriever]:
+        retriever = IndexRetriever(indexes, SeededEncoder())
         yield retriever
         await retriever.close()
 
 
-async def test_without_an_encoder(catalog: LocalCatalog) -> None:
-    retriever = IndexRetriever(catalog, None)
+async def test_without_an_encoder(indexes: LocalCatalog) -> None:
+    retriever = IndexRetriever(indexes, None)
     pool = (await retriever.retrieve("own", Search("", 1, embedding=[0, 1, 0, 0]))).pool
     assert list(pool.ids) == ["e1"]
     with pytest.raises(InvalidInput):
@@ -48,3 +49,63 @@ async def test_without_an_encoder(catalog: LocalCatalog) -> None:
     await retriever.close()
     with pytest.raises(RuntimeError):
         await retriever.documents("own", ["e1"])
+
+
+async def test_long_documents_do_not_come_with_the_pool(tmp_path: Path) -> None:
+    catalog = LocalCatalog(tmp_path)
+    count = 3 * BLOCK
+    texts = {"short": 1, "long": CHARACTERS // BLOCK}
+    for name, characters in texts.items():
+        rows = [Document(str(number), "t" * characters) for number in range(count)]
+        catalog.create(name, encoder=None, dimension=2).upsert(rows, np.ones((count, 2), np.float32))
+    retriever = IndexRetriever(catalog, None)
+    search = Search("", count, [1, 1], documents=count)
+    assert len((await retriever.retrieve("short", search)).documents) == count
+    assert len((await retriever.retrieve("long", search)).documents) == BLOCK
+    await retriever.close()
+    catalog.close()
+
+
+async def test_the_best_by_words_come_with_the_first_of_the_pool(tmp_path: Path) -> None:
+    catalog = LocalCatalog(tmp_path)
+    rows = [Document(str(number), "night train" if number in (15, 30) else "tram") for number in range(40)]
+    vectors = np.stack([np.ones(40), np.arange(40.0)], axis=1).astype(np.float32)
+    catalog.create("texts", encoder=None, dimension=2).upsert(rows, vectors)
+    retriever = IndexRetriever(catalog, None)
+    retrieved = await retriever.retrieve("texts", Search("night", 40, [1, 0], documents=8))
+    assert list(retrieved.documents) == [*retrieved.pool.ids[:6], "15", "30"]
+    await retriever.close()
+    catalog.close()
+
+
+TEXTS = ("the cat sat", "catalogues", "nothing", "a category of cats")
+QUERY = "Cat, cats or catalogue"
+HAVING = [[True, False, False, False], [False, False, False, True], [False] * 4, [False, True, False, False]]
+
+
+@pytest.mark.parametrize("embeddings", [None, np.eye(4)])
+@pytest.mark.parametrize("features", [{}, {"bm25": [4.0, 3.0, 2.0, 1.0]}])
+@pytest.mark.parametrize("words", [True, False])
+async def test_which_documents_have_which_words_of_the_query(
+    catalog: LocalCatalog, embeddings: NDArray[np.float64] | None, features: dict[str, list[float]], words: bool
+) -> None:
+    """Whoever computed BM25 and the vectors; but only for a method that has use for words."""
+    documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
+    candidates = GivenCandidates(
+        IndexRetriever(catalog, None),
+        QUERY,
+        documents,
+        embeddings=embeddings,
+        query_embedding=None if embeddings is None else np.ones(4),
+        scores=[1.0, 3.0, 2.0, 4.0],
+        features=features,
+        words=words,
+    )
+    pool = (await candidates.retrieve(in_default_thread)).pool
+    assert list(pool.ids) == ["3", "1", "2", "0"]
+    assert ("bm25" in pool.features) == (words or bool(features))
+    if words:
+        assert pool.terms is not None
+        np.testing.assert_array_equal(pool.terms, np.array(HAVING)[:, [3, 1, 2, 0]])
+    else:
+        assert pool.terms is None

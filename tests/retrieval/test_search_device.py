@@ -12,9 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.build import build_catalog, build_indexes
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard
 from boundarymorph.retrieval.local.vectors import BeyondDevice, VectorView

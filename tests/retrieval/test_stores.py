@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,27 +13,26 @@ from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import InvalidInput, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Index, Search, UnreadableIndex
+from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
+from boundarymorph.retrieval.stores.milvus import MilvusStore
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
 from boundarymorph.retrieval.stores.table import guessed
 from boundarymorph.settings import SERVICE, Attached, Settings
 from tests.contract.store import (
     DIMENSION,
     DOCUMENTS,
     FLAWED,
-    MOMENTS,
     QUERIES,
     VECTORS,
     Flaws,
     ReadOnly,
     StoreContract,
-    Times,
 )
 from tests.contract.vector_index import unit
 from tests.ports import free_port
@@ -77,35 +76,6 @@ def fill_milvus(client: MilvusClient, name: str) -> None:
     )
 
 
-def small_milvus(client: MilvusClient, name: str, rows: list[dict[str, Any]], at: DataType | None = None) -> None:
-    """Make a collection with vectors of two dimensions, texts that may be null, and a field "at" of a type."""
-    schema = MilvusClient.create_schema()
-    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)
-    schema.add_field("text", DataType.VARCHAR, max_length=100, nullable=True)
-    if at is not None:
-        schema.add_field("at", at, nullable=True)
-    wanted = MilvusClient.prepare_index_params()
-    wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
-    client.create_collection(name, schema=schema, index_params=wanted)
-    client.insert(name, rows)
-
-
-class TestMilvusTimes(Times):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def timed(cls, url: str) -> Iterator[StoreIndex]:
-        client = MilvusClient(url)
-        rows = [
-            {"id": id, "vector": [1.0, 0.5], "text": "tram", "at": at} for id, at in [*MOMENTS.items(), ("none", None)]
-        ]
-        small_milvus(client, "timed", rows, DataType.TIMESTAMPTZ)
-        catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="timed")})
-        yield catalog.get("mine")
-        catalog.close()
-        client.close()
-
-
 class TestMilvusFlaws(Flaws):
     refused: ClassVar[set[str]] = {"nameless", "twice"}
 
@@ -114,7 +84,14 @@ class TestMilvusFlaws(Flaws):
     def flawed(cls, url: str) -> Iterator[StoreIndex]:
         client = MilvusClient(url)
         known = {id: {"id": id, "text": text, "vector": vector} for id, text, vector in FLAWED if id is not None}
-        small_milvus(client, "flawed", list(known.values()))
+        schema = MilvusClient.create_schema()
+        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)
+        schema.add_field("text", DataType.VARCHAR, max_length=100, nullable=True)
+        wanted = MilvusClient.prepare_index_params()
+        wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
+        client.create_collection("flawed", schema=schema, index_params=wanted)
+        client.insert("flawed", list(known.values()))
         catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"mine": Attached(table="flawed")})
         yield catalog.get("mine")
         catalog.close()
@@ -218,6 +195,7 @@ def test_an_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
         catalogs.create("here", encoder=None, dimension=4)
         catalogs.create("lake/there", encoder=None, dimension=4).upsert([Document("a", "tram")], unit(1, 4))
         assert [info.name for info in catalogs.list()] == ["here", "lake/there"]
+        assert sum(of_kind.indexes for of_kind in catalogs.totals().values()) == 1  # on this disk
         assert [catalogs.get(name).count() for name in ("there", "lake/there")] == [1, 1]
         catalogs.belongings("there").describe("of trams")
         assert [found.index for found in catalogs.all_belongings()] == ["lake/there"]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.retrieval.document import unit_from_halves, unit_rows_of
 from boundarymorph.retrieval.local import blocks, gpu
 from boundarymorph.retrieval.local.blocks import DEPTHS, TARGET, clusters_of, measured, trained
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
+from boundarymorph.retrieval.ranking import unit_from_halves, unit_rows_of
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
 
 NEVER = type("NEVER", (), {"__call__": lambda self: None})()
@@ -126,6 +126,7 @@ def test_after_changes_it_equals_brute_force(
         assert found.ids == ids
         np.testing.assert_array_equal(found.scores, scores)
         np.testing.assert_array_equal(found.vectors, vectors)
+        assert found.sequences.tolist() == [numbers[id] for id in ids]
 
 
 def test_memory_of_replaced_rows_is_given_back() -> None:
@@ -263,15 +264,6 @@ def both(make: Callable[[], VectorIndex], *written: tuple[list[str], NDArray[np.
         for ids, vectors in written:
             each.upsert(ids, vectors)
     return pair
-
-
-def test_ten_thousand_of_twenty_thousand() -> None:
-    """The depth of the paper, which is beyond what FAISS returns on a GPU at once."""
-    index, plain = both(lambda: simulated(32, 2_048, shards=16), (names(20_000), unit(20_000, 32)))
-    query = unit(1, 32, seed=1)[0]
-    found, expected = index.view().search(query, 10_000), plain.view().search(query, 10_000)
-    assert (found.ids, found.warnings) == (expected.ids, ())
-    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 def test_a_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

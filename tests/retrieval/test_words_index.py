@@ -8,10 +8,8 @@ import pytest
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.inference.concurrency import in_default_thread
-from boundarymorph.retrieval.candidates import GivenCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, GivenCandidates, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.retrieval.fakes import SeededEncoder
 

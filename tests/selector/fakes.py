@@ -8,10 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import (
+    Candidates,
+    Document,
+    GivenCandidates,
+    IndexedCandidates,
+    Retrieved,
+    Retriever,
+    Search,
+)
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
 from boundarymorph.selector.task import SelectionTask

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import EncoderUnavailable
-from boundarymorph.retrieval.candidates import GivenCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, GivenCandidates, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Retrieved, Search
 from boundarymorph.selection import Pool
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.selector import Selector

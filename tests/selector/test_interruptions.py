@@ -21,8 +21,7 @@ from boundarymorph.errors import (
     StorageFull,
 )
 from boundarymorph.inference.concurrency import RESERVE, Deadline
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Retrieved
+from boundarymorph.retrieval.document import Document, Retrieved
 from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector

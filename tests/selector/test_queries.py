@@ -17,9 +17,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.inference.concurrency import Deadline
-from boundarymorph.retrieval.candidates import GivenCandidates, IndexedCandidates
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Search
+from boundarymorph.retrieval.document import Document, GivenCandidates, IndexedCandidates, Search
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask, WeightedQuery
 from tests.clocks import Clock

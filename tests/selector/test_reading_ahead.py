@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.selector import run
 from boundarymorph.selector.selector import Selector
 from tests.scoring.fakes import SeededScorer

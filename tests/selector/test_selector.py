@@ -16,8 +16,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.candidates import GivenCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, GivenCandidates
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS

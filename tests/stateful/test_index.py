@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
-from boundarymorph.retrieval.document import Document, fuse, unit_rows_of
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.retrieval.local import blocks as backups
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
+from boundarymorph.retrieval.ranking import fuse, unit_rows_of
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import unit_rows
 from tests.contract.vector_index import unit

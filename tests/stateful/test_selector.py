@@ -21,9 +21,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.inference.concurrency import LATE, Deadline
-from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import Retrieved, Retriever, Search
+from boundarymorph.retrieval.document import Candidates, Document, IndexedCandidates, Retrieved, Retriever, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS

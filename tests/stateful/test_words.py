@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import metadata as module
-from boundarymorph.retrieval.local.blocks import TrainingPolicy
 from boundarymorph.retrieval.local.store import DocumentStore
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from boundarymorph.retrieval.words import PoolWords
-from tests.contract.document_store import matching
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import Words
+from tests.retrieval.test_store import matching
 from tests.stateful.profile import draws
 
 IDS = [f"d{number}" for number in range(12)]

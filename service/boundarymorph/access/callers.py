@@ -25,7 +25,7 @@ from boundarymorph.errors import (
     UnknownIndex,
     UnknownPolicy,
 )
-from boundarymorph.retrieval.interfaces import FoundCalibrations
+from boundarymorph.retrieval.document import FoundCalibrations
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import Calls
 

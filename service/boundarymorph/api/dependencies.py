@@ -20,7 +20,8 @@ from boundarymorph.access.callers import Caller, Scope
 from boundarymorph.api.schemas import Ready
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
-from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource, Retriever
+from boundarymorph.retrieval.document import Retriever
+from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer
 from boundarymorph.selector.selector import Selector
 

@@ -20,9 +20,8 @@ from boundarymorph.api.dependencies import AccessOf, RetrievingOf, allowed, perm
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import size_of_all
+from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import Search
 
 JSON = "application/json"
 FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond

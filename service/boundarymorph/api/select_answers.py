@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from boundarymorph.api.schemas import LanguageModelUsage, Relevance
-from boundarymorph.retrieval.interfaces import VectorSource
+from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Lacking, Status
 

@@ -35,10 +35,16 @@ from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.reading import bound
-from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, IndexedCandidates
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import (
+    Candidates,
+    Document,
+    FoundCalibrations,
+    GivenCandidates,
+    IndexedCandidates,
+    Retriever,
+    Search,
+)
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.retrieval.interfaces import FoundCalibrations, Retriever, Search
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places

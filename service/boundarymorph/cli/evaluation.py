@@ -30,8 +30,8 @@ from boundarymorph.evaluation.run import left_out
 from boundarymorph.evaluation.study import METRIC_TITLES, Study, quality_by_table, study, titles_of
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.build import build_encoder, build_indexes
+from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.retrieval.interfaces import Search
 from boundarymorph.scoring.build import build_local_scorer, build_scorer
 from boundarymorph.scoring.costs import Amount, OpenLedger
 from boundarymorph.scoring.scorer import Scorer

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.evaluation.neighbours import Neighbourhood
-from boundarymorph.retrieval.document import fuse
 from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
+from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.scoring.scorer import by_witnesses
 from boundarymorph.selection import Pool, TrendConfig

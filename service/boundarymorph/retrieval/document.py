@@ -1,28 +1,38 @@
 """A document, as it is stored, encoded, scored and returned; reading documents piece by piece, so that many large ones
-are never in memory at the same time; and their unit vectors: stored as float16, which every reader gets with the same
-bits, ranked exactly, and fused with other rankings."""
+are never in memory at the same time; the retriever that finds them; and the candidates of a request: from an index, or
+from the request itself."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.inference.concurrency import Run
+from boundarymorph.reading import counted, has_content
+from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.filters import Filter
+from boundarymorph.retrieval.lexical_vectors import lexical_vectors
+from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
+VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 STOP = 2**24  # bytes of documents after which a read stops
 FULL = STOP // 2  # bytes from which a read may have stopped: less, as two sides may measure differently
 FEW, MANY = 4, 16  # documents that are read at once, before they are measured: large ones, small ones
 WIDEST = 4  # bytes of a character in memory, unless all are ASCII
-TOLERANCE = 1e-3  # how far the length of a stored or sent vector may be from 1
 RANK_CONSTANT = 60.0
+NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
+CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,12 @@ def size_of(document: Document) -> int:
     size = memory_of(document.text)
     if document.title:
         size += memory_of(document.title)
-    return size + _of_metadata(document.metadata) if document.metadata else size
+    if not document.metadata:
+        return size
+    try:
+        return size + WIDEST * len(orjson.dumps(dict(document.metadata), default=str, option=orjson.OPT_NON_STR_KEYS))
+    except TypeError:  # an integer of more than 64 bits
+        return size + WIDEST * len(str(document.metadata))
 
 
 def memory_of(text: str) -> int:
@@ -119,112 +134,106 @@ async def in_awaited_pieces(
         left = left_of(left, found)
 
 
-def _of_metadata(metadata: Mapping[str, object]) -> int:
-    try:
-        return WIDEST * len(orjson.dumps(dict(metadata), default=str, option=orjson.OPT_NON_STR_KEYS))
-    except TypeError:  # an integer of more than 64 bits
-        return WIDEST * len(str(metadata))
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search in an index for the `depth` documents nearest to a query, or all if there are fewer.
 
-
-def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return (n,) inner products of (n, d) rows with a (d,) query in float64, equal for equal rows."""
-    scores: NDArray[np.float64] = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
-    return scores
-
-
-def are_among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return (n,) whether each of (n,) sequence numbers is among (m,) ascending ones."""
-    if len(within) == 0:
-        return np.zeros(len(sequences), np.bool_)
-    found: NDArray[np.bool_] = within[np.minimum(np.searchsorted(within, sequences), len(within) - 1)] == sequences
-    return found
-
-
-def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:
-    """Raise InvalidEmbeddings or InvalidInput if no index of this dimension can answer the search."""
-    if query.shape != (dimension,):
-        raise InvalidEmbeddings(f"the index takes queries of {dimension} dimensions, not {query.size}")
-    if depth < 1:
-        raise InvalidInput(f"the depth must be at least 1, not {depth}")
-
-
-def unit_embeddings(
-    documents: Sequence[Document], embeddings: NDArray[np.floating], dimension: int
-) -> NDArray[np.floating]:
-    """Return (n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings if invalid."""
-    vectors = unit_rows(embeddings, [document.id for document in documents]) if documents and dimension else embeddings
-    if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
-        raise InvalidEmbeddings(
-            f"{len(documents)} documents of this index take embeddings of shape {(len(documents), dimension)}, not "
-            f"{vectors.shape}"
-        )
-    return vectors
-
-
-class UnitRows(NamedTuple):
-    """(n, d) float32 rows of unit length, NaN for rows without length, and the (n,) float64 lengths they had."""
-
-    vectors: NDArray[np.float32]
-    lengths: NDArray[np.float64]
-
-
-def unit_rows_of(halves: NDArray[np.float16]) -> UnitRows:
-    """Divide finite (n, d) rows by their lengths.
-
-    The result is the same on every machine: squares of float16 are multiples of 2**-48, which float64 adds exactly and
-    in any order for a row near unit length, and IEEE 754 defines the rounding of root and division.
+    embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
+    filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
+    documents: how many of the candidates that are likely to be read to return with the pool, as far as they are not
+    long. calibration: the name of the one to return with it; None for the default of the index. directions: whether the
+    vectors' main directions are enough, if the index has learned them and has words. Scores are those of the whole
+    vectors.
     """
-    return to_unit_length(floats_from_halves(halves))
 
+    query: str
+    depth: int
+    embedding: ArrayLike | None = None
+    filter: Mapping[str, Any] | None = None
+    hybrid: bool = False
+    documents: int = 0
+    directions: bool = False
+    calibration: str | None = None
 
-def to_unit_length(floats: NDArray[np.float32]) -> UnitRows:
-    """Do the same in place for (n, d) halves that were already converted to float32."""
-    lengths = np.sqrt(np.einsum("nd,nd->n", floats, floats, dtype=np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        floats /= lengths[:, None].astype(np.float32)
-    return UnitRows(floats, lengths)
+    @cached_property
+    def condition(self) -> Filter | None:
+        """The parsed filter. Raises InvalidInput, or LimitExceeded if it is too large."""
+        return None if self.filter is None else Filter(self.filter)
 
-
-def unit_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return the vectors of `unit_rows_of`."""
-    return unit_rows_of(halves).vectors
-
-
-def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Convert finite numbers to float32; NumPy's own conversion takes seven times as long.
-
-    Exponent and fraction are moved to where float32 has them; the result is too small by 2^112, the difference of the
-    exponents' biases.
-    """
-    words = halves.view(np.int16).astype(np.int32)
-    words <<= 13
-    words &= np.int32(-0x80000000 | 0x0FFFE000)
-    floats = words.view(np.float32)
-    floats *= np.float32(2.0**112)
-    return floats
-
-
-def halves_from_floats(floats: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Round numbers of magnitude at most 1 to the nearest float16, ties to even, in half of NumPy's time.
-
-    The reverse of `floats_from_halves`. Below 2**-14 the multiplication rounds too, and a tie that it creates may be
-    rounded the other way. Results for numbers above 1 are wrong.
-    """
-    words = (floats * np.float32(2.0**-112)).view(np.int32)
-    signs = (words >> 16) & np.int32(0x8000)
-    words &= np.int32(0x7FFFFFFF)
-    words += ((words >> 13) & np.int32(1)) + np.int32(0x0FFF)
-    words >>= 13
-    words |= signs
-    return words.astype(np.uint16).view(np.float16)
+    @cached_property
+    def unit(self) -> NDArray[np.float32]:
+        """The (d,) embedding at unit length. Raises InvalidEmbeddings if it has no direction."""
+        assert self.embedding is not None
+        vector: NDArray[np.float32] = unit_rows(np.reshape(self.embedding, (1, -1)), ["the query"])[0].astype("f4")
+        return vector
 
 
 @dataclass(frozen=True, slots=True)
-class FusedRanking:
-    """n documents, best first. scores: (n,) float64, descending."""
+class FoundCalibrations:
+    """The calibrations of a name, or the default of an index. known: the names that there are, each with its index or
+    None, unless the caller may use the first of the calibrations whoever it is. distinct: the field of the metadata by
+    which selections from the index are distinct by default."""
 
-    ids: list[str]
-    scores: NDArray[np.float64]
+    calibrations: Sequence[Calibration] = ()
+    known: Sequence[tuple[str, str | None]] = ()
+    distinct: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        made = [one.to_json() for one in self.calibrations]
+        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> FoundCalibrations:
+        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
+        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
+        by = values.get("distinct")
+        return cls(
+            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """A pool, and warnings about how it was found.
+
+    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
+    those of the pool that came with it, by id; the others are read when they are needed. calibrations: that the search
+    asked for. halves: of which `unit_from_halves` made the vectors, None if not known.
+    """
+
+    pool: Pool
+    warnings: Sequence[str] = ()
+    vectors: VectorSource = "index"
+    documents: Mapping[str, Document] = field(default_factory=dict)
+    calibrations: FoundCalibrations = FoundCalibrations()
+    halves: NDArray[np.float16] | None = None
+
+
+class Retriever(Protocol):
+    """First-stage retrieval over named indexes."""
+
+    async def retrieve(self, index: str, search: Search) -> Retrieved:
+        """Return what a search finds, with BM25 as a feature if the index has words.
+
+        If no document matches the filter, the pool is empty and a warning says so.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput: for a malformed filter, or for a text
+        query, hybrid search or query embedding that the index does not support.
+        """
+
+    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+        """Return the documents with these ids as `Index.documents` does: the first of them. Raises UnknownIndex."""
+
+    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the characters of title and text together, by id, without unknown ids. Raises UnknownIndex."""
+
+    async def embed_query(self, query: str) -> NDArray[np.float32]:
+        """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""
+
+    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        """Return (n, d) unit rows for n texts. Raises InvalidInput if there is no encoder."""
+
+    async def close(self) -> None:
+        """Release threads, files and connections; later calls fail."""
 
 
 def scores_by_rank(count: int) -> NDArray[np.float64]:
@@ -233,50 +242,191 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
     return scores
 
 
-def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
-    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (RANK_CONSTANT + rank), ranks from 1.
+class Ordered(NamedTuple):
+    """Candidates in an order. by: what determines the order, in words."""
 
-    rankings: ids, best first; a ranking that lacks a document adds nothing to its score. Ties are broken by the first
-    ranking that contains one of the documents; otherwise the order of the rankings does not matter. Raises DuplicateIds
-    for an id that is twice in a ranking.
+    pool: Pool
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCandidates:
+    """Candidates found by searching an index. Their texts are read only when they are needed.
+
+    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it. distant: whether
+    each read of documents takes a trip to a server, so that they are better read before they are needed.
     """
-    rows: dict[str, int] = {}
-    for number, ranking in enumerate(rankings, start=1):
-        if len(set(ranking)) < len(ranking):
-            raise DuplicateIds(f"ranking {number} of {len(rankings)} repeats a document; leave out the later ones")
-        for id in ranking:
-            rows.setdefault(id, len(rows))
-    ranks = np.full((len(rows), len(rankings)), np.inf)
-    for column, ranking in enumerate(rankings):
-        ranks[[rows[id] for id in ranking], column] = np.arange(1, len(ranking) + 1)
-    # Summed from the smallest, so that sums of the same parts are equal whichever rankings these come from.
-    scores = np.sort(1.0 / (RANK_CONSTANT + ranks), axis=1).sum(axis=1)
-    order = np.argsort(-scores, kind="stable")
-    ids = list(rows)
-    return FusedRanking([ids[row] for row in order], scores[order])
+
+    texts_at_hand: ClassVar[bool] = False
+    retriever: Retriever
+    index: str
+    search: Search
+    distant: bool = True
+
+    async def retrieve(self, run: Run) -> Retrieved:
+        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
+        return await self.retriever.retrieve(self.index, self.search)
+
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Return the candidates with these ids, by id, without those deleted in the meantime: the first of them, as
+        `Index.documents` does."""
+        return await self.retriever.documents(self.index, ids)
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Do the same, for metadata alone."""
+        found = await self.retriever.documents(self.index, ids, texts=False)
+        return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
+
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
+        """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
+        those deleted in the meantime."""
+        characters = await self.retriever.characters(self.index, ids)
+        return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
+
+    def ordered(self) -> Ordered | None:
+        """Return the candidates in the order known so far, without vectors; None if no order is known."""
+        return None
 
 
-def fused(
-    near: Pool, best: Sequence[str], depth: int, vectors: Callable[[list[str]], Mapping[str, NDArray[np.floating]]]
-) -> Pool:
-    """Return a pool of the nearest and the best by words, fused by reciprocal rank; the similarity becomes a feature.
+@dataclass
+class GivenCandidates:
+    """Documents that came with the request, with the methods of `IndexedCandidates`.
 
-    vectors: returns the (d,) unit vectors of ids that are not among the nearest.
+    embeddings: (N, d), or one (d,) or None per document; missing ones are encoded here, and so is the query. If there
+    are none at all and `vectors` is "lexical", the vectors are made from the words, and nothing is encoded.
+    scores: (N,) retrieval scores. Without them, documents that are `ranked` are in retrieval order and get the scores
+    of a fused ranking, which are more informative than the order alone (docs/evaluation.md). Others are ordered by
+    BM25 with lexical vectors, and by inner product with the query with vectors of another kind.
+    features: additional (N,) signals. words: whether to note which documents have which words of the query, and to
+    compute bm25 over the pool if it is not among the features.
+    tokens: (N,) lengths, None where unknown. listed: whether to make no vectors, and return the pool of `Pool.listed`.
     """
-    ranked = fuse([near.ids[:depth], best[:depth]])
-    ids, scores = ranked.ids[:depth], ranked.scores[:depth]
-    rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))
-    rows |= vectors([id for id in ids if id not in rows])
-    matrix = np.array([rows[id] for id in ids], dtype=np.float32)
-    return Pool(ids, matrix, near.query, scores, {"similarity": exact_scores(matrix, near.query)})
+
+    texts_at_hand: ClassVar[bool] = True
+    distant: ClassVar[bool] = False
+    retriever: Retriever
+    query: str
+    given: Sequence[Document]
+    embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
+    query_embedding: ArrayLike | None = None
+    scores: ArrayLike | None = None
+    features: Mapping[str, ArrayLike] = field(default_factory=dict)
+    tokens: Sequence[int | None] | None = None
+    words: bool = False
+    vectors: Literal["lexical", "encoder"] = "lexical"
+    ranked: bool = False
+    listed: bool = False
+
+    def __post_init__(self) -> None:
+        self._features = dict(self.features)
+
+    async def retrieve(self, run: Run) -> Retrieved:
+        ids = [document.id for document in self.given]
+        if self.listed:
+            return Retrieved(Pool.listed(ids), vectors="none")
+        lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
+        by_words = lexical and self.scores is None and not self.ranked
+        features, words, terms = self._features, None, None
+        if lexical or self.words:
+            words = await run(PoolWords.of, [document.content for document in self.given])
+            if (by_words or self.words) and "bm25" not in features:
+                features["bm25"] = await run(words.bm25, self.query)  # an answer if there is no time for more
+            if self.words:
+                terms = await run(words.terms, self.query)
+        if lexical and words is not None:
+            made = _Vectors(*await run(lexical_vectors, words, self.query), "lexical")
+        else:
+            made = await self._embedded(run)
+        scores = features["bm25"] if by_words else self._order
+        pool = await run(Pool.of, ids, made.documents, made.query, scores, features, terms)
+        if by_words:  # the scores are BM25, so the inner products become the feature
+            similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
+            pool = replace(pool, features={**pool.features, "similarity": similarity})
+        return Retrieved(pool, made.warnings, made.source)
+
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        return {id: self._by_id[id] for id in ids}
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        return await self.documents(ids)
+
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
+        estimated = dict(
+            zip(self._by_id, _tokens(np.array([len(document.content) for document in self.given])), strict=True)
+        )
+        given = zip(self._by_id, self.tokens or (), strict=False)
+        lengths = estimated | {id: tokens for id, tokens in given if tokens is not None}
+        return np.array([lengths[id] for id in ids], dtype=np.float64)
+
+    def ordered(self) -> Ordered | None:
+        ids = [document.id for document in self.given]
+        if self._order is not None:
+            return Ordered(Pool.listed(ids, self._order), "the one given")
+        bm25 = self._features.get("bm25")
+        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "that of BM25")
+
+    @cached_property
+    def _order(self) -> ArrayLike | None:
+        """(N,) scores that express the caller's order; None if there is none."""
+        if self.scores is None and self.ranked:
+            return scores_by_rank(len(self.given))
+        return self.scores
+
+    @cached_property
+    def _by_id(self) -> dict[str, Document]:
+        return {document.id: document for document in self.given}
+
+    async def _embedded(self, run: Run) -> _Vectors:
+        """Return the given vectors, completed by the encoder."""
+        source: VectorSource = "given"
+        warnings = []
+        if isinstance(self.embeddings, np.ndarray):
+            embeddings = self.embeddings
+        else:
+            rows = await run(_rows, self.embeddings or [])
+            missing = [position for position in range(len(self.given)) if position not in rows]
+            if missing:
+                texts = [self.given[position].content for position in missing]
+                texts = [text if has_content(text) else NO_TEXT for text in texts]
+                encoded = await self.retriever.embed_documents(texts)
+                rows.update(zip(missing, encoded.vectors, strict=True))
+                if encoded.truncated:
+                    cut = counted(encoded.truncated, "document was", "documents were")
+                    warnings.append(f"{cut} cut to the encoder's maximum length to be embedded")
+            if len({row.shape for row in rows.values()}) > 1:
+                raise InvalidEmbeddings(
+                    "the embeddings have different dimensions"
+                    + (", some given and some of this service's encoder; give all of them or none" if missing else "")
+                )
+            embeddings = await run(np.stack, [rows[position] for position in range(len(self.given))])
+            source = "encoder" if missing else "given"
+        query = self.query_embedding
+        if query is None:
+            query = await self.retriever.embed_query(self.query)
+        return _Vectors(embeddings, query, source, warnings)
 
 
-def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Normalize (n, d) rows in float64; rows without length, or with values that are not finite, become NaN."""
-    exact = states.astype(np.float64)
-    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
-    usable = np.isfinite(lengths) & (lengths > 0)
-    rows: NDArray[np.float32] = np.divide(exact, lengths, out=np.full_like(exact, np.nan), where=usable).astype(
-        np.float32
-    )
-    return rows
+Candidates = IndexedCandidates | GivenCandidates
+
+
+class _Vectors(NamedTuple):
+    """Vectors of the documents and of the query, their source, and warnings."""
+
+    documents: ArrayLike
+    query: ArrayLike
+    source: VectorSource
+    warnings: Sequence[str] = ()
+
+
+def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:
+    return np.maximum(np.ceil(characters / CHARACTERS_PER_TOKEN), 1.0)
+
+
+def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
+    """Return the given vectors by position. Values too large for float32 become infinite, and the pool rejects them."""
+    with np.errstate(over="ignore"):
+        return {
+            position: np.asarray(vector, dtype=np.float32)
+            for position, vector in enumerate(partial)
+            if vector is not None
+        }

@@ -23,7 +23,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from reprlib import Repr
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -327,11 +326,9 @@ UNKNOWN: Bounds[Any] = Bounds(True, False)
 NEVER: Bounds[Any] = Bounds(False, False)
 
 
-def whole(
-    comparison: str, values: Sequence[Scalar] | Sequence[Fraction]
-) -> tuple[Literal["in", "gte", "lte"], list[int]]:
+def whole(comparison: str, values: Sequence[Scalar]) -> tuple[Literal["in", "gte", "lte"], list[int]]:
     """Return a comparison with numbers as one with integers, by which the same integers pass."""
-    numbers = [value for value in values if isinstance(value, int | float | Fraction)]
+    numbers = [value for value in values if isinstance(value, int | float)]
     match comparison:
         case "in":
             return "in", [int(value) for value in numbers if value == int(value)]

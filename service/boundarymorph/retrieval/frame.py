@@ -17,9 +17,9 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
-from boundarymorph.retrieval.document import TOLERANCE, Document, halves_from_floats, unit_from_halves, unit_rows_of
+from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import FoundCalibrations, Retrieved, VectorSource
+from boundarymorph.retrieval.ranking import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
@@ -65,56 +65,40 @@ def decode_pool(frame: bytes) -> Retrieved:
     count, dimension = vectors.shape
     query = _taken(tensors, "query", vectors.dtype, (dimension,))
     _check_unit(query[None], "the query")
-    scores = _taken(tensors, "scores", np.dtype("<f8"), (count,))
-    _check_finite(scores, "scores")
+    scores = _column(tensors, "scores", count)
     if (scores[1:] > scores[:-1]).any():
         raise MalformedFrame("its scores are not in descending order")
     ids = _texts(_bytes(tensors, "ids"), "ids")
     if len(ids) != count or len(set(ids)) < count:
         raise MalformedFrame(f"it has {len(set(ids))} different ids for {count} documents")
-    features = {}
-    for name in list(tensors):
-        if name.startswith(_FEATURE):
-            features[name.removeprefix(_FEATURE)] = signal = _taken(tensors, name, np.dtype("<f8"), (count,))
-            _check_finite(signal, name)
+    of_features = [name for name in tensors if name.startswith(_FEATURE)]
+    features = {name.removeprefix(_FEATURE): _column(tensors, name, count) for name in of_features}
     terms = None
     if "terms" in tensors:
         terms = _taken(tensors, "terms", np.dtype("u1"), None)
         if terms.ndim != 2 or terms.shape[1] != count or (terms > 1).any():
             raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
         terms = terms.view(np.bool_)
-    documents = {}
-    if "documents" in tensors:
-        documents = documents_of(_list(_bytes(tensors, "documents"), "documents"))
-    calibrations = FoundCalibrations()
-    if "calibrations" in tensors:
-        calibrations = calibrations_of(_bytes(tensors, "calibrations"))
+    documents = documents_of(_list(_bytes(tensors, "documents"), "documents")) if "documents" in tensors else {}
+    told = calibrations_of(_bytes(tensors, "calibrations")) if "calibrations" in tensors else FoundCalibrations()
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
-    return Retrieved(
-        Pool(ids, vectors, query, scores, features, terms),
-        _texts(metadata.get("warnings", ""), "warnings"),
-        cast(VectorSource, source),
-        documents,
-        calibrations,
-    )
+    warnings = _texts(metadata.get("warnings", ""), "warnings")
+    pool = Pool(ids, vectors, query, scores, features, terms)
+    return Retrieved(pool, warnings, cast(VectorSource, source), documents, told)
 
 
 def documents_of(records: Sequence[Any]) -> dict[str, Document]:
     """Read documents from JSON, by id. Raises MalformedFrame."""
     documents = {}
-    try:
-        for record in records:
-            id, title = record["id"], record["title"]
-            documents[id] = document = Document(id, record["text"], title, record["metadata"])
-            if not (type(id) is type(document.text) is str and type(document.metadata) is dict):
-                raise TypeError
-            if not (title is None or type(title) is str):
-                raise TypeError
-    except (KeyError, TypeError):
-        raise MalformedFrame("one of its documents is malformed") from None
+    for record in records:
+        match record:
+            case {"id": str(id), "text": str(text), "title": str() | None as title, "metadata": dict(metadata)}:
+                documents[id] = Document(id, text, title, metadata)
+            case _:
+                raise MalformedFrame("one of its documents is malformed")
     return documents
 
 
@@ -226,9 +210,12 @@ def _check_used_up(tensors: Tensors) -> None:
         raise MalformedFrame(f"it contains {next(iter(tensors))!r}, which is unknown")
 
 
-def _check_finite(values: NDArray[Any], what: str) -> None:
-    if not np.isfinite(values).all():
-        raise MalformedFrame(f"its {what} are not all finite")
+def _column(tensors: Tensors, name: str, count: int) -> NDArray[np.float64]:
+    """Remove and return (count,) finite numbers."""
+    column = _taken(tensors, name, np.dtype("<f8"), (count,))
+    if not np.isfinite(column).all():
+        raise MalformedFrame(f"its {name} are not all finite")
+    return column
 
 
 def _check_unit(rows: NDArray[Any], what: str) -> None:

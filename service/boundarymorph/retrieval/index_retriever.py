@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -19,21 +20,10 @@ from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.memory.memory import Audited, Observation
 from boundarymorph.memory.store import Memories
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.interfaces import (
-    WORDS,
-    Catalog,
-    FoundCalibrations,
-    Index,
-    IndexConfiguration,
-    MemoryKey,
-    Recalled,
-    Retrieved,
-    Search,
-    observed,
-)
+from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, MemoryKey, Recalled, observed
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import SERVICE, Settings
@@ -272,22 +262,20 @@ class Learned:
         if name is None:
             made = None if own is None else _readable(own, None)
             return FoundCalibrations([made] if made else [])
-        if own is not None and (made := _of(own, name)) is not None:
-            return FoundCalibrations([replace(made, index=index)])  # by the name that the caller knows it by
-        if (found := self._of_index_named(name)) is not None:
-            return FoundCalibrations([found], list(self._names()))
+        if own is not None:
+            if name != own.index:
+                checked_name(name)
+            if (made := own.calibration(name)) is not None:
+                return FoundCalibrations([replace(made, index=index)])  # by the name that the caller knows it by
+        with suppress(InvalidIndexName, UnknownIndex, InvalidInput):
+            if (found := _readable(self._catalog.belongings(name), None)) is not None:
+                return FoundCalibrations([found], list(self._names()))
         checked_name(name)
         pooled = self._pools.get(name)
         if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
             return FoundCalibrations([pooled])
         others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
         return FoundCalibrations(others, list(self._names()))
-
-    def _of_index_named(self, name: str) -> Calibration | None:
-        try:
-            return _readable(self._catalog.belongings(name), None)
-        except (InvalidIndexName, UnknownIndex, InvalidInput):
-            return None
 
     def _names(self) -> Iterator[tuple[str, str | None]]:
         for name in self._pools.names()[:MOST_NAMES]:
@@ -314,12 +302,6 @@ class Learned:
 def pools_of(settings: Settings) -> CalibrationFolder:
     """Return the folder of the calibrations of pools."""
     return CalibrationFolder(settings.calibration.directory or settings.data_directory / ".calibrations")
-
-
-def _of(held: Belongings, name: str) -> Calibration | None:
-    if name != held.index:
-        checked_name(name)
-    return held.calibration(name)
 
 
 def _readable(held: Belongings, name: str | None) -> Calibration | None:

@@ -1,5 +1,5 @@
-"""The interfaces of retrieval: a retriever, which finds the pool for a query; the indexes that it searches, wherever
-they are stored, and catalogs of these; and the sources of what was learned about them."""
+"""The interfaces of retrieval: the indexes that a retriever searches, wherever they are stored, and catalogs of these;
+and the sources of what was learned about them."""
 
 from __future__ import annotations
 
@@ -8,135 +8,30 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property, wraps
+from dataclasses import asdict, dataclass
+from functools import wraps
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 import orjson
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from boundarymorph.calibration.belongings import Belongings
-from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_json
-from boundarymorph.retrieval.document import STOP, Document
-from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.document import STOP, Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.selection.pool import DEFAULT_PRIOR, Pool, TrendPrior, unit_rows
+from boundarymorph.selection.pool import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.telemetry import metrics, tracing
 
-VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _log = logging.getLogger(__name__)
 WORDS = "words"  # the kind of an index without vectors
 UNREADABLE = "unreadable"  # in place of a kind that cannot be read
-
-
-@dataclass(frozen=True, eq=False)
-class Search:
-    """A search in an index for the `depth` documents nearest to a query, or all if there are fewer.
-
-    embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
-    filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
-    documents: how many of the candidates that are likely to be read to return with the pool, as far as they are not
-    long. calibration: the name of the one to return with it; None for the default of the index. directions: whether the
-    vectors' main directions are enough, if the index has learned them and has words. Scores are those of the whole
-    vectors.
-    """
-
-    query: str
-    depth: int
-    embedding: ArrayLike | None = None
-    filter: Mapping[str, Any] | None = None
-    hybrid: bool = False
-    documents: int = 0
-    directions: bool = False
-    calibration: str | None = None
-
-    @cached_property
-    def condition(self) -> Filter | None:
-        """The parsed filter. Raises InvalidInput, or LimitExceeded if it is too large."""
-        return None if self.filter is None else Filter(self.filter)
-
-    @cached_property
-    def unit(self) -> NDArray[np.float32]:
-        """The (d,) embedding at unit length. Raises InvalidEmbeddings if it has no direction."""
-        assert self.embedding is not None
-        vector: NDArray[np.float32] = unit_rows(np.reshape(self.embedding, (1, -1)), ["the query"])[0].astype("f4")
-        return vector
-
-
-@dataclass(frozen=True, slots=True)
-class FoundCalibrations:
-    """The calibrations of a name, or the default of an index. known: the names that there are, each with its index or
-    None, unless the caller may use the first of the calibrations whoever it is. distinct: the field of the metadata by
-    which selections from the index are distinct by default."""
-
-    calibrations: Sequence[Calibration] = ()
-    known: Sequence[tuple[str, str | None]] = ()
-    distinct: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        made = [one.to_json() for one in self.calibrations]
-        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> FoundCalibrations:
-        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
-        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
-        by = values.get("distinct")
-        return cls(
-            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Retrieved:
-    """A pool, and warnings about how it was found.
-
-    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
-    those of the pool that came with it, by id; the others are read when they are needed. calibrations: that the search
-    asked for. halves: of which `unit_from_halves` made the vectors, None if not known.
-    """
-
-    pool: Pool
-    warnings: Sequence[str] = ()
-    vectors: VectorSource = "index"
-    documents: Mapping[str, Document] = field(default_factory=dict)
-    calibrations: FoundCalibrations = FoundCalibrations()
-    halves: NDArray[np.float16] | None = None
-
-
-class Retriever(Protocol):
-    """First-stage retrieval over named indexes."""
-
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
-        """Return what a search finds, with BM25 as a feature if the index has words.
-
-        If no document matches the filter, the pool is empty and a warning says so.
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput: for a malformed filter, or for a text
-        query, hybrid search or query embedding that the index does not support.
-        """
-
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        """Return the documents with these ids as `Index.documents` does: the first of them. Raises UnknownIndex."""
-
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the characters of title and text together, by id, without unknown ids. Raises UnknownIndex."""
-
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
-        """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""
-
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        """Return (n, d) unit rows for n texts. Raises InvalidInput if there is no encoder."""
-
-    async def close(self) -> None:
-        """Release threads, files and connections; later calls fail."""
 
 
 def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:

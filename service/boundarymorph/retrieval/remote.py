@@ -47,9 +47,9 @@ from boundarymorph.remote.peer import (
 from boundarymorph.remote.urls import parse_plain
 from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import FoundCalibrations, MemoryKey, Recalled, Retrieved, Search, observed
+from boundarymorph.retrieval.interfaces import MemoryKey, Recalled, observed
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool

@@ -8,7 +8,7 @@ import tempfile
 import time
 from codecs import BOM_UTF8
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any, NamedTuple
@@ -104,11 +104,11 @@ def parse_record(record: object, line: int, dimension: int, end: int = 0) -> Par
     """Convert a decoded JSON value to a document, or say what is wrong with it."""
     try:
         if not isinstance(record, dict):
-            raise _RecordError("a document must be a JSON object")
-        document = Document(_id(record), _text(record), _title(record), _metadata(record))
+            raise InvalidInput("a document must be a JSON object")
+        document, embedding = _document(record), _embedding(record.get("embedding"), dimension)
         unknown = tuple(name[:MAX_FIELD_NAME] for name in record if name not in FIELDS)
-        return ParsedDocument(line, document, _embedding(record, dimension), end, unknown)
-    except _RecordError as problem:
+        return ParsedDocument(line, document, embedding, end, unknown)
+    except InvalidInput as problem:
         return BadLine(line, str(problem))
 
 
@@ -156,73 +156,47 @@ def _elements(body: bytes) -> list[list[Piece]]:
     return [found[start : start + AT_A_TIME] for start in range(0, len(found), AT_A_TIME)]
 
 
-class _RecordError(Exception):
-    """What is wrong with a record."""
-
-
-def _missing(record: dict[str, Any], field: str) -> _RecordError:
-    there = ", ".join(name[:MAX_FIELD_NAME] for name in list(record)[:MAX_FIELDS_NAMED])
-    return _RecordError(f"{field} is missing: a document has id and text; this one has {there or 'nothing'}")
-
-
-def _id(record: dict[str, Any]) -> str:
-    if "id" not in record and "_id" not in record:
-        raise _missing(record, "id")
-    value = record.get("id", record.get("_id"))
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise _RecordError("id must be a string or an integer of at most 64 bits")
-    id = str(value)
-    if not 1 <= len(id) <= MAX_ID_LENGTH:
-        raise _RecordError(f"id must have 1 to {MAX_ID_LENGTH} characters")
-    return id
-
-
-def _text(record: dict[str, Any]) -> str:
-    if "text" not in record:
-        raise _missing(record, "text")
-    value = record["text"]
-    if not isinstance(value, str):
-        raise _RecordError("text must be a string")
-    if not has_content(value) and not has_content(str(record.get("title") or "")):
-        raise _RecordError("text has nothing to read and there is no title")
-    return value
-
-
-def _title(record: dict[str, Any]) -> str | None:
-    value = record.get("title")
-    if value is not None and not isinstance(value, str):
-        raise _RecordError("title must be a string")
-    return value
-
-
-def _metadata(record: dict[str, Any]) -> dict[str, Any]:
-    value = record.get("metadata")
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _RecordError("metadata must be an object")
+def _document(record: dict[str, Any]) -> Document:
+    """Return what a JSON object has besides an embedding. Raises InvalidInput."""
+    id, text, title = record.get("id", record.get("_id")), record.get("text"), record.get("title")
+    metadata = {} if record.get("metadata") is None else record["metadata"]
+    for needed, names in (("id", {"id", "_id"}), ("text", {"text"})):
+        if not names & record.keys():
+            there = ", ".join(name[:MAX_FIELD_NAME] for name in list(record)[:MAX_FIELDS_NAMED]) or "nothing"
+            raise InvalidInput(f"{needed} is missing: a document has id and text; this one has {there}")
+    if isinstance(id, bool) or not isinstance(id, str | int):
+        raise InvalidInput("id must be a string or an integer of at most 64 bits")
+    if not 1 <= len(str(id)) <= MAX_ID_LENGTH:
+        raise InvalidInput(f"id must have 1 to {MAX_ID_LENGTH} characters")
+    if not isinstance(text, str):
+        raise InvalidInput("text must be a string")
+    if not has_content(text) and not has_content(str(title or "")):
+        raise InvalidInput("text has nothing to read and there is no title")
+    if title is not None and not isinstance(title, str):
+        raise InvalidInput("title must be a string")
+    if not isinstance(metadata, dict):
+        raise InvalidInput("metadata must be an object")
     try:
-        orjson.dumps(value)
+        orjson.dumps(metadata)
     except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
-        raise _RecordError(f"metadata cannot be stored: {error}") from None
-    return value
+        raise InvalidInput(f"metadata cannot be stored: {error}") from None
+    return Document(str(id), text, title, metadata)
 
 
-def _embedding(record: dict[str, Any], dimension: int) -> NDArray[np.float32] | None:
-    value = record.get("embedding")
+def _embedding(value: object, dimension: int) -> NDArray[np.float32] | None:
     if value is None:
         return None
     if not dimension:
-        raise _RecordError("it has an embedding, but the index has no vectors; leave it out")
+        raise InvalidInput("it has an embedding, but the index has no vectors; leave it out")
     if not isinstance(value, list) or not all(type(component) in (int, float) for component in value):
-        raise _RecordError("embedding must be a list of numbers")
+        raise InvalidInput("embedding must be a list of numbers")
     if len(value) != dimension:
-        raise _RecordError(f"embedding has {len(value)} dimensions and the index {dimension}")
+        raise InvalidInput(f"embedding has {len(value)} dimensions and the index {dimension}")
     vector = np.array(value, dtype=np.float64)
     with np.errstate(over="ignore"):
         length = np.linalg.norm(vector)
     if not 0 < length < np.inf:
-        raise _RecordError("embedding has no direction: its length is zero or not finite")
+        raise InvalidInput("embedding has no direction: its length is zero or not finite")
     return (vector / length).astype(np.float32)
 
 
@@ -421,7 +395,8 @@ async def _write(
 ) -> None:
     report.position = batch[-1].end
     last = {entry.document.id: entry for entry in batch}
-    known, digests = await run(_digests, index, last)
+    digests = await run(lambda: {id: fingerprint(entry.document, entry.embedding) for id, entry in last.items()})
+    known = await run(index.digests, list(last))
     changed = {id: (entry, digests[id]) for id, entry in last.items() if known.get(id) != digests[id]}
     report.superseded += len(batch) - len(last)
     report.unchanged += len(last) - len(changed)
@@ -434,12 +409,6 @@ async def _write(
     report.added += len(changed) - updated
     report.updated += updated
     report.truncated += truncated
-
-
-def _digests(index: Index, entries: Mapping[str, ParsedDocument]) -> tuple[Mapping[str, bytes], dict[str, bytes]]:
-    """Return fingerprints by id, of what is stored and of the new entries."""
-    new = {id: fingerprint(entry.document, entry.embedding) for id, entry in entries.items()}
-    return index.digests(list(entries)), new
 
 
 async def _embed(

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_content
-from boundarymorph.retrieval.candidates import Candidates
-from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
+from boundarymorph.retrieval.document import Candidates, Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.scoring.scorer import SAMPLE
 from boundarymorph.selection import Pool

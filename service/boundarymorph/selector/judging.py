@@ -10,8 +10,7 @@ import numpy as np
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.inference.models import identity_of
-from boundarymorph.retrieval.document import Document, in_awaited_pieces
-from boundarymorph.retrieval.interfaces import Retriever, VectorSource
+from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
 from boundarymorph.scoring.scorer import Scorer, by_witnesses, of_content
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask

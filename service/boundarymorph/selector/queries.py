@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import Run, together
-from boundarymorph.retrieval.document import fuse
+from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selector.run import SelectionRun

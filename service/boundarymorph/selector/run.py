@@ -17,8 +17,8 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once_if
 from boundarymorph.memory.memory import FEWEST_SCORES
-from boundarymorph.retrieval.candidates import Candidates, IndexedCandidates
-from boundarymorph.retrieval.interfaces import Recalled, VectorSource
+from boundarymorph.retrieval.document import Candidates, IndexedCandidates, VectorSource
+from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.selection import (
     Distinct,
     ExhaustiveSession,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibrated
-from boundarymorph.retrieval.interfaces import VectorSource
+from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.scorer import by_witnesses
 from boundarymorph.selection import Observation
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config

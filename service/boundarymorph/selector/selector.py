@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import KnownScores, ScoreCache
 from boundarymorph.inference.concurrency import BoundedExecutor, Deadline
 from boundarymorph.memory.memory import LOOKS
-from boundarymorph.retrieval.interfaces import Retriever
+from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.selection import SelectionSession

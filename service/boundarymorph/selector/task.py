@@ -32,9 +32,8 @@ from boundarymorph.errors import (
 from boundarymorph.inference.concurrency import NEVER, Deadline
 from boundarymorph.memory.memory import Audited
 from boundarymorph.reading import counted
-from boundarymorph.retrieval.candidates import Candidates
-from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.interfaces import FoundCalibrations, Recalled, Retriever, VectorSource
+from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
+from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target

@@ -26,9 +26,10 @@ from boundarymorph.telemetry import metrics
 
 # At run time each is imported where it is built: a process with a remote retriever loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
+    from boundarymorph.retrieval.document import Retriever
     from boundarymorph.retrieval.encoders import Encoder
     from boundarymorph.retrieval.index_retriever import IndexRetriever
-    from boundarymorph.retrieval.interfaces import Catalog, Retriever
+    from boundarymorph.retrieval.interfaces import Catalog
     from boundarymorph.retrieval.remote import RemoteRetriever
 
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again

@@ -184,7 +184,7 @@ class Lexical(ScoringMethod):
         return original[ranking]
 
     def _pool(self, question: Question) -> Pool:
-        """As `retrieval.candidates` makes it."""
+        """As `retrieval.document` makes it."""
         given, vectors = question.pool, question.lexical_vectors
         scores, features = given.scores, dict(given.features)
         if self.order == "ranked":

@@ -14,8 +14,8 @@ from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching import CHARACTERS_A_TOKEN, Batcher
 from boundarymorph.inference.concurrency import together
 from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_encoder
-from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.ranking import unit_vectors
 from boundarymorph.telemetry import metrics
 
 ENCODER = ModelRole(

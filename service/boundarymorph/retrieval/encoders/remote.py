@@ -30,8 +30,8 @@ from boundarymorph.remote.wire import (
     shown,
     vllm_description,
 )
-from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Embeddings, known_recipe
+from boundarymorph.retrieval.ranking import unit_vectors
 
 VECTOR_BYTES = 16_384 * 32  # of a vector in JSON, of more dimensions than models have
 DOCUMENTS = 256  # of one call that share a timeout

@@ -25,8 +25,8 @@ from boundarymorph.inference.transformer import (
     open_body,
     typed,
 )
-from boundarymorph.retrieval.document import unit_vectors
 from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
+from boundarymorph.retrieval.ranking import unit_vectors
 
 _ORDINARY = "What is asked for? It is 1 answer."
 ReadJson: TypeAlias = Callable[[str], Any]
@@ -129,7 +129,11 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
             name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
         )
         tokenizer = repository.backend_tokenizer
-        recipe = _recipe(repository, pooling, query_prompt, document_prompt, instruction)
+        recipe = described_recipe(repository.model, repository.read_json, pooling)
+        query = recipe.query if query_prompt is None else query_prompt
+        document = recipe.document if document_prompt is None else document_prompt
+        recipe = replace(recipe, query=query, document=document)
+        recipe = recipe if instruction is None else recipe.instructed(instruction)
         length = chosen_length(repository, max_length, recipe.max_length or CAUSAL_MAX_LENGTH)
         reader = TextReader(
             tokenizer,
@@ -167,21 +171,6 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         if not np.isfinite(rows).all():
             raise EncoderFailed(f"{self.name} gave a vector without a direction; another precision may help")
         return rows
-
-
-def _recipe(
-    repository: Repository,
-    pooling: Pooling | None,
-    query_prompt: str | None,
-    document_prompt: str | None,
-    instruction: str | None,
-) -> Recipe:
-    recipe = described_recipe(repository.model, repository.read_json, pooling)
-    if query_prompt is not None:
-        recipe = replace(recipe, query=query_prompt)
-    if document_prompt is not None:
-        recipe = replace(recipe, document=document_prompt)
-    return recipe if instruction is None else recipe.instructed(instruction)
 
 
 def _digest(recipe: Recipe, dimension: int) -> str:

@@ -38,10 +38,10 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.document import are_among, floats_from_halves, unit_rows_of
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex, rounding_error
+from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, TrainingPolicy, VectorIndex, rounding_error
+from boundarymorph.retrieval.ranking import are_among, floats_from_halves, unit_rows_of
 from boundarymorph.retrieval.words import WORDS_VERSION, ColumnWriter, read_columns
 
 MANIFEST = "manifest.json"
@@ -373,26 +373,6 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
     return Clusters(index, tuple(depths), tuple(tried), tuple(recalls))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPolicy:
-    """When the block of an index is made.
-
-    least: number of documents below which there is none, and number of changes below which it is not made again;
-    share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
-    that failed in a row, up to longest.
-    """
-
-    least: int = 20_000
-    share: float = 0.2
-    pause: float = 5.0
-    longest: float = 600.0
-
-    def due(self, vectors: VectorIndex) -> bool:
-        if vectors.sequence:
-            return vectors.changed >= max(self.least, int(self.share * len(vectors)))
-        return len(vectors) >= self.least
-
-
 class Trainer:
     """Makes the block of one index in a thread; only one process at a time does that for an index.
 
@@ -419,9 +399,7 @@ class Trainer:
         self._closed = False
 
     def consider(self, vectors: VectorIndex) -> None:
-        """Start training if it is due and none is running."""
-        if not self._policy.due(vectors):
-            return
+        """Start training, if none is running. For when it is due."""
         with self._starting:
             idle = self._thread is None or not self._thread.is_alive()
             if self._closed or not idle or self._clock() < self._not_before:

@@ -11,7 +11,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,15 +31,13 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.inference.concurrency import CALLER, computing
-from boundarymorph.retrieval.document import Document, exact_scores, fused, in_pieces, unit_from_halves
+from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
 from boundarymorph.retrieval.interfaces import (
     NAME,
     UNREADABLE,
     WORDS,
     IndexDescription,
     IndexTotals,
-    Retrieved,
-    Search,
     StructureDescription,
     UnreadableIndex,
     check_name,
@@ -49,9 +46,18 @@ from boundarymorph.retrieval.interfaces import (
     unknown,
 )
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, TrainingPolicy, back_up, locked, unpack
+from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, locked, unpack
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import Block, Mirror, Neighbours, Rows, VectorIndex, VectorView
+from boundarymorph.retrieval.local.vectors import (
+    Block,
+    Mirror,
+    Neighbours,
+    Rows,
+    TrainingPolicy,
+    VectorIndex,
+    VectorView,
+)
+from boundarymorph.retrieval.ranking import exact_scores, fused, unit_from_halves
 from boundarymorph.retrieval.words import PoolWords, RowWords, beginnings
 from boundarymorph.selection.pool import Pool
 
@@ -89,12 +95,14 @@ class LocalIndex(DocumentStore):
         """
         super().__init__(path, **options)
         self.name = name
+        self.caller = ""  # who used it last
         self._make_mirror = make_mirror if self.info.dimension else None
         self._warnings = warnings
         self._catching_up = threading.Lock()
         self._sequence = 0
         self._vectors: VectorIndex | None = None
-        self._trainer = Trainer(self, self._adopt, policy or TrainingPolicy(), clock)
+        self._policy = policy or TrainingPolicy()
+        self._trainer = Trainer(self, self._adopt, self._policy, clock)
 
     def structure(self) -> StructureDescription | None:
         """Return a description of the structure trained last, with its recall; None if there is none."""
@@ -231,7 +239,8 @@ class LocalIndex(DocumentStore):
                 # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(vectors, self._sequence)
                 view = vectors.view()
-            self._trainer.consider(vectors)
+            if self._policy.due(vectors):
+                self._trainer.consider(vectors)
             yield view
 
     def _loaded(self) -> VectorIndex:
@@ -308,14 +317,6 @@ def _merged(
     return merged, dict(pool.features)
 
 
-@dataclass(slots=True)
-class _Open:
-    """An open index. caller: who used it last."""
-
-    index: LocalIndex
-    caller: str = ""
-
-
 class LocalCatalog:
     """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and blocks beside it.
 
@@ -338,7 +339,7 @@ class LocalCatalog:
         self._make_mirror, self._options = make_mirror, options
         self._lock = threading.Lock()
         self._most_open = most_open
-        self._open: OrderedDict[str, _Open] = OrderedDict()  # the least recently used first
+        self._open: OrderedDict[str, LocalIndex] = OrderedDict()  # the least recently used first
         directory.mkdir(parents=True, exist_ok=True)
         self._tidy()
 
@@ -383,15 +384,15 @@ class LocalCatalog:
         """See `Catalog.get`. Also raises CorruptIndex and StorageUnavailable."""
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
-            there = self._open.get(name)
-            if there is None or not exists(there.index.path):
+            index = self._open.get(name)
+            if index is None or not exists(index.path):
                 self._forget(name, forgotten)
-                there = _Open(self._opened(name, folder))
+                index = self._opened(name, folder)
                 self._make_room(forgotten)
-                self._open[name] = there
-            there.caller = CALLER.get()
+                self._open[name] = index
+            index.caller = CALLER.get()
             self._open.move_to_end(name)
-            return there.index
+            return index
 
     def describe(self, name: str) -> IndexDescription:
         """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
@@ -504,10 +505,9 @@ class LocalCatalog:
         """Remove an open index if there is no room for another, to be released with `forgotten`."""
         if len(self._open) < self._most_open:
             return
-        used = Counter([there.caller for there in self._open.values()])
-        used[CALLER.get()] += 1
+        used = Counter([CALLER.get(), *(index.caller for index in self._open.values())])
         name = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
-        forgotten.callback(self._open.pop(name).index.release)
+        forgotten.callback(self._open.pop(name).release)
 
     def _file(self, folder: Path) -> Path:
         with storage_errors(str(folder)):
@@ -586,8 +586,8 @@ class LocalCatalog:
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
         """Remove an open index, to be closed with `forgotten`: after the lock is released, since that may be slow."""
-        if (there := self._open.pop(name, None)) is not None:
-            forgotten.callback(there.index.close)
+        if (index := self._open.pop(name, None)) is not None:
+            forgotten.callback(index.close)
 
 
 def _taken(name: str) -> IndexConflict:

@@ -179,10 +179,9 @@ class SqliteFile:
         forces it: new reads then go to the database itself. If a read outlasts the patience, as that of a backup does,
         the log may grow by the same amount again before the next attempt.
         """
-        size = _size(Path(f"{self.path}-wal"))
-        if size < self._log_due:
-            return
-        self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
+        with suppress(OSError):  # of a log that is gone
+            if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
+                self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
 
     def _connection(self) -> sqlite3.Connection:
         try:
@@ -250,14 +249,6 @@ def storage_trouble(path: Path) -> Iterator[None]:
         if name.startswith(_TROUBLE):
             raise StorageUnavailable(f"{path}: {error}") from error
         raise
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a file; 0 if it does not exist."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 @contextmanager

@@ -16,20 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
-from boundarymorph.retrieval.document import (
-    STOP,
-    TOLERANCE,
-    Document,
-    canonical,
-    fingerprint,
-    first_piece,
-    halves_from_floats,
-    size_of,
-    to_unit_length,
-    unit_embeddings,
-    unit_from_halves,
-    unit_rows_of,
-)
+from boundarymorph.retrieval.document import STOP, Document, canonical, fingerprint, first_piece, size_of
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import WORDS
 from boundarymorph.retrieval.local import metadata
@@ -47,6 +34,14 @@ from boundarymorph.retrieval.local.sqlite_file import (
     storage_trouble,
 )
 from boundarymorph.retrieval.local.vectors import with_room
+from boundarymorph.retrieval.ranking import (
+    TOLERANCE,
+    halves_from_floats,
+    to_unit_length,
+    unit_embeddings,
+    unit_from_halves,
+    unit_rows_of,
+)
 
 COUNT = 64  # main directions (docs/evaluation.md)
 SAMPLE = 4_096  # documents from which they are learned
@@ -316,12 +311,7 @@ class DocumentStore(SqliteFile):
         Deletions are recorded only for some time; see `forgets`.
         """
         with self.transaction() as connection:
-            columns = "sequence, id, embedding, title, text" if texts else "sequence, id, embedding, NULL, NULL"
-            rows, complete = self._read_page(
-                connection,
-                f"SELECT {columns} FROM documents WHERE sequence > ? ORDER BY sequence LIMIT ?",  # noqa: S608
-                (after, self._page),
-            )
+            rows, complete = self._read_page(connection, "sequence > ?", (after,), texts=texts)
             sequence = last_sequence(connection) if complete else rows[-1][0]
         written = [row for row in rows if row[2] is not None]
         return Changes(
@@ -339,16 +329,10 @@ class DocumentStore(SqliteFile):
 
         Each page is read in a transaction of its own. What is replaced or deleted meanwhile may be left out.
         """
-        columns = "sequence, id, embedding, title, text" if texts else "sequence, id, embedding, NULL, NULL"
-        after, complete = 0, False
+        after, complete, chosen = 0, False, f"{LIVING} AND sequence > ? AND sequence <= ?"
         while not complete:
             with self.transaction() as connection:
-                rows, complete = self._read_page(
-                    connection,
-                    f"SELECT {columns} FROM documents WHERE {LIVING} AND sequence > ? AND sequence <= ? "  # noqa: S608
-                    "ORDER BY sequence LIMIT ?",
-                    (after, until, self._page),
-                )
+                rows, complete = self._read_page(connection, chosen, (after, until), texts=texts)
             if rows:
                 after = rows[-1][0]
                 numbers = np.array([row[0] for row in rows], np.int64)
@@ -449,10 +433,13 @@ class DocumentStore(SqliteFile):
         with self.write() as connection:
             return connection.execute("UPDATE meta SET value = 1 WHERE key = 'words' AND value IS NULL").rowcount > 0
 
-    def _read_page(self, connection: sqlite3.Connection, query: str, values: Sequence[int]) -> tuple[list[Any], bool]:
-        """Return rows until their texts are long or there are no more, and whether there are no more."""
-        rows, size = [], 0
-        for row in connection.execute(query, values):
+    def _read_page(
+        self, connection: sqlite3.Connection, chosen: str, values: Sequence[int], *, texts: bool
+    ) -> tuple[list[Any], bool]:
+        """Return the chosen rows until their texts are long or there are no more, and whether there are no more."""
+        columns, rows, size = "title, text" if texts else "NULL, NULL", [], 0
+        query = f"SELECT sequence, id, embedding, {columns} FROM documents WHERE {chosen} ORDER BY sequence LIMIT ?"  # noqa: S608
+        for row in connection.execute(query, (*values, self._page)):
             rows.append(row)
             size += len(row[4] or "")
             if size >= _PAGE_CHARACTERS:

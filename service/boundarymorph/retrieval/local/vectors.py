@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import check_awaited, computing
-from boundarymorph.retrieval.document import are_among, check_search, exact_scores, unit_from_halves
+from boundarymorph.retrieval.ranking import are_among, check_search, exact_scores, unit_from_halves
 from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 
 _BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
@@ -168,10 +168,6 @@ class Block:
     def count(self) -> int:
         return len(self.sequences)
 
-    def units(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (n, d) unit rows, bit for bit those that the store returns."""
-        return unit_from_halves(self.halves[rows])
-
     def search(
         self, query: NDArray[np.float32], reach: int, chosen: Any = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -257,12 +253,12 @@ class VectorView:
         return rows.ranked(query, depth, found, self.vectors(found), np.arange(len(found)), warnings)
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (n, d) unit rows of these ascending rows."""
+        """Return (n, d) unit rows of these ascending rows, bit for bit those that the store returns."""
         if self.block is None:
             return self.matrix[rows]
         found = np.empty((len(rows), self.matrix.shape[1]), np.float32)
         there = int(np.searchsorted(rows, self.base))
-        found[:there] = self.block.units(rows[:there])
+        found[:there] = unit_from_halves(self.block.halves[rows[:there]])
         found[there:] = self.matrix[rows[there:] - self.base]
         return found
 
@@ -439,6 +435,26 @@ class VectorIndex:
                 error,
             )
             return _Unloaded()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPolicy:
+    """When the block of an index is made.
+
+    least: number of documents below which there is none, and number of changes below which it is not made again;
+    share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
+    that failed in a row, up to longest.
+    """
+
+    least: int = 20_000
+    share: float = 0.2
+    pause: float = 5.0
+    longest: float = 600.0
+
+    def due(self, vectors: VectorIndex) -> bool:
+        if vectors.sequence:
+            return vectors.changed >= max(self.least, int(self.share * len(vectors)))
+        return len(vectors) >= self.least
 
 
 def rounding_error(dimension: int) -> float:

@@ -15,28 +15,13 @@ from numpy.typing import NDArray
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.table import (
-    EXACT,
-    Found,
-    Kind,
-    Payload,
-    Store,
-    Table,
-    are_times,
-    check_columns,
-    check_writable,
-    converted,
-    in_one_form,
-)
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_columns
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph"
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
-_MOST_DIGITS = 9  # of a fraction of a second that the server reads
-_DATES = {"date", "date_nanos"}
-_DEFAULT_FORMAT = "strict_date_optional_time||epoch_millis"
 _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
 
 
@@ -149,12 +134,11 @@ class ElasticsearchTable(Table):
     def __init__(
         self, store: ElasticsearchStore, attached: Attached, mapping: Mapping[str, Any], dimension: int
     ) -> None:
-        self._store, self._attached, self._mapping, self.dimension = store, attached, mapping, dimension
+        self._store, self.attached, self._mapping, self.dimension = store, attached, mapping, dimension
         fields = mapping["properties"]
         self._vectors = [name for name, given in fields.items() if _kind(given) == "vector"]
-        self.writable, self.about = attached.writable, mapping.get("_meta", {}).get(ABOUT, "")
-        self._payload = Payload(attached, [*self._vectors, attached.digest or ""])
-        check_writable(attached, store.name, whole=attached.metadata is not None and len(attached.metadata) == 1)
+        self.about = mapping.get("_meta", {}).get(ABOUT, "")
+        self._payload = Payload(attached, store.name, hidden=self._vectors)
         self._path = f"/{quote(attached.table, safe='')}"
         self._search: dict[str, Any] = {"exact_up_to": EXACT, "window": WINDOW, **attached.search}
         of_text = fields[attached.text]["type"]
@@ -171,41 +155,30 @@ class ElasticsearchTable(Table):
         small = depth <= min(WINDOW, int(self._search["window"]))
         large = where is True and small and self._indexed and self.count() > int(self._search["exact_up_to"])
         body = (self._near if large else self._nearest)(query.tolist(), depth, where)
-        found = self._found(self._hits(body, depth, vectors, documents), vectors, documents)
-        said = [f"{self._store.name} searched its index, which may miss some of the nearest"] if large else []
-        return found._replace(warnings=said, exact=not large)
+        return self._found(self._hits(body, depth, vectors, documents), vectors, documents)._replace(exact=not large)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of the server."""
-        asked = {"bool": {"must": [{"match": {self._attached.text: query}}], "filter": self._filters(where)}}
+        asked = {"bool": {"must": [{"match": {self.attached.text: query}}], "filter": self._filters(where)}}
         return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return self._found(self._by_id(ids, False, True), False, True).documents
-
-    def vectors(self, ids: Sequence[str]) -> Found:
-        return self._found(self._by_id(ids, True, False), True, False)
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+        return self._found(self._by_id(ids, vectors, documents), vectors, documents)
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached, lines = self._attached, []
+        attached, lines = self.attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
             row = {attached.vector: vector, **self._payload.written(document, digest)}
             lines += [{"index": {"_index": attached.table, "_id": document.id}}, row]
         self._store.write(lines)
 
     def delete(self, ids: Sequence[str]) -> int:
-        done = self._store.write([{"delete": {"_index": self._attached.table, "_id": id}} for id in ids])
+        done = self._store.write([{"delete": {"_index": self.attached.table, "_id": id}} for id in ids])
         return sum(result["status"] == HTTPStatus.OK for result in done)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (field := self._attached.digest) is None:
-            return super().digests(ids)
-        return {hit["_id"]: bytes.fromhex(hit["_source"][field]) for hit in self._by_id(ids, False, True)}
-
-    def time(self, path: tuple[str, ...]) -> Kind | None:
-        within = self._payload.path(path)
-        field = None if within is None else self._field(within)
-        return "timestamp" if field and field.get("type") in _DATES else None
+        hits = self._by_id(ids, False, True)
+        return {hit["_id"]: bytes.fromhex(hit["_source"][self.attached.digest]) for hit in hits}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return {"bool": {"filter" if by == "and" else "should": list(parts)}}
@@ -233,7 +206,7 @@ class ElasticsearchTable(Table):
 
     def _near(self, query: list[float], depth: int, where: Any) -> Any:
         """Return a search of the index of the vectors."""
-        field = self._attached.vector
+        field = self.attached.vector
         if self._store.opensearch:
             return {"query": {"knn": {field: {"vector": query, "k": depth}}}}
         among = min(WINDOW, max(depth, int(self._search.get("num_candidates", 2 * depth))))
@@ -241,7 +214,7 @@ class ElasticsearchTable(Table):
 
     def _nearest(self, query: list[float], depth: int, where: Any) -> Any:
         """Return an exact search."""
-        field = self._attached.vector
+        field = self.attached.vector
         script: dict[str, Any] = {
             "source": f"cosineSimilarity(params.query, {orjson.dumps(field).decode()}) + 1.0",
             "params": {"query": query},
@@ -260,7 +233,7 @@ class ElasticsearchTable(Table):
 
     def _hits(self, body: Mapping[str, Any], depth: int, vectors: bool, documents: bool) -> Iterator[Any]:
         """Yield the first hits of a search, which scrolls beyond the window. Every shard must answer."""
-        field, window = self._attached.vector, int(self._search["window"])
+        field, window = self.attached.vector, int(self._search["window"])
         hidden = [name for name in self._vectors if not (vectors and self._store.opensearch and name == field)]
         wanted: Any = {"excludes": hidden} if documents else [field] if vectors and self._store.opensearch else False
         more: dict[str, Any] = {"size": min(depth, window), "_source": wanted}
@@ -281,21 +254,17 @@ class ElasticsearchTable(Table):
             self._store.ask("DELETE", "/_search/scroll", {"scroll_id": answer["_scroll_id"]})
 
     def _found(self, hits: Iterator[Any], vectors: bool, documents: bool) -> Found:
-        rows, field = list(hits), self._attached.vector
+        rows, field = list(hits), self.attached.vector
         matrix: NDArray[np.floating] | None = None
         if vectors:
             parts = [hit["_source"][field] if self._store.opensearch else hit["fields"][field] for hit in rows]
             read_as: type[np.floating] = np.float16 if self.about else np.float32
             matrix = np.array(parts, read_as).reshape(-1, self.dimension)
         read = {
-            hit["_id"]: self._payload.document(hit["_id"], converted(hit["_source"], self._read))
+            hit["_id"]: self._payload.document(hit["_id"], hit["_source"])
             for hit in (reversed(rows) if documents else ())
         }
         return Found([hit["_id"] for hit in rows], matrix, read)
-
-    def _read(self, path: tuple[str, ...], value: Any) -> Any:
-        field = self._field(path) or {}
-        return _time(value, field) if field.get("type") in _DATES else value
 
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
         """Return the mapping of a field; {} if no document has it, None if a query cannot tell.
@@ -329,8 +298,6 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
     match condition.type, type:
         case "true" | "false", "boolean":
             return Bounds.exactly({"term": {name: condition.type == "true"}})
-        case "text", "date":
-            return _within(name, comparison, values)
         case "text", "text" | "keyword":
             return _words(name, field, comparison, values)
         case "number", "long" | "integer" | "short" | "byte" | "double" | "float" | "half_float":
@@ -345,31 +312,6 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
             wider, narrower = _WIDER[comparison], _NARROWER[comparison]
             return Bounds({"range": {name: {wider: values[0]}}}, {"range": {name: {narrower: values[0]}}})
     return UNKNOWN
-
-
-def _time(value: Any, field: Mapping[str, Any]) -> Any:
-    """Return a value of a field of times in the one form; as it is, if it is in a format of its own."""
-    match value:
-        case list():
-            return [_time(each, field) for each in value]
-        case bool():
-            return value
-        case int() | float():
-            formats = field.get("format", _DEFAULT_FORMAT)
-            return in_one_form(str(np.datetime64(int(value), "ms" if "epoch_millis" in formats else "s")))
-        case _:
-            return in_one_form(value)
-
-
-def _within(name: str, comparison: str, values: list[str]) -> Bounds[Any]:
-    """Return an expression for times in the one form, of which the server may know milliseconds only."""
-    if not are_times(values, _MOST_DIGITS):
-        return UNKNOWN
-    known = {"format": "strict_date_optional_time"}
-    if comparison != "in":
-        return Bounds({"range": {name: {_WIDER[comparison]: values[0], **known}}}, False)
-    ranges = [{"range": {name: {"gte": value, "lte": value, **known}}} for value in values]
-    return Bounds({"bool": {"should": ranges}}, False)
 
 
 def _words(name: str, field: Mapping[str, Any], comparison: str, values: list[str]) -> Bounds[Any]:

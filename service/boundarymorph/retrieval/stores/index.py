@@ -13,25 +13,16 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.reading import counted, has_content
-from boundarymorph.retrieval.document import (
-    STOP,
-    Document,
-    check_search,
-    exact_scores,
-    fingerprint,
-    first_piece,
-    fused,
-    in_pieces,
-    unit_embeddings,
-    unit_from_halves,
-)
-from boundarymorph.retrieval.filters import Condition, Filter
-from boundarymorph.retrieval.interfaces import IndexConfiguration, Retrieved, Search
-from boundarymorph.retrieval.stores.table import Found, Table, with_times
+from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
+from boundarymorph.retrieval.filters import Condition, Filter, bounds
+from boundarymorph.retrieval.interfaces import IndexConfiguration
+from boundarymorph.retrieval.ranking import check_search, exact_scores, fused, unit_embeddings, unit_from_halves
+from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.words import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
 
 HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nearest documents by their words"
+APPROXIMATE = "{} searched its index, which may miss some of the nearest"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
 WRITTEN_AT_A_TIME, READ_AT_A_TIME = 1_000, 100  # documents
 SAMPLE = 8  # documents looked at for one with a text
@@ -58,7 +49,7 @@ class StoreIndex:
         unit, depth = search.unit, search.depth
         check_search(unit, depth, self.info.dimension)
         wanted = depth if self.table.words or not search.hybrid else 2 * depth
-        condition = None if search.condition is None else with_times(search.condition.condition, self.table.time)
+        condition = None if search.condition is None else search.condition.condition
         found, near, said = self._distinct(unit, wanted, condition, documents=self.info.lexical)
         if len(found.ids) < wanted and (condition is None or not found.ids):
             said += self._missing(found, wanted, condition)
@@ -114,24 +105,26 @@ class StoreIndex:
     def delete_matching(self, filter: Filter) -> int:
         """See `Index.delete_matching`. If it fails halfway, some documents may have been removed; repeat the call."""
         table, deleted = self._writable(), 0
-        condition = with_times(filter.condition, self.table.time)
-        where = table.bounds(condition).possible
+        where = bounds(filter.condition, table).possible
         while where is not False:
             found = table.search(self._anywhere, max(1, table.count()), where, vectors=False)
             before = deleted
             for read in in_pieces(self.documents, [id for id in found.ids if id is not None]):
-                deleted += self.delete([id for id, each in read.items() if condition.matches(each.metadata)])
+                deleted += self.delete([id for id, each in read.items() if filter.matches(each.metadata)])
             if deleted == before:  # else a search that is not exact may have missed some
                 break
         return deleted
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        return {
-            id: digest for portion in self._portions(ids) for id, digest in self._writable().digests(portion).items()
-        }
+        if self._writable().attached.digest is None:
+            pieces = in_pieces(self.documents, ids)
+            return {id: fingerprint(document) for piece in pieces for id, document in piece.items()}
+        return {id: digest for portion in self._portions(ids) for id, digest in self.table.digests(portion).items()}
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> dict[str, Document]:
-        return first_piece(self.table.documents, ids, READ_AT_A_TIME, READ_AT_A_TIME)
+        return first_piece(
+            lambda some: self.table.rows(some, documents=True).documents, ids, READ_AT_A_TIME, READ_AT_A_TIME
+        )
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """See `Index.page`. A store returns no documents in an order."""
@@ -146,7 +139,7 @@ class StoreIndex:
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Table:
-        if not self.table.writable:
+        if not self.table.attached.writable:
             raise InvalidInput(
                 f"the index {self.name!r} is a table of your own; change it in {self._store}, or set writable for it"
             )
@@ -172,6 +165,7 @@ class StoreIndex:
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
             near, said = _ranked(found, unit, depth)
+            said = [APPROXIMATE.format(self._store), *said] if found.exact is False else said
             if len(near) >= depth or len(found.ids) < wanted or wanted >= MOST_SIFTED:
                 return found, near, said
             wanted = min(2 * wanted, MOST_SIFTED)
@@ -179,7 +173,7 @@ class StoreIndex:
     def _nearest(self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool) -> Found:
         if condition is None:
             return self.table.search(unit, depth, True, documents=documents)
-        possible, certain = self.table.bounds(condition)
+        possible, certain = bounds(condition, self.table)
         if possible is False:
             return Found([], None)
         if possible is certain or possible == certain:
@@ -196,11 +190,11 @@ class StoreIndex:
             if len(passing) >= depth or len(found.ids) < wanted or wanted >= MOST_SIFTED:
                 break
             wanted = min(4 * wanted, max(wanted, MOST_SIFTED))
-        said = list(found.warnings)
+        said = []
         if len(passing) < depth and len(found.ids) == wanted:
-            said.append(
+            said = [
                 f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
-            )
+            ]
         fetched = self._vectors(passing)
         return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
 
@@ -211,13 +205,13 @@ class StoreIndex:
             yield portion
 
     def _vectors(self, ids: Sequence[str]) -> Found:
-        parts = [self.table.vectors(portion) for portion in self._portions(ids)]
+        parts = [self.table.rows(portion, vectors=True) for portion in self._portions(ids)]
         matrices = [part.vectors for part in parts if part.vectors is not None]
         return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
         """Return the pool of a hybrid search, fused with what the store finds by words."""
-        where = True if condition is None else self.table.bounds(condition).certain
+        where = True if condition is None else bounds(condition, self.table).certain
         if where is False or not words(search.query):
             return near
         found = list(self.table.best(search.query, search.depth, where))

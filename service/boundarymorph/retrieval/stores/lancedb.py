@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from fractions import Fraction
+from datetime import date, time, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,27 +21,20 @@ from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exi
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
-    Kind,
-    Moment,
     Payload,
     Store,
     Table,
     check_columns,
-    check_writable,
-    in_one_form,
     is_integer,
-    metadata_columns,
 )
 from boundarymorph.settings import Attached, StoreSettings, secret
 
-APPROXIMATE = "LanceDB searched its index, which may miss some of the nearest"
 ABOUT = "boundarymorph.index"
 SETTLED = 64  # writes after which the pieces of a table are put together
 _DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
 _MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
 OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _EXACT_NUMBER = 2**53  # integers up to this are exact as floats
-_IN_SECOND = {"D": Fraction(1, 86_400), **{unit: Fraction(1_000**n) for n, unit in enumerate(("s", "ms", "us", "ns"))}}
 
 
 class LanceStore(Store):
@@ -102,7 +94,7 @@ class LanceTable(Table):
     """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index of the vectors."""
 
     def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
-        self._table, self._attached, self._timeout = table, attached, timeout
+        self._table, self.attached, self._timeout = table, attached, timeout
         schema: arrow.Schema = table.schema
         self.about = (schema.metadata or {}).get(ABOUT.encode(), b"").decode()
         self._types = {field.name: field.type for field in schema}
@@ -112,13 +104,9 @@ class LanceTable(Table):
         if not arrow.types.is_fixed_size_list(vector) or not arrow.types.is_floating(vector.value_type):
             raise RetrieverFailed(f"the column {attached.vector!r} of {attached.table!r} in LanceDB holds no vectors")
         self.dimension: int = vector.list_size
-        self._whole, each = metadata_columns(attached, {name: kind_of(type) for name, type in self._types.items()})
-        self._metadata = each if self._whole is None else [self._whole]
-        given = attached.model_copy(update={"metadata": tuple(self._metadata)})
-        self._payload = Payload(given, (), whole=self._whole is not None)
-        self.writable = attached.writable
-        self._in_text = self._whole is not None and arrow.types.is_string(self._types[self._whole])
-        check_writable(attached, "LanceDB", whole=self._in_text)
+        kinds = {name: kind_of(type) for name, type in self._types.items()}
+        self._payload = Payload(attached, "LanceDB", kinds)
+        self._fields = [*self._payload.texts, *self._payload.columns(self._types)]
         indexed = {column: index.index_type for index in table.list_indices() for column in index.columns}
         self._indexed = attached.vector in indexed
         self.words = indexed.get(attached.text) == "FTS"
@@ -126,15 +114,15 @@ class LanceTable(Table):
 
     def count(self) -> int:
         with errors():
-            return int(self._table.count_rows(f"{quoted(self._attached.vector)} IS NOT NULL"))
+            return int(self._table.count_rows(f"{quoted(self.attached.vector)} IS NOT NULL"))
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
         with errors():
             large = self._indexed and where is True and self._table.count_rows() > int(self._search["exact_up_to"])
-            searching = self._table.search(query, vector_column_name=self._attached.vector)
-            searching = searching.distance_type(_DISTANCES[self._attached.distance]).limit(depth)
+            searching = self._table.search(query, vector_column_name=self.attached.vector)
+            searching = searching.distance_type(_DISTANCES[self.attached.distance]).limit(depth)
             if large:
                 for name in ("nprobes", "refine_factor", "ef"):
                     if name in self._search:
@@ -142,35 +130,27 @@ class LanceTable(Table):
             else:
                 searching = searching.bypass_vector_index()
             rows = self._read(searching, where, self._columns(vectors, documents), "_distance")
-        ids = self._ids(rows)
-        return Found(
-            ids,
-            self._matrix(rows) if vectors else None,
-            self._documents(rows, ids) if documents else {},
-            [APPROXIMATE] if large else [],
-            exact=not large,
-        )
+        return self._found(rows, vectors, documents)._replace(exact=not large)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of LanceDB."""
         with errors():
-            searching = self._table.search(query, query_type="fts", fts_columns=self._attached.text).limit(depth)
-            rows = self._read(searching, where, [self._attached.id], "_score")
+            searching = self._table.search(query, query_type="fts", fts_columns=self.attached.text).limit(depth)
+            rows = self._read(searching, where, [self.attached.id], "_score")
         scores = zip(self._ids(rows), rows["_score"].to_pylist(), strict=True)
         return {id: score for id, score in reversed(list(scores)) if id is not None}
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        rows = self._by_id(ids, self._columns(False, True))
-        return self._documents(rows, self._ids(rows))
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+        return self._found(self._by_id(ids, self._columns(vectors, documents)), vectors, documents)
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached = self._attached
+        attached = self.attached
         columns = {
             attached.id: [each.id for each in documents],
             attached.vector: list(vectors.astype(self._types[attached.vector].value_type.to_pandas_dtype())),
             attached.text: [each.text for each in documents],
             attached.title: [each.title for each in documents],
-            self._whole: [canonical(each, dict(each.metadata)).decode() for each in documents],
+            self._payload.whole: [canonical(each, dict(each.metadata)).decode() for each in documents],
             attached.digest: digests,
         }
         rows = arrow.table({name: arrow.array(of, self._types[name]) for name, of in columns.items() if name})
@@ -182,26 +162,16 @@ class LanceTable(Table):
                     self._table.optimize()
 
     def delete(self, ids: Sequence[str]) -> int:
-        there = [id for id in self._ids(self._by_id(ids, [self._attached.id])) if id is not None]
+        there = [id for id in self._ids(self._by_id(ids, [self.attached.id])) if id is not None]
         if there:
             with errors():
                 self._table.delete(self._among(there))
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (column := self._attached.digest) is None:
-            return super().digests(ids)
-        rows = self._by_id(ids, [self._attached.id, column])
-        known = zip(self._ids(rows), rows[column].to_pylist(), strict=True)
+        rows = self._by_id(ids, [self.attached.id, str(self.attached.digest)])
+        known = zip(self._ids(rows), rows[self.attached.digest].to_pylist(), strict=True)
         return {id: digest for id, digest in known if id is not None and digest is not None}
-
-    def time(self, path: tuple[str, ...]) -> Kind | None:
-        type = self._type(path)
-        return None if type is None or isinstance(type, str) else time_of(type)
-
-    def vectors(self, ids: Sequence[str]) -> Found:
-        rows = self._by_id(ids, self._columns(True, False))
-        return Found(self._ids(rows), self._matrix(rows))
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
         return "(" + f" {by} ".join(parts) + ")"
@@ -227,12 +197,12 @@ class LanceTable(Table):
     def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
         """Return the type of a field of the metadata; None if there is none of that name."""
         within = self._payload.path(path)
-        if within is None:
+        if within is None or within[0] not in self._types:
             return None
         type = self._types[within[0]]
         for name in within[1:]:
             if not arrow.types.is_struct(type):
-                return None if self._whole is None else "within text"
+                return None if self._payload.whole is None else "within text"
             if type.get_field_index(name) < 0:
                 return None
             type = type.field(name).type
@@ -251,36 +221,40 @@ class LanceTable(Table):
         """Return a condition for rows with these ids."""
         known = [id for id in ids if is_integer(id) and abs(int(id)) < 2**63] if self._numbers else map(literal, ids)
         listed = ", ".join(known)
-        return f"{quoted(self._attached.id)} IN ({listed})" if listed else "false"
+        return f"{quoted(self.attached.id)} IN ({listed})" if listed else "false"
 
     def _columns(self, vectors: bool, documents: bool) -> list[str]:
-        texts = [self._attached.text, *([self._attached.title] if self._attached.title else []), *self._metadata]
-        return [self._attached.id, *([self._attached.vector] if vectors else []), *(texts if documents else [])]
+        vector = [self.attached.vector] if vectors else []
+        return [self.attached.id, *vector, *(self._fields if documents else [])]
 
     def _ids(self, rows: arrow.Table) -> list[str | None]:
-        return [None if id is None else str(id) for id in rows[self._attached.id].to_pylist()]
+        return [None if id is None else str(id) for id in rows[self.attached.id].to_pylist()]
 
     def _matrix(self, rows: arrow.Table) -> NDArray[np.floating]:
         """Return the (n, d) vectors, without a copy if they are in one piece."""
-        column = rows[self._attached.vector].combine_chunks()
+        column = rows[self.attached.vector].combine_chunks()
         if column.null_count:
-            raise RetrieverFailed(f"some documents in {self._attached.table!r} have no vector")
+            raise RetrieverFailed(f"some documents in {self.attached.table!r} have no vector")
         matrix: NDArray[np.floating] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.dimension)
         return matrix
 
-    def _documents(self, rows: arrow.Table, ids: Sequence[str | None]) -> dict[str, Document]:
-        """Return the documents of rows by id; of several with one id, the first."""
-        read = self._fields(rows.select(self._columns(False, True)[1:]))
-        if self._in_text:
-            read = [{**row, str(self._whole): _decoded(row.get(str(self._whole)))} for row in read]
-        last_first = reversed(list(zip(ids, read, strict=True)))
-        return {id: self._payload.document(id, row) for id, row in last_first if id is not None}
+    def _found(self, rows: arrow.Table, vectors: bool, documents: bool) -> Found:
+        """Return what rows of `_columns` are; of several documents with one id, the first."""
+        ids, read = self._ids(rows), {}
+        if documents:
+            fields = map(plain, rows.select(self._fields).to_pylist())
+            read = {
+                id: self._document(id, row)
+                for id, row in reversed(list(zip(ids, fields, strict=True)))
+                if id is not None
+            }
+        return Found(ids, self._matrix(rows) if vectors else None, read)
 
-    def _fields(self, rows: arrow.Table) -> list[dict[str, Any]]:
-        """Return rows as JSON. Times are read as text, as those of Python would be less exact."""
-        texts = arrow.schema([field.with_type(with_texts(field.type)) for field in rows.schema])
-        of_row = arrow.struct(list(rows.schema))
-        return [plain(row, of_row) for row in rows.cast(texts).to_pylist()]
+    def _document(self, id: str, row: Mapping[str, Any]) -> Document:
+        whole = self._payload.whole
+        if whole is not None and arrow.types.is_string(self._types[whole]):
+            row = {**row, whole: _decoded(row.get(whole))}
+        return self._payload.document(id, row)
 
 
 @contextmanager
@@ -308,16 +282,14 @@ def kind_of(type: arrow.DataType) -> str:
     """Return the kind of a column, as for `guessed`."""
     if arrow.types.is_fixed_size_list(type):
         return "vector"
-    return "json" if arrow.types.is_struct(type) or arrow.types.is_string(type) else ""
+    return "object" if arrow.types.is_struct(type) else "json" if arrow.types.is_string(type) else ""
 
 
 def compared(column: str, type: arrow.DataType, condition: Compare) -> str | bool:
     """Return an expression for a column that is not null; True if there is none, False if nothing can match."""
-    if _is_list(type) and not arrow.types.is_list(type):
+    if arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type):
         return True
     inner = type.value_type if arrow.types.is_list(type) else type
-    if time_of(inner) is not None:
-        return _compared_time(column, type, inner, condition)
     match condition.type:
         case "text":
             fits = arrow.types.is_string(inner) or arrow.types.is_large_string(inner)
@@ -349,55 +321,6 @@ def compared(column: str, type: arrow.DataType, condition: Compare) -> str | boo
     return f"{column} {comparison} {literals[0]}" if comparison else f"{column} IN ({', '.join(literals)})"
 
 
-def _compared_time(column: str, type: arrow.DataType, inner: arrow.DataType, condition: Compare) -> str | bool:
-    """Do the same for times, which are integers there."""
-    kind = time_of(inner)
-    if condition.type != "text" or kind is None:
-        return False
-    moments = [Moment.read(str(value), kind) for value in condition.values]
-    ticks = [moment.ticks(_IN_SECOND[_unit(inner)]) for moment in moments if moment is not None]
-    if len(ticks) < len(moments):
-        return True
-    named, numbers = whole(condition.comparison, ticks)
-    if any(abs(number) >= 2**63 for number in numbers):
-        return True
-    listed = ", ".join(map(str, numbers))
-    if not listed:
-        return False
-    if inner is not type:
-        return True
-    column = f"CAST({column} AS BIGINT)"
-    return f"{column} IN ({listed})" if named == "in" else f"{column} {OPERATORS[named]} {listed}"
-
-
-def time_of(type: arrow.DataType) -> Kind | None:
-    """Return what times a column of a type, or of lists of it, holds."""
-    type = type.value_type if _is_list(type) else type
-    if arrow.types.is_timestamp(type):
-        return "timestamp"
-    return "date" if arrow.types.is_date(type) else "time" if arrow.types.is_time(type) else None
-
-
-def _is_list(type: arrow.DataType) -> bool:
-    return bool(arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type))
-
-
-def _unit(type: arrow.DataType) -> str:
-    """Return the unit of a time."""
-    if arrow.types.is_date(type):
-        return "D" if arrow.types.is_date32(type) else "ms"
-    return str(type.unit)
-
-
-def with_texts(type: arrow.DataType) -> arrow.DataType:
-    """Return a type with texts in place of its times."""
-    if arrow.types.is_struct(type):
-        return arrow.struct([field.with_type(with_texts(field.type)) for field in type])
-    if _is_list(type):
-        return arrow.list_(type.value_field.with_type(with_texts(type.value_type)))
-    return type if time_of(type) is None else arrow.string()
-
-
 def literal(value: Scalar) -> str:
     """Return a value in SQL."""
     match value:
@@ -414,17 +337,15 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
-def plain(value: Any, type: arrow.DataType) -> Any:
-    """Return a value as JSON, without the nulls that stand for missing fields. type: with the times that texts
-    are."""
+def plain(value: Any) -> Any:
+    """Return a value as JSON, without the nulls that stand for missing fields, and with times in ISO 8601."""
     match value:
         case dict():
-            return {name: plain(each, type.field(name).type) for name, each in value.items() if each is not None}
+            return {name: plain(each) for name, each in value.items() if each is not None}
         case list():
-            inner = getattr(type, "value_type", type)
-            return [plain(each, inner) for each in value]
-        case str() if (kind := time_of(type)) is not None:
-            return in_one_form(value, kind)
+            return [plain(each) for each in value]
+        case date() | time():
+            return value.isoformat()
         case str() | int() | float() | None:
             return value
         case _:

@@ -1,52 +1,29 @@
-"""Collections of Milvus, and a connection to it, made on demand, with timeouts and with our own errors."""
+"""Collections of Milvus, and filters over their fields as its expressions.
+
+Expressions differ from our filters in types, lists and missing fields, and between releases; see `filters.bounds`.
+Strings are compared whole, so one with a NUL is found only if it is equal.
+"""
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
-import grpc
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
-from pymilvus.client.types import Status
-from pymilvus.exceptions import ErrorCode, MilvusException
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    InvalidConfiguration,
-    LimitExceeded,
-    RetrieverFailed,
-    RetrieverUnavailable,
-    UnknownIndex,
-)
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, LimitExceeded, RetrieverFailed
 from boundarymorph.retrieval.document import Document, canonical
-from boundarymorph.retrieval.filters import Bounds, Condition, bounds
-from boundarymorph.retrieval.stores.milvus_filters import Field, Native, quoted
-from boundarymorph.retrieval.stores.table import (
-    Found,
-    Kind,
-    Payload,
-    Store,
-    Table,
-    check_columns,
-    check_writable,
-    in_one_form,
-    is_integer,
-)
+from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
+from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection, NotLoaded
+from boundarymorph.retrieval.stores.table import Found, Payload, Store, Table, check_columns, is_integer
 from boundarymorph.settings import Attached, StoreSettings, secret
 
-NOT_LOADED = 101  # Milvus's code for a collection that is not loaded; pymilvus has no name for it
-CONNECT_TIMEOUT = 2.0  # seconds; less if a call has less
-REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-_URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
 IDS_AT_A_TIME = 10_000
@@ -62,157 +39,14 @@ WORDS, CONTENT = "words", "content"  # the field with Milvus's BM25, and that of
 _MARGIN = 20  # nominate 1/_MARGIN more, since half precision rounds the query
 _STRONG = "Strong"
 _CONSISTENCY = ("strong", "session", "bounded", "eventually")
+_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_INTEGERS = {"INT8": 7, "INT16": 15, "INT32": 31, "INT64": 63}
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .-]*")  # keys that all releases accept
+_EXACT = 2**53  # integers up to this are exact as floats
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "flat": {"index_type": "FLAT"},
     "hnsw": {"index_type": "HNSW", "params": {"M": 32, "efConstruction": 360}},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A release of Milvus. version: major and minor number; lite: milvus-lite, which has its own version numbers."""
-
-    version: tuple[int, int]
-    lite: bool = False
-
-    @classmethod
-    def of(cls, name: str) -> Server:
-        """Parse a version string: `v2.5.4`, `v2.3.5-lite` (a server that pip installs), `milvus_lite-3.2.2`."""
-        found = re.search(r"(\d+)\.(\d+)", name)
-        numbers = (int(found[1]), int(found[2])) if found else (0, 0)
-        return cls(numbers, lite=name.startswith("milvus_lite"))
-
-    @property
-    def half_precision(self) -> bool:
-        """Whether vectors can be float16. Milvus 2.3 accepts them but ranks them wrongly."""
-        return not self.lite and self.version >= (2, 4)
-
-    @property
-    def full_text(self) -> bool:
-        """Whether it computes BM25. milvus-lite's scores are negative and change with the filter."""
-        return not self.lite and self.version >= (2, 5)
-
-
-class NotLoaded(RetrieverUnavailable):
-    """A collection is on Milvus's disks but not loaded into its memory."""
-
-    slug = "retriever-unavailable"
-
-
-class MilvusConnection:
-    """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
-    it may wait before that for as long again plus CONNECT_TIMEOUT.
-
-    After a connection broke or could not be made, one call at a time tries Milvus and the others fail at once, until a
-    call succeeds.
-
-    Every call raises RetrieverUnavailable if Milvus cannot be reached, is too slow or cannot do it now, RetrieverFailed
-    if it rejects the token, and UnknownIndex if the collection does not exist.
-    """
-
-    def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
-        """url: http://HOST:PORT, https://..., or a file PATH.db for milvus-lite in this process. Does not connect yet.
-
-        Raises InvalidConfiguration for another url.
-        """
-        if not _URL.fullmatch(url):
-            raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log
-        self.url = url
-        self.timeout = timeout
-        self._token = token or ""
-        self._database = database
-        self._connecting = threading.Lock()
-        self._outage: str | None = None  # why Milvus cannot be reached; None if it can
-        self._trial = threading.Lock()  # held by the one call that tries it during an outage
-        self._client: MilvusClient | None = None
-
-    def call(self, method: str, /, *args: Any, **options: Any) -> Any:
-        """Call the method of this name of `MilvusClient` and return its result."""
-        with self._turn(), self._errors():
-            return getattr(self._connected(), method)(*args, timeout=self.timeout, **options)
-
-    def pages(self, method: str, /, *args: Any, **options: Any) -> Iterator[Any]:
-        """Yield the pages of the iterator that this method of `MilvusClient` returns; `timeout` applies to each."""
-        iterator = self.call(method, *args, **options)
-        try:
-            while True:
-                with self._turn(), self._errors():
-                    page = iterator.next()
-                if not len(page):
-                    return
-                yield page
-        finally:
-            iterator.close()
-
-    def server(self) -> Server:
-        """Return the release of the server."""
-        return Server.of(self.call("get_server_version"))
-
-    def close(self) -> None:
-        """Close the connection. Later calls connect again."""
-        with self._connecting:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Let a single call through during an outage: pymilvus reconnects for failed calls one after the other."""
-        outage = self._outage
-        if outage is None:
-            yield
-            return
-        if not self._trial.acquire(blocking=False):
-            raise self._unavailable(outage)
-        try:
-            yield
-        finally:
-            self._trial.release()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-            self._outage = None
-        except MilvusException as error:
-            self._outage = error.message if error.code == Status.CONNECT_FAILED else None
-            if error.code == ErrorCode.COLLECTION_NOT_FOUND:
-                raise UnknownIndex(f"the index is gone: {error.message}") from error
-            if error.code == NOT_LOADED:
-                raise NotLoaded(error.message) from error
-            raise self._unavailable(error.message or str(error)) from error
-        except grpc.RpcError as error:
-            code = error.code() if isinstance(error, grpc.Call) else None
-            if code == grpc.StatusCode.UNAVAILABLE:
-                self._outage = error.details()
-            if code in REFUSED:
-                raise RetrieverFailed(f"Milvus at {self.url} rejects its api_key: {error.details()}") from error
-            raise self._unavailable(error.details() if isinstance(error, grpc.Call) else str(error)) from error
-
-    def _connected(self) -> MilvusClient:
-        if self._client is not None:
-            return self._client
-        known = self._outage
-        if not self._connecting.acquire(timeout=self.timeout):
-            raise self._unavailable("it does not accept a connection in time")
-        try:
-            if self._client is None and self._outage is not known:
-                raise self._unavailable(self._outage)  # found by the call that held the lock
-            if self._client is None:
-                self._client = MilvusClient(
-                    self.url,
-                    token=self._token,
-                    db_name=self._database,
-                    timeout=min(self.timeout, CONNECT_TIMEOUT),
-                    dedicated=True,
-                )
-            return self._client
-        finally:
-            self._connecting.release()
-
-    def _unavailable(self, reason: str | None) -> RetrieverUnavailable:
-        return RetrieverUnavailable(f"Milvus at {self.url} does not work now: {reason}")
 
 
 class MilvusStore(Store):
@@ -284,6 +118,19 @@ class MilvusStore(Store):
         self._connection.call("create_index", table, wanted, sync=False)  # nothing to index yet
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a schema. type, element: Milvus's names, such as VARCHAR; element: type of an array's elements.
+
+    size: the dimension of a vector, or the most bytes of a string.
+    """
+
+    type: str
+    element: str = ""
+    nullable: bool = False
+    size: int = 0
+
+
 class MilvusTable(Table):
     """A `Table`. The recall of its candidates depends on the index of the vectors in Milvus.
 
@@ -302,38 +149,28 @@ class MilvusTable(Table):
             attached = attached.model_copy(update={"full_text": WORDS})
         needed = attached.model_copy(update={"metadata": None}) if dynamic else attached
         check_columns(needed, self._fields, "Milvus", "collection", "field")
-        self._attached, self._vector = attached, self._fields[attached.vector]
+        self.attached, self._vector = attached, self._fields[attached.vector]
         if self._vector.type not in ("FLOAT_VECTOR", "FLOAT16_VECTOR"):
             raise RetrieverFailed(
                 f"the vectors of the collection {attached.table!r} in Milvus are {self._vector.type}; FLOAT_VECTOR and "
                 "FLOAT16_VECTOR can be searched"
             )
         self.dimension, self.about = self._vector.size, described["properties"].get(PROPERTY, "")
-        self.words, self.writable = attached.full_text is not None, attached.writable
+        self.words = attached.full_text is not None
         self._numbers = self._fields[attached.id].type == "INT64"
-        given = attached.metadata or [DYNAMIC]
-        whole = len(given) == 1 and given[0] in self._fields and self._fields[given[0]].type == "JSON"
-        check_writable(attached, "Milvus", whole=whole)
-        vectors = [name for name, field in self._fields.items() if field.type.endswith("_VECTOR")]
-        self._payload = Payload(attached, [attached.id, *vectors], whole=whole)
-        lite = connection.server().lite
-        self._native = Native(self._fields, self._payload.path, dynamic=dynamic, lite=lite)
-        metadata = [name for name in self._fields if name in given or (not whole and self._payload.is_metadata(name))]
-        beyond = [name for name in given if name not in self._fields]
-        self._read = [attached.text, *([attached.title] if attached.title else [])]
-        self._read += [*metadata, *(beyond if dynamic else [])]
+        kinds = {name: {"JSON": "json"}.get(field.type, "") for name, field in self._fields.items()}
+        kinds |= dict.fromkeys(
+            (name for name, field in self._fields.items() if field.type.endswith("_VECTOR")), "vector"
+        )
+        self._payload = Payload(attached, "Milvus", kinds)
+        self._dynamic, self._lite = dynamic, connection.server().lite
+        beyond = [DYNAMIC] if dynamic and attached.metadata is None else []
+        self._read = [*self._payload.texts, *self._payload.columns(self._fields), *beyond]
         indexes = self._call("list_indexes", field_name=attached.vector)
         self.index: Mapping[str, Any] = self._call("describe_index", index_name=indexes[0]) if indexes else {}
 
     def count(self) -> int:
         return self._count("")
-
-    def bounds(self, condition: Condition) -> Bounds[str]:
-        return bounds(condition, self._native)
-
-    def time(self, path: tuple[str, ...]) -> Kind | None:
-        field = self._fields.get(path[0]) if len(path) == 1 else None
-        return "timestamp" if field is not None and field.type == "TIMESTAMPTZ" else None
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
@@ -344,59 +181,54 @@ class MilvusTable(Table):
         if vectors and self._halves:
             depth += depth // _MARGIN + 16
         together = vectors and 4 * self.dimension * min(depth, SEARCH_LIMIT) <= ANSWER_BYTES
-        fields = [*([self._attached.vector] if together else []), *(self._read if documents and not vectors else [])]
+        fields = [*([self.attached.vector] if together else []), *(self._read if documents and not vectors else [])]
         there = depth if depth <= SEARCH_LIMIT else self._count(filter)
         if there <= SEARCH_LIMIT:
             few = min(depth, there)
             parameters = {"params": self._parameters(few)}
             asked = [self._asked(query)]
-            rows = self._hits(asked, self._attached.vector, few, filter, parameters, fields) if there else []
+            rows = self._hits(asked, self.attached.vector, few, filter, parameters, fields) if there else []
         elif there <= 2 * depth:
-            rows = self._pages("query_iterator", fields, filter, output_fields=[self._attached.id, *fields])
+            rows = self._pages("query_iterator", fields, filter, output_fields=[self.attached.id, *fields])
         else:
             rows = self._pages(
                 "search_iterator",
                 fields,
                 filter,
                 data=[self._asked(query)],
-                anns_field=self._attached.vector,
+                anns_field=self.attached.vector,
                 limit=depth,
                 output_fields=fields,
                 search_params={"metric_type": self.index["metric_type"], "params": self._parameters(SEARCH_LIMIT)},
             )
-        found = dict(_of_hit(row, self._attached.id) for row in rows)
-        if not vectors:
-            read = {id: self._document(id, row) for id, row in found.items()} if documents else {}
-            return Found(list(found), None, read)
-        if not together:
-            return self.vectors(list(found))._replace(exact=False)
-        return Found(list(found), self._matrix(list(found.values())), exact=False)
+        found = dict(_of_hit(row, self.attached.id) for row in rows)
+        if vectors and not together:
+            return self.rows(list(found), vectors=True)._replace(exact=None)
+        return self._found(found, vectors, documents and not vectors)._replace(exact=None)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by the BM25 of Milvus."""
-        field, filter = str(self._attached.full_text), "" if where is True else where
+        field, filter = str(self.attached.full_text), "" if where is True else where
         parameters = {"metric_type": "BM25", "params": {}}
         hits = self._hits([query], field, min(depth, SEARCH_LIMIT), filter, parameters)
         return {str(hit.id): float(hit.distance) for hit in hits}
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return {id: self._document(id, row) for id, row in self._rows(ids, self._read, TEXTS_AT_A_TIME)}
-
-    def vectors(self, ids: Sequence[str]) -> Found:
-        at_a_time = max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
-        fetched = dict(self._rows(ids, [self._attached.vector], at_a_time))
-        return Found(list(fetched), self._matrix(list(fetched.values())))
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+        at_a_time = TEXTS_AT_A_TIME if documents else max(1, min(IDS_AT_A_TIME, ANSWER_BYTES // (4 * self.dimension)))
+        fields = [*([self.attached.vector] if vectors else []), *(self._read if documents else [])]
+        found = dict(self._rows(ids, fields, at_a_time))
+        return self._found(found, vectors, documents)
 
     def check(self, document: Document) -> None:
         """See `Table.check`: Milvus limits the length of strings and JSON."""
         for what, text, field in (
-            ("id", document.id, self._attached.id),
-            ("title", document.title or "", self._attached.title or ""),
-            ("text", document.text, self._attached.text),
+            ("id", document.id, self.attached.id),
+            ("title", document.title or "", self.attached.title or ""),
+            ("text", document.text, self.attached.text),
             ("metadata", canonical(document, dict(document.metadata)), ""),
         ):
             size = len(text if isinstance(text, bytes) else text.encode())
-            limit = self._fields[field].size if field and not (field == self._attached.id and self._numbers) else 0
+            limit = self._fields[field].size if field and not (field == self.attached.id and self._numbers) else 0
             if size > (limit or MAX_BYTES):
                 raise LimitExceeded(
                     f"the {what} of {document.id!r} takes {size:,} bytes, and Milvus allows {limit or MAX_BYTES:,}; "
@@ -417,9 +249,52 @@ class MilvusTable(Table):
         return len(present)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (field := self._attached.digest) is None:
-            return super().digests(ids)
+        field = str(self.attached.digest)
         return {id: bytes.fromhex(row[field]) for id, row in self._rows(ids, [field], consistency=_STRONG)}
+
+    def joined(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
+        return joined(by, parts)
+
+    def negated(self, part: str) -> str:
+        return f"(not {part})"
+
+    def leaf(self, condition: Exists | Compare) -> Bounds[str]:
+        path = self._payload.path(condition.path)
+        if path is None:
+            return NEVER
+        name = path[0]
+        field = self._fields.get(name)
+        if field is None and not self._dynamic:
+            return NEVER
+        if field is None or field.type == "JSON":
+            keys = path if field is None else path[1:]
+            if not keys or not all(map(_PLAIN.fullmatch, keys)):
+                return UNKNOWN
+            place = ("$meta" if field is None else name) + "".join(f'["{key}"]' for key in keys)
+            return self._json(place, condition)
+        if len(path) > 1:
+            return NEVER
+        return _nullable(name, field, _scalar(name, field, condition))
+
+    def _json(self, place: str, condition: Exists | Compare) -> Bounds[str]:
+        exists = f"(exists {place})"
+        if isinstance(condition, Exists):
+            return Bounds(True, exists)  # some releases say that a field that is null does not exist
+        if condition.type == "null":
+            return UNKNOWN
+        if condition.comparison in _OPERATORS:
+            value = _literal(condition.values[0])
+            if value is None or self._lite:
+                return Bounds(exists, False)
+            compared = f"{place} {_OPERATORS[condition.comparison]} {value}"
+            return Bounds(f"({exists} and (({compared}) or (exists {place}[0])))", f"({exists} and ({compared}))")
+        literals = [_literal(value) for value in condition.values]
+        if None in literals or (self._lite and place.startswith("$meta")):  # milvus-lite finds no lists there
+            return Bounds(exists, False)
+        equal = [f"({place} == {literal})" for literal in literals]
+        listed = f"(json_contains_any({place}, [{', '.join(map(str, literals))}]))"
+        met = f"({exists} and {joined('or', [*equal, listed])})"
+        return Bounds(met, met if condition.type == "text" or not self._lite else False)
 
     @property
     def _halves(self) -> bool:
@@ -431,7 +306,7 @@ class MilvusTable(Table):
     def _parameters(self, depth: int) -> dict[str, Any]:
         """Return the parameters of a search. The beam of HNSW is at least as wide as the depth, and by default twice as
         wide."""
-        given = dict(self._attached.search)
+        given = dict(self.attached.search)
         if self.index.get("index_type") == "HNSW":
             given["ef"] = min(WIDEST, max(depth, int(given.get("ef", 2 * depth))))
         return given
@@ -460,10 +335,10 @@ class MilvusTable(Table):
 
     def _pages(self, method: str, fields: Sequence[str], filter: str, **options: Any) -> Iterator[Any]:
         size = SEARCH_LIMIT
-        if self._attached.vector in fields:
+        if self.attached.vector in fields:
             size = min(size, ANSWER_BYTES // (4 * self.dimension))
         options |= {"batch_size": size, "filter": filter, "consistency_level": self._consistency}
-        for page in self._connection.pages(method, self._attached.table, **options):
+        for page in self._connection.pages(method, self.attached.table, **options):
             yield from page
 
     def _count(self, filter: str) -> int:
@@ -475,15 +350,15 @@ class MilvusTable(Table):
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield fields of the documents with these ids, unordered, without unknown ids."""
         for expression in self._among(ids, at_a_time):
-            for row in self._query(expression, [self._attached.id, *fields], consistency or self._consistency):
-                yield str(row[self._attached.id]), row
+            for row in self._query(expression, [self.attached.id, *fields], consistency or self._consistency):
+                yield str(row[self.attached.id]), row
 
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
         """Yield expressions that match the documents with these ids, without those that none can have."""
         distinct = dict.fromkeys(ids)
         literals = list(filter(is_integer, distinct)) if self._numbers else list(map(quoted, distinct))
         for start in range(0, len(literals), at_a_time):
-            yield f"{self._attached.id} in [{', '.join(literals[start : start + at_a_time])}]"
+            yield f"{self.attached.id} in [{', '.join(literals[start : start + at_a_time])}]"
 
     def _query(self, expression: str, fields: list[str], consistency: str) -> Sequence[dict[str, Any]]:
         rows: Sequence[dict[str, Any]] = self._loaded(
@@ -496,12 +371,12 @@ class MilvusTable(Table):
         try:
             return self._call(method, **options)
         except NotLoaded:
-            self._connection.call("load_collection", self._attached.table)
+            self._connection.call("load_collection", self.attached.table)
             return self._call(method, **options)
 
     def _call(self, method: str, **options: Any) -> Any:
         try:
-            return self._connection.call(method, self._attached.table, **options)
+            return self._connection.call(method, self.attached.table, **options)
         except NotLoaded:
             raise
         except BoundaryMorphError:
@@ -510,22 +385,25 @@ class MilvusTable(Table):
 
     def _matrix(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.floating]:
         """Return the (n, d) vectors of n rows that include them, float16 if they are kept or were written as such."""
-        values = [row[self._attached.vector] for row in rows]
+        values = [row[self.attached.vector] for row in rows]
         if self._halves:  # bytes from a search, a list of bytes from a query
             parts = [value[0] if isinstance(value, list) else value for value in values]
             return np.frombuffer(b"".join(parts), "<f2").reshape(-1, self.dimension)
         matrix = np.array(values, np.float32).reshape(-1, self.dimension)
         return matrix.astype(np.float16) if self.about else matrix
 
+    def _found(self, rows: Mapping[str, Mapping[str, Any]], vectors: bool, documents: bool) -> Found:
+        read = {id: self._document(id, row) for id, row in rows.items()} if documents else {}
+        return Found(list(rows), self._matrix(list(rows.values())) if vectors else None, read)
+
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
         """Return a row as a document; fields that are null are left out of its metadata, and an empty title is none."""
         given = {name: _plain(value) for name, value in row.items() if value is not None or name not in self._fields}
-        given |= {name: in_one_form(value) for name, value in given.items() if self.time((name,)) is not None}
-        title = self._attached.title
+        title = self.attached.title
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)
 
     def _row(self, document: Document, vector: NDArray[np.floating], digest: bytes) -> dict[str, Any]:
-        attached, id = self._attached, int(document.id) if self._numbers else document.id
+        attached, id = self.attached, int(document.id) if self._numbers else document.id
         row = {attached.id: id, attached.vector: vector, **self._payload.written(document, digest)}
         if attached.title:
             row[attached.title] = document.title or ""
@@ -571,3 +449,80 @@ def _of_hit(row: Any, id: str) -> tuple[str, dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """Return a value of a row as JSON; Milvus has its own type of sequence for arrays."""
     return value if isinstance(value, (str, int, float, bool, dict, list, type(None))) else list(value)
+
+
+def quoted(text: str) -> str:
+    """Quote a string for an expression, in which no other characters need escaping."""
+    return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
+
+
+def joined(by: str, parts: Sequence[str]) -> str:
+    """Join expressions by `and` or `or` into a balanced tree, since parsers limit the depth."""
+    pieces = sorted(set(parts))
+    while len(pieces) > 1:
+        pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]
+        pieces = [f"({f' {by} '.join(pair)})" if len(pair) > 1 else pair[0] for pair in pairs]
+    return pieces[0]
+
+
+def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
+    """Account for a field that may be null, which is treated like a missing one."""
+    if not field.nullable:
+        return bounds
+    there = f"({name} is not null)"
+    both = [joined("and", [there, each]) if isinstance(each, str) else each and there for each in bounds]
+    return Bounds(*both)
+
+
+def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]:
+    if isinstance(condition, Exists):
+        return Bounds(True, True)
+    type, comparison, literals = (
+        field.element or field.type,
+        condition.comparison,
+        list(map(_literal, condition.values)),
+    )
+    if field.type == "ARRAY" and (comparison != "in" or type not in ("VARCHAR", *_INTEGERS)):
+        return UNKNOWN
+    match type, condition.type:
+        case ("VARCHAR", "text") | ("BOOL", "true" | "false") | ("FLOAT" | "DOUBLE", "number"):
+            pass
+        case (("INT8" | "INT16" | "INT32" | "INT64"), "number"):
+            comparison, numbers = whole(comparison, condition.values)
+            limit = 2 ** _INTEGERS[type]
+            literals = [str(number) for number in numbers if -limit <= number < limit]
+            if comparison != "in" and not literals:  # beyond the type, so all match or none
+                return Bounds.exactly((numbers[0] < 0) == (comparison == "gte"))
+        case (("VARCHAR" | "BOOL" | "FLOAT" | "DOUBLE" | "INT8" | "INT16" | "INT32" | "INT64"), _):
+            return NEVER
+        case _:
+            return UNKNOWN
+    if None in literals:
+        return UNKNOWN
+    if not literals:
+        return NEVER
+    listed = ", ".join(map(str, literals))
+    if field.type == "ARRAY":
+        return Bounds.exactly(f"(array_contains_any({name}, [{listed}]))")
+    if comparison != "in":
+        operator = _OPERATORS[comparison]
+        met: str | bool = f"({name} {operator} {listed})"
+        possible: str | bool = f"({name} {operator[0]}= {listed})"  # as Milvus rounds the bound of a FLOAT, too
+    elif type in ("FLOAT", "DOUBLE"):
+        possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
+    else:
+        possible = met = f"({name} in [{listed}])"
+    return Bounds(possible, False) if type == "FLOAT" else Bounds.exactly(met)
+
+
+def _literal(value: Scalar) -> str | None:
+    """Return a value as a literal; None for numbers that not all releases read alike."""
+    match value:
+        case str():
+            return quoted(value)
+        case bool():
+            return "true" if value else "false"
+        case int() | float() if abs(value) <= _EXACT:
+            return repr(value)
+        case _:
+            return None

@@ -21,14 +21,12 @@ from boundarymorph.retrieval.filters import NEVER, Bounds, Compare, Exists
 from boundarymorph.retrieval.stores.table import (
     EXACT,
     Found,
-    Kind,
+    Payload,
     Store,
     Table,
     check_columns,
-    check_writable,
     is_integer,
     is_uuid,
-    metadata_columns,
 )
 from boundarymorph.settings import Attached, StoreSettings
 
@@ -38,22 +36,9 @@ LONGEST_NAME = 63  # of a table, in letters
 MOST_INDEXED = 4_000  # dimensions of an HNSW index of halfvec
 NUL = b"\\u0000"  # in JSON
 HEADER = 4  # bytes of a vector before its numbers: its dimension, and two that are unused
-APPROXIMATE = "pgvector searched its index, which may miss some of the nearest"
 _DISTANCES = {"cosine": "<=>", "inner product": "<#>", "l2": "<->"}
 _NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
 _INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
-_TIMES: Mapping[str, Kind] = {
-    "timestamptz": "timestamp",
-    "timestamp": "timestamp",
-    "date": "date",
-    "time": "time",
-    "timetz": "time",
-}
-_IN_UTC = {  # the zone of all connections
-    "timestamp": "{}::timestamptz",
-    "_timestamp": "{}::timestamptz[]",
-    "timetz": "({} AT TIME ZONE 'UTC')::time",
-}
 _ORDER = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _COLUMNS = """
     SELECT attname, typname, atttypmod FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
@@ -241,10 +226,10 @@ class PgvectorTable(Table):
     at_a_time = 10_000
 
     def __init__(self, store: PgvectorStore, attached: Attached, columns: Mapping[str, tuple[str, int]]) -> None:
-        self._store, self._attached = store, attached
+        self._store, self.attached = store, attached
         self.words = attached.full_text is not None
         ((named,),) = store.read("SELECT to_regclass(%s)::text", (attached.table,))
-        self._table, self.writable = named.replace("%", "%%"), attached.writable
+        self._table = named.replace("%", "%%")
         self._id, self._vector = _quoted(attached.id), _quoted(attached.vector)
         self._id_type = columns[attached.id][0]
         self._type, modifier = columns[attached.vector]
@@ -252,9 +237,11 @@ class PgvectorTable(Table):
         self.dimension = modifier if modifier > 0 else self._first_dimension()
         if modifier <= 0:
             self._there = Where(f"{self._vector} IS NOT NULL AND vector_dims({self._vector}) = %s", (self.dimension,))
-        self._json, self._metadata = metadata_columns(attached, {n: _kind(type) for n, (type, _) in columns.items()})
-        check_writable(attached, store.name, whole=self._json is not None)
+        kinds = {name: _kind(type) for name, (type, _) in columns.items()}
+        self._payload = Payload(attached, store.name, kinds)
+        self._metadata = self._payload.columns(columns)
         self._types = {name: type for name, (type, _) in columns.items()}
+        self._of_document = [*map(_quoted, self._payload.texts), *map(self._as_json, self._metadata)]
         self._search = {"exact_up_to": EXACT, **attached.search}
         names = {"table": attached.table, "vector": attached.vector}
         ((self._estimate, self._indexed, about),) = store.read(_INDEXED, names) or [(0, False, None)]
@@ -271,24 +258,20 @@ class PgvectorTable(Table):
     ) -> Found:
         approximate = where is True and self._indexed and self._estimate > int(self._search["exact_up_to"])
         literal = "[" + ",".join(map(repr, query.tolist())) + "]"
-        distance = f"{self._vector} {_DISTANCES[self._attached.distance]} %s::{self._type}"
+        distance = f"{self._vector} {_DISTANCES[self.attached.distance]} %s::{self._type}"
         order = distance if approximate else f"({distance}) + 0"  # which no index can sort by
         chosen = Where("true") if where is True else where
-        columns = [f"{self._id}::text", self._vector if vectors else "NULL", *(self._columns() if documents else [])]
         rows = self._store.read(
-            f"SELECT {', '.join(columns)} FROM {self._table} WHERE {self._there.text} AND {chosen.text} "
+            f"SELECT {self._columns(vectors, documents)} FROM {self._table} WHERE {self._there.text} AND {chosen.text} "
             f"ORDER BY {order} LIMIT %s",
             (*self._there.values, *chosen.values, literal, depth),
             SCAN | {name: value for name, value in self._search.items() if "." in name} if approximate else None,
         )
-        matrix = self._matrix([row[1] for row in rows]) if vectors else None
-        read = self._read([(row[0], *row[2:]) for row in rows]) if documents else {}
-        said = [APPROXIMATE] if approximate else []
-        return Found([row[0] for row in rows], matrix, read, said, exact=not approximate)
+        return self._found(rows, vectors, documents)._replace(exact=not approximate)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
-        column, chosen = _quoted(str(self._attached.full_text)), Where("true") if where is True else where
+        column, chosen = _quoted(str(self.attached.full_text)), Where("true") if where is True else where
         rows = self._store.read(
             f"SELECT {self._id}::text, ts_rank_cd({column}, words) AS rank FROM {self._table}, "
             "(SELECT replace(plainto_tsquery(%s)::text, '&', '|')::tsquery AS words) AS asked "
@@ -297,17 +280,12 @@ class PgvectorTable(Table):
         )
         return {id: float(rank) for id, rank in reversed(rows) if id is not None}
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return self._read(self._rows(ids, self._columns()))
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+        return self._found(self._rows(ids, self._columns(vectors, documents)), vectors, documents)
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
-        texts = [self._attached.text, *([self._attached.title] if self._attached.title else [])]
-        lengths = " + ".join(f"coalesce(length({_quoted(name)}), 0)" for name in texts)
-        return {id: int(length) for id, length in self._rows(ids, [lengths])}
-
-    def vectors(self, ids: Sequence[str]) -> Found:
-        rows = self._rows(ids, [self._vector])
-        return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]))
+        lengths = " + ".join(f"coalesce(length({_quoted(name)}), 0)" for name in self._payload.texts)
+        return {id: int(length) for id, length in self._rows(ids, f"{self._id}::text, {lengths}")}
 
     def check(self, document: Document) -> None:
         """See `Table.check`: PostgreSQL keeps no NUL."""
@@ -316,14 +294,14 @@ class PgvectorTable(Table):
             raise InvalidInput(f"the document {document.id!r} has a NUL character, which PostgreSQL cannot keep")
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached = self._attached
+        attached = self.attached
         rows = [
             {
                 attached.id: document.id,
                 attached.vector: str(vector.tolist()),
                 attached.text: document.text,
                 attached.title: document.title,
-                self._json: canonical(document, dict(document.metadata)).decode(),
+                self._payload.whole: canonical(document, dict(document.metadata)).decode(),
                 attached.digest: digest,
             }
             for document, vector, digest in zip(documents, vectors, digests, strict=True)
@@ -344,13 +322,8 @@ class PgvectorTable(Table):
         return self._store.run(lambda cursor: cursor.execute(statement, (known,)).rowcount)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if self._attached.digest is None:
-            return super().digests(ids)
-        return {id: digest for id, digest in self._rows(ids, [_quoted(self._attached.digest)]) if digest is not None}
-
-    def time(self, path: tuple[str, ...]) -> Kind | None:
-        known = self._json is None and len(path) == 1 and path[0] in self._metadata
-        return _TIMES.get(self._types[path[0]].removeprefix("_")) if known else None
+        rows = self._rows(ids, f"{self._id}::text, {_quoted(str(self.attached.digest))}")
+        return {id: digest for id, digest in rows if digest is not None}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Where]) -> Where:
         return Where(
@@ -361,14 +334,10 @@ class PgvectorTable(Table):
         return Where(f"(NOT {part.text})", part.values)
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Where]:
-        first, *rest = condition.path
-        if self._json is not None:
-            place, keys = f"{_quoted(self._json)}::jsonb", condition.path
-        elif first in self._metadata:
-            place, keys = self._as_json(first), tuple(rest)
-        else:
+        path = self._payload.path(condition.path)
+        if path is None or path[0] not in self._types:
             return NEVER
-        value = Where(f"({place}{' -> %s' * len(keys)})", keys)
+        value = Where(f"({self._as_json(path[0])}{' -> %s' * (len(path) - 1)})", path[1:])
         if isinstance(condition, Exists):
             return Bounds.exactly(Where(f"({value.text} IS NOT NULL)", value.values))
         if condition.comparison == "in":
@@ -395,36 +364,31 @@ class PgvectorTable(Table):
         )
         return int(rows[0][0]) if rows else 1
 
-    def _columns(self) -> list[str]:
-        """Return expressions for the text, the title and the metadata of a document."""
-        title = f"{_quoted(self._attached.title)}::text" if self._attached.title else "NULL"
-        names = [self._json] if self._json else self._metadata
-        return [f"{_quoted(self._attached.text)}::text", title, *(f"{self._as_json(name)}::text" for name in names)]
+    def _columns(self, vectors: bool, documents: bool) -> str:
+        """Return expressions for the id and the vector of a row, and for the texts and metadata of its document."""
+        columns = [f"{self._id}::text", self._vector if vectors else "NULL"]
+        return ", ".join([*columns, *(f"{each}::text" for each in self._of_document if documents)])
 
     def _as_json(self, name: str) -> str:
-        """Return an expression for a column as JSON, with its times in the one form."""
-        return f"to_jsonb({_IN_UTC.get(self._types[name], '{}').format(_quoted(name))})"
+        """Return an expression for a column as JSON."""
+        return f"{_quoted(name)}::jsonb" if _kind(self._types[name]) == "json" else f"to_jsonb({_quoted(name)})"
 
-    def _read(self, rows: Sequence[Sequence[Any]]) -> dict[str, Document]:
-        """Return the documents of rows of an id and `_columns`; of several with one id, the first."""
-        return {row[0]: self._document(row[0], row[1:]) for row in reversed(rows) if row[0] is not None}
+    def _found(self, rows: Sequence[Sequence[Any]], vectors: bool, documents: bool) -> Found:
+        """Return what rows of `_columns` are; of several documents with one id, the first."""
+        named = [row for row in reversed(rows) if documents and row[0] is not None]
+        read = {row[0]: self._document(row[0], row[2:]) for row in named}
+        return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]) if vectors else None, read)
 
     def _document(self, id: str, row: Sequence[Any]) -> Document:
-        text, title, *values = row
-        read = [None if value is None else orjson.loads(value) for value in values]
-        if self._json is not None:
-            metadata = read[0] if isinstance(read[0], dict) else {}
-        else:
-            parts = zip(self._metadata, read, values, strict=True)
-            metadata = {name: each for name, each, value in parts if value is not None}
-        return Document(id, text or "", title, metadata)
+        given = zip(self._metadata, row[len(self._payload.texts) :], strict=True)
+        read = {name: orjson.loads(value) for name, value in given if value is not None}
+        return self._payload.document(id, read | dict(zip(self._payload.texts, row, strict=False)))
 
-    def _rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return the rows with these ids, with their id first."""
+    def _rows(self, ids: Sequence[str], columns: str) -> list[tuple[Any, ...]]:
+        """Return these columns of the rows with these ids."""
         among, known = self._among(ids)
-        listed = ", ".join([f"{self._id}::text", *columns])
         return self._store.read(
-            f"SELECT {listed} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
+            f"SELECT {columns} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
         )
 
     def _among(self, ids: Sequence[str]) -> tuple[str, list[Any]]:

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any, Literal
 from uuid import NAMESPACE_OID, uuid5
 
@@ -21,23 +20,9 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.table import (
-    EXACT,
-    Found,
-    Kind,
-    Payload,
-    Store,
-    Table,
-    are_times,
-    check_writable,
-    converted,
-    in_one_form,
-    is_integer,
-    is_uuid,
-)
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, is_integer, is_uuid
 from boundarymorph.settings import Attached, StoreSettings, secret
 
-APPROXIMATE = "Qdrant searched its index, which may miss some of the nearest"
 ABOUT = "boundarymorph"
 NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
 ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
@@ -103,13 +88,10 @@ class QdrantStore(Store):
                 f"{', '.join(named) or 'none'}"
             )
         using = attached.vector if isinstance(described, dict) else None
-        times = [
-            key for key, of in collection.payload_schema.items() if of.data_type == models.PayloadSchemaType.DATETIME
-        ]
         about = (collection.config.metadata or {}).get(ABOUT, "")
         if parameters.hnsw_config is not None and parameters.hnsw_config.m == 0:  # there is no index
             attached = attached.model_copy(update={"search": {**attached.search, "exact_up_to": sys.maxsize}})
-        return QdrantTable(self.client, attached, parameters.size, using, times, about)
+        return QdrantTable(self.client, attached, parameters.size, using, about)
 
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
         vectors = models.VectorParams(
@@ -136,29 +118,20 @@ class QdrantTable(Table):
     """
 
     def __init__(
-        self,
-        client: QdrantClient,
-        attached: Attached,
-        dimension: int,
-        using: str | None,
-        times: Sequence[str] = (),
-        about: str = "",
+        self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, about: str = ""
     ) -> None:
-        """times: keys of the payload that are indexed as times."""
-        self.writable, self.about = attached.writable, about
-        self._times = frozenset(times)
-        self._client, self._attached, self.dimension, self._using = client, attached, dimension, using
+        self.about = about
+        self._client, self.attached, self.dimension, self._using = client, attached, dimension, using
         self._key = None if attached.id == "id" else attached.id
         self._own = self._key is not None and attached.digest is not None  # so that the points are found by their keys
         if attached.writable and not self._own and self._key is not None:
             raise RetrieverFailed(f"{attached.table!r} in Qdrant cannot be writable: its id must be that of the point")
-        check_writable(attached, "Qdrant", whole=attached.metadata is not None and len(attached.metadata) == 1)
-        self._payload = Payload(attached, (self._key or "", attached.digest or "", NODE))
+        self._payload = Payload(attached, "Qdrant", hidden=(self._key or "", NODE))
         self._search: dict[str, Any] = {"exact_up_to": EXACT, **attached.search}
 
     def count(self) -> int:
         with errors():
-            return int(self._client.count(self._attached.table, exact=True).count)
+            return int(self._client.count(self.attached.table, exact=True).count)
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
@@ -166,7 +139,7 @@ class QdrantTable(Table):
         with errors():
             large = where is True and self.count() > int(self._search["exact_up_to"])
             points = self._client.query_points(
-                self._attached.table,
+                self.attached.table,
                 query=query.tolist(),
                 using=self._using,
                 query_filter=None if where is True else models.Filter(must=[where]),
@@ -175,14 +148,10 @@ class QdrantTable(Table):
                 with_vectors=([self._using] if self._using else True) if vectors else False,
                 with_payload=True if documents else [self._key] if self._key else False,
             ).points
-        said = [APPROXIMATE] if large else []
-        return self._found(points, vectors=vectors, documents=documents)._replace(warnings=said, exact=not large)
+        return self._found(points, vectors, documents)._replace(exact=not large)
 
-    def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return self._found(self._points(ids, vectors=False), vectors=False, documents=True).documents
-
-    def vectors(self, ids: Sequence[str]) -> Found:
-        return self._found(self._points(ids, vectors=True), vectors=True, documents=False)
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+        return self._found(self._points(ids, vectors=vectors), vectors, documents)
 
     def check(self, document: Document) -> None:
         """See `Table.check`: where the ids are those of points, they are numbers or UUIDs."""
@@ -190,7 +159,7 @@ class QdrantTable(Table):
             raise InvalidInput(f"{document.id!r} cannot be the id of a point in Qdrant, which is a number or a UUID")
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        attached, points = self._attached, []
+        attached, points = self.attached, []
         for document, vector, digest in zip(documents, vectors.tolist(), digests, strict=True):
             payload = self._payload.written(document, digest) | ({self._key: document.id} if self._key else {})
             of_point: Any = {"vector": {self._using: vector} if self._using else vector, "payload": payload}
@@ -199,21 +168,15 @@ class QdrantTable(Table):
             self._client.upsert(attached.table, points, wait=True)
 
     def delete(self, ids: Sequence[str]) -> int:
-        there = [point.id for point in self._points(ids, vectors=False)]
+        there = [point.id for point in self._points(ids)]
         if there:
             with errors():
-                self._client.delete(self._attached.table, models.PointIdsList(points=there), wait=True)
+                self._client.delete(self.attached.table, models.PointIdsList(points=there), wait=True)
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        if (field := self._attached.digest) is None:
-            return super().digests(ids)
-        points = self._points(ids, vectors=False)
-        return {str(self._id(point)): bytes.fromhex((point.payload or {})[field]) for point in points}
-
-    def time(self, path: tuple[str, ...]) -> Kind | None:
-        within = self._payload.path(path)
-        return "timestamp" if within is not None and _key(within) in self._times else None
+        points = self._points(ids)
+        return {str(self._id(point)): bytes.fromhex(point.payload[self.attached.digest]) for point in points}
 
     def joined(self, by: Literal["and", "or"], parts: Sequence[Any]) -> Any:
         return models.Filter(must=list(parts)) if by == "and" else models.Filter(should=list(parts))
@@ -233,8 +196,6 @@ class QdrantTable(Table):
             empty = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
             return Bounds(True, models.Filter(must_not=[empty]))
         values: list[Any] = list(condition.values)
-        if key in self._times and condition.type == "text":
-            return _compared_times(key, condition.comparison, values)
         match condition.type, condition.comparison:
             case "text", "in":
                 return Bounds.exactly(models.FieldCondition(key=key, match=models.MatchAny(any=values)))
@@ -247,17 +208,19 @@ class QdrantTable(Table):
                 return Bounds.exactly(models.FieldCondition(key=key, range=models.Range(**{comparison: values[0]})))
         return UNKNOWN
 
-    def _points(self, ids: Sequence[str], *, vectors: bool) -> list[Any]:
+    def _points(self, ids: Sequence[str], *, vectors: bool = False) -> list[Any]:
         wanted: bool | list[str] = ([self._using] if self._using else True) if vectors else False
         with errors():
             if self._key is not None and not self._own:
                 return list(self._among(self._key, list(ids), wanted)) if ids else []
             known = [point for id in ids if (point := self._point(id)) is not None]
-            return self._client.retrieve(self._attached.table, known, with_vectors=wanted) if known else []
+            return self._client.retrieve(self.attached.table, known, with_vectors=wanted) if known else []
 
     def _point(self, id: str) -> int | str | None:
         """Return the id of the point of a document; None if no point can have it."""
-        return str(uuid5(NAMESPACE_OID, id)) if self._own else _point_id(id)
+        if self._own:
+            return str(uuid5(NAMESPACE_OID, id))
+        return int(id) if is_integer(id) and 0 <= int(id) < 2**64 else id if is_uuid(id) else None
 
     def _among(self, key: str, ids: list[str], vectors: bool | list[str]) -> Iterator[Any]:
         """Yield the points with these ids in a field of the payload, which several points may share."""
@@ -267,7 +230,7 @@ class QdrantTable(Table):
         offset = None
         while True:
             found, offset = self._client.scroll(
-                self._attached.table, models.Filter(should=either), limit=len(ids), offset=offset, with_vectors=vectors
+                self.attached.table, models.Filter(should=either), limit=len(ids), offset=offset, with_vectors=vectors
             )
             yield from found
             if offset is None:
@@ -275,13 +238,10 @@ class QdrantTable(Table):
 
     def _shown(self, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return a payload with its text, which LlamaIndex keeps in JSON."""
-        node = (payload or {}).get(NODE) if self._attached.text == NODE else None
-        shown = {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
-        if not self._times:
-            return shown
-        return converted(shown, lambda path, value: in_one_form(value) if _key(path) in self._times else value)
+        node = (payload or {}).get(NODE) if self.attached.text == NODE else None
+        return {**(payload or {}), NODE: orjson.loads(node).get("text")} if isinstance(node, str) else payload or {}
 
-    def _found(self, points: Sequence[Any], *, vectors: bool, documents: bool) -> Found:
+    def _found(self, points: Sequence[Any], vectors: bool, documents: bool) -> Found:
         rows = [(self._id(point), point) for point in points if not vectors or self._vector(point) is not None]
         matrix = None
         if vectors:
@@ -328,20 +288,3 @@ def errors() -> Iterator[None]:
 def _key(path: Sequence[str]) -> str:
     """Return the key of a field at a path, whose names have no quotes."""
     return ".".join(f'"{name}"' if "." in name else name for name in path)
-
-
-def _compared_times(key: str, comparison: str, values: Sequence[str]) -> Bounds[Any]:
-    """Compare with times in the one form; Qdrant knows their microseconds."""
-    if not are_times(values, digits=6):
-        return UNKNOWN
-    times = [datetime.fromisoformat(value) for value in values]
-    if comparison != "in":
-        return Bounds.exactly(models.FieldCondition(key=key, range=models.DatetimeRange(**{comparison: times[0]})))
-    ranges = [models.FieldCondition(key=key, range=models.DatetimeRange(gte=time, lte=time)) for time in times]
-    return Bounds.exactly(models.Filter(should=list(ranges)))
-
-
-def _point_id(id: str) -> int | str | None:
-    if is_integer(id) and 0 <= int(id) < 2**64:
-        return int(id)
-    return id if is_uuid(id) else None

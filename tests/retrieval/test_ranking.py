@@ -1,12 +1,16 @@
-"""Unit vectors as float16: there and back."""
+"""Halves and unit vectors, to the last bit, and rankings that are fused."""
+
+from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.document import floats_from_halves, halves_from_floats, unit_from_halves, unit_rows_of
+from boundarymorph.errors import DuplicateIds
+from boundarymorph.retrieval.ranking import floats_from_halves, fuse, halves_from_floats, unit_from_halves, unit_rows_of
 
 NORMAL = 2.0**-14  # the smallest float16 that has all its digits
 
@@ -55,3 +59,32 @@ def test_no_direction() -> None:
     vectors, lengths = unit_rows_of(np.zeros((2, 3), np.float16))
     assert np.isnan(vectors).all()
     assert lengths.tolist() == [0, 0]
+
+
+rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=5)
+
+
+def exact(id: str, lists: list[list[str]]) -> Fraction:
+    return sum((Fraction(1, 60 + ranking.index(id) + 1) for ranking in lists if id in ranking), Fraction())
+
+
+@given(rankings)
+def test_the_definition(lists: list[list[str]]) -> None:
+    seen = list(dict.fromkeys(id for ranking in lists for id in ranking))
+    fused = fuse(lists)
+    assert fused.ids == sorted(seen, key=lambda id: (-exact(id, lists), seen.index(id)))
+    np.testing.assert_allclose(fused.scores, [float(exact(id, lists)) for id in fused.ids], rtol=1e-14)
+    assert (np.diff(fused.scores) <= 0).all()
+
+
+@given(rankings, st.randoms(use_true_random=False))
+def test_scores_do_not_depend_on_the_order_of_the_rankings(lists: list[list[str]], random: object) -> None:
+    shuffled = list(lists)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    one, other = fuse(lists), fuse(shuffled)
+    assert dict(zip(one.ids, one.scores, strict=True)) == dict(zip(other.ids, other.scores, strict=True))
+
+
+def test_a_ranking_that_repeats_a_document_is_refused() -> None:
+    with pytest.raises(DuplicateIds, match="ranking 2 of 2"):
+        fuse([["a"], ["b", "b"]])
