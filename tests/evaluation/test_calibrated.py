@@ -8,11 +8,11 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import report
-from boundarymorph.evaluation.calibrated import calibrated_study
 from boundarymorph.evaluation.methods import chosen
 from boundarymorph.evaluation.run import Outcome, experiment
 from boundarymorph.evaluation.study import study
 from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.evaluation.taught import calibrated_study
 from tests.evaluation.tables import synthetic
 
 
@@ -38,8 +38,7 @@ def test_where_the_scorer_is_wrong_a_calibration_helps() -> None:
     assert found.forms == {"signals": 2}
     assert found.queries == 6
     assert 6 * 25 < found.judgments <= 6 * 40
-    for cell, values in found.with_.items():
-        assert values["ncg"] > found.without[cell]["ncg"] + 0.1
+    assert (found.with_["ncg"] > found.without.loc[found.with_.index, "ncg"] + 0.1).all()
     assert found.errors[1] < 0.1 < found.errors[0]
     assert found.losses[1] < found.losses[0]
 
@@ -48,8 +47,8 @@ def test_where_the_scorer_is_right_nothing_changes() -> None:
     outcome = outcome_of(judged_by(scorer=True))
     found = calibrated_study(outcome, 6, 2)
     assert "signals" not in found.forms
-    assert set(found.with_) == {("trend@auto", budget, k) for budget in (5, 10) for k in (5, 10)}
-    assert all(values == pytest.approx(dict(found.without[cell])) for cell, values in found.with_.items())
+    assert list(found.with_.index) == [("trend@auto", budget, k) for budget in (5, 10) for k in (5, 10)]
+    assert found.with_.equals(found.without.loc[found.with_.index])
 
 
 def test_the_judged_queries_are_not_measured() -> None:
@@ -57,7 +56,7 @@ def test_the_judged_queries_are_not_measured() -> None:
     order = np.random.default_rng(0).permutation(14)
     found = calibrated_study(outcome, 6, 1)
     expected = outcome.values("ss-hybrid", 5, 10, "ncg")[order[6:]].mean()
-    assert found.without["ss-hybrid", 5, 10]["ncg"] == pytest.approx(expected)
+    assert found.without.loc[("ss-hybrid", 5, 10), "ncg"] == pytest.approx(expected)
 
 
 def test_the_summary_has_rows_with_and_without(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.problem import Question, SelectionProblem
-from boundarymorph.evaluation.run import Watch
+from boundarymorph.evaluation.run import Watch, in_parallel
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import TO_PEOPLE
@@ -51,11 +51,7 @@ def promised_study(
     promise, found = Promise(loss, PROBABILITY), dict[int, Kept]()
     for k in ks:
         tasks = (delayed(audit_of)(table.question(row), k) for row in range(len(table)))
-        audits: list[Audit] = []
-        for audit in Parallel(n_jobs=jobs, return_as="generator")(tasks):
-            audits.append(audit)
-            watch(f"audits, k = {k}", len(audits), len(table))
-        found[k] = kept(audits, promise)
+        found[k] = kept(list(in_parallel(tasks, jobs, watch, f"audits, k = {k}", len(table))), promise)
     return PromisedStudy(promise, found)
 
 

@@ -10,16 +10,17 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from boundarymorph.evaluation import calibrated, learned, plots, promised
-from boundarymorph.evaluation.analyses import SIGNIFICANT, changes
+from boundarymorph.evaluation import plots, promised, taught
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods.morph import PRODUCT
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.run import Cell, Outcome, near_50
+from boundarymorph.evaluation.run import Cell, Outcome, near_50, records
 from boundarymorph.evaluation.study import (
     AVERAGE,
     METRIC_TITLES,
+    SIGNIFICANT,
     Study,
+    changes,
     ours_of,
     overall,
     quality_by_table,
@@ -63,17 +64,14 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     tables' queries that no calibration was learned from, and each row says whether it is calibrated; in one of memories
     over the queries that none was learned from, and whether something was learned.
     """
-    if told := {found.name: found.learned for found in studies if found.learned is not None}:
-        return {"default": PEOPLE, "paper": PAPER, "rows": learned.rows(told)}
-    if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
-        return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(found)}
+    if told := [found.taught for found in studies if found.taught is not None]:
+        return {"default": PEOPLE, "paper": PAPER, "rows": taught.rows(told)}
     scored = quality_by_table(studies, "ce_ncg")
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
     for metric in ("ncg", "ndcg_10"):
         judged = quality_by_table(studies, metric)
         rows[metric] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
-    listed = rows.reset_index().astype(object)
-    return {"default": PEOPLE, "paper": PAPER, "rows": listed.where(listed.notna(), None).to_dict("records")}
+    return {"default": PEOPLE, "paper": PAPER, "rows": records(rows.reset_index())}
 
 
 def write(studies: Sequence[Study], out: Path) -> None:
@@ -103,12 +101,12 @@ def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) ->
         parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
         parts += _images(pictures.get(found.name, ()))
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
-    if made := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
-        parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
-    if kept := {found.name: found.promised for found in studies if found.promised is not None}:
+    if made := {one.name: one.taught for one in studies if isinstance(one.taught, taught.CalibratedStudy)}:
+        parts += ["## Calibrated by a few judgements", *taught.calibrated_section(made)]
+    if kept := {one.name: one.promised for one in studies if one.promised is not None}:
         parts += ["## Promised", *promised.section(kept)]
-    if told := {found.name: found.learned for found in studies if found.learned is not None}:
-        parts += ["## Learned from earlier requests", *learned.section(told)]
+    if told := {one.name: one.taught for one in studies if isinstance(one.taught, taught.LearnedStudy)}:
+        parts += ["## Learned from earlier requests", *taught.learned_section(told)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

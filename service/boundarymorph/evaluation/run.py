@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, partial
 from time import process_time
@@ -64,8 +64,8 @@ class Outcome:
 
     def mean(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> float | None:
         """Return the mean over the queries on which the metric is defined; None if there is none."""
-        values = self.values(method, budget, k, metric)
-        return float(np.nanmean(values)) if np.isfinite(values).any() else None
+        found = mean(self.values(method, budget, k, metric))
+        return None if np.isnan(found) else found
 
     def means(self, metric: str) -> pd.DataFrame:
         """Return (methods, cells) means over the queries on which the metric is defined; NaN if there is none."""
@@ -102,10 +102,8 @@ def experiment(
     running = [contestant for contestant in contestants if contestant.name not in missing]
     rows: list[dict[str, Any]] = []
     tasks = (delayed(_runs)(question, running, budgets, ks) for question in table.questions())
-    watch("selecting", 0, len(table))
-    for done, of_question in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
+    for of_question in in_parallel(tasks, jobs, watch, "selecting", len(table)):
         rows += of_question
-        watch("selecting", done, len(table))
     tried = pd.DataFrame(rows)
     # No gain to win says nothing about a setting; of equal settings the first is selected.
     worth = tried[tried["k"] == near_50(ks)].groupby(RUN)["ce_ncg"].mean().fillna(0.0)
@@ -115,6 +113,26 @@ def experiment(
     settings = {(one.name, budget): one.settings[best[one.name, budget][1]] for one, budget in cells}
     kept = kept.drop(columns="setting")
     return Outcome(table, running, budgets, ks, kept, settings, missing)
+
+
+def in_parallel(tasks: Iterable[Any], jobs: int, watch: Watch, stage: str, total: int) -> Iterator[Any]:
+    """Yield the results of joblib's delayed calls, `jobs` at a time, and say how many there are."""
+    watch(stage, 0, total)
+    for done, result in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
+        yield result
+        watch(stage, done, total)
+
+
+def mean(values: NDArray[np.float64]) -> float:
+    """Return the mean over the queries on which a metric is defined; NaN if there is none."""
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table for JSON, with None for NaN."""
+    listed = frame.astype(object)
+    found: list[dict[str, Any]] = listed.where(listed.notna(), None).to_dict("records")
+    return found
 
 
 def near_50(ks: Sequence[int]) -> int:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.analyses import bootstrap_interval, changes, comparisons, latencies, paired_p
 from boundarymorph.evaluation.methods import chosen
 from boundarymorph.evaluation.run import experiment
+from boundarymorph.evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p
 from boundarymorph.selection.methods import PAPER
 from tests.evaluation.tables import synthetic
 
