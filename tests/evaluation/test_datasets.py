@@ -102,10 +102,10 @@ class StandIn:
 
     def docs_iter(self) -> Any:
         yield SimpleNamespace(doc_id="a", default_text=lambda: "said whole")
-        yield SimpleNamespace(doc_id="b", title="Bread", body="rises", url="not text")
+        yield SimpleNamespace(doc_id="b", title="Bread", default_text=lambda: "Bread\nrises")
 
     def queries_iter(self) -> Any:
-        yield SimpleNamespace(query_id=7, text="yeast")
+        yield SimpleNamespace(query_id=7, default_text=lambda: "yeast")
 
     def qrels_iter(self) -> Any:
         yield SimpleNamespace(query_id="7", doc_id="b", relevance=1)

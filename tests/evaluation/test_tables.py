@@ -103,16 +103,14 @@ def test_texts_are_those_of_a_collection_that_has_them_all() -> None:
     table = synthetic(queries=2, n=5)
     documents = {str(name): f"text {name}" for name in table.arrays["doc_ids"]}
     queries = {str(name): f"query {name}" for name in table.arrays["query_ids"]}
-    whole = tables.with_texts(table, Collection("c", {**documents, "more": ""}, queries))
-    assert whole is not None and "texts" in whole.provides
+    having = Collection("c", {**documents, "more": ""}, queries)
+    lacking = [Collection("c", dict(list(documents.items())[1:]), queries), Collection("c", documents, {})]
+    assert tables.with_texts(table, lacking) is table
+    whole = tables.with_texts(table, [*lacking, having])
+    assert "texts" in whole.provides
     question = whole.question(1)
     assert question.texts is not None
     assert list(question.texts.documents) == [f"text {id}" for id in question.pool.ids]
-    assert tables.with_texts(table, Collection("c", dict(list(documents.items())[1:]), queries)) is None
-    assert tables.with_texts(table, Collection("c", documents, {})) is None
-    lacking, having = Collection("c", documents, {}), Collection("c", documents, queries)
-    assert tables.with_texts_of(table, [lacking, having]).texts == (queries, documents)
-    assert tables.with_texts_of(table, [lacking]) is table
 
 
 def test_texts_say_which_terms_of_its_query_each_document_has() -> None:
@@ -120,8 +118,8 @@ def test_texts_say_which_terms_of_its_query_each_document_has() -> None:
     queries = {"q0": "deep winter", "q1": " ".join(f"w{number}" for number in range(70))}
     documents = {"d0": "winters", "d1": "deeply wintry", "d2": "w0 w63", "d3": "w63 w64", "d4": "w5"}
     table.arrays["pool"][1] = [2, 3, 4, -1, -1]
-    whole = tables.with_texts(table, Collection("c", documents, queries))
-    assert whole is not None and table.arrays["terms"].any()
+    whole = tables.with_texts(table, [Collection("c", documents, queries)])
+    assert table.arrays["terms"].any()
     found = {
         question.id: dict(zip(question.pool.ids, question.pool.terms.T.tolist(), strict=True))
         for question in whole.questions()

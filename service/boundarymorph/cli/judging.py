@@ -7,7 +7,7 @@ import fcntl
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -175,7 +175,7 @@ async def judge(
         if known := len(wanted) - len(missing):
             console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
         if missing and isinstance(model, PricedScorer):
-            most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing), Amount())
+            most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing))
             allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
         await _graded(model, missing, grades)
     finally:
@@ -196,12 +196,12 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
     from boundarymorph.cli import terminal
     from boundarymorph.scoring.scorer import of_content
 
-    waiting, done = iter(missing), 0
-    errors, refused = list[BaseException](), 0
+    waiting, done, refused = iter(missing), 0, 0
+    errors = list[BaseException]()
 
     async def several(advance: Callable[[int], None]) -> None:
         nonlocal done, refused
-        for pair in _until(waiting, errors):
+        while not errors and (pair := next(waiting, None)) is not None:
             try:
                 scores = await of_content([pair.content], partial(model.score, pair.query))
                 if scores.failure is not None:
@@ -209,17 +209,14 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
                 value = float(scores.values[0])
                 grade = None if math.isnan(value) else float(round(GRADES * value))
                 grades.keep(pair, grade, scores.model or model.name)
+                refused, done = 0, done + 1
+                advance(1)
             except ScorerFailed as failure:  # of this pair alone, as by a content filter
                 refused += 1
                 if refused >= REFUSED_IN_A_ROW:
                     errors.append(failure)
-                continue
             except Exception as error:
                 errors.append(error)
-                continue
-            refused = 0
-            done += 1
-            advance(1)
 
     try:
         with terminal.steps(new_console(stderr=True), "grading pairs", len(missing)) as advance:
@@ -230,11 +227,3 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
             console.print(f"{done:,} of {len(missing):,} pairs were graded, kept in {grades.path}{again}", markup=False)
     if errors:
         raise errors[0]
-
-
-def _until(waiting: Iterator[Pair], errors: Sequence[BaseException]) -> Iterator[Pair]:
-    """Yield pairs that several share, as long as there is no error."""
-    for pair in waiting:
-        yield pair
-        if errors:
-            return

@@ -36,12 +36,6 @@ class Neighbourhood:
         positions, cosines = self._nearest
         return positions[:, :count], cosines[:, :count]
 
-    def reordered(self, pool: Pool, order: Positions) -> Neighbourhood:
-        """Of the same documents in another order, whose positions are in `order` here."""
-        same, (positions, cosines) = Neighbourhood(pool), self.nearest(CANDIDATES)
-        same._nearest = np.argsort(order)[positions[order]], cosines[order]
-        return same
-
     def graph(self, degree: int) -> Positions:
         """(N, degree) out-neighbours, nearest first, padded with -1: robust pruning (Vamana, alpha = 1.2) of each
         document's 100 nearest, then of these and the reverse edges together.
@@ -80,21 +74,15 @@ class Neighbourhood:
     def _prune(self, candidates: Positions, cosines: NDArray[np.float32], degree: int) -> Positions:
         """Return each document's out-neighbours, chosen by RobustPrune of Vamana (DiskANN): keep the nearest candidate,
         drop the candidates that are nearer to it than to the document by a factor of ALPHA, and repeat."""
-        graph = np.full((len(candidates), degree), -1, dtype=np.intp)
-        for start in range(0, len(candidates), BLOCK):
-            rows = slice(start, start + BLOCK)
-            wanted, distances = candidates[rows], 1.0 - cosines[rows]
-            alive = wanted >= 0
-            for step in range(degree):
-                has = alive.any(axis=1)
-                if not has.any():
-                    break
-                first = alive.argmax(axis=1)
-                kept = wanted[np.arange(len(wanted)), first]
-                graph[rows, step] = np.where(has, kept, -1)
-                between = 1.0 - self._cosines[kept[:, None], wanted]
-                alive &= ALPHA * between > distances
-                alive[np.arange(len(wanted)), first] = False
+        every = np.arange(len(candidates))
+        graph = np.full((len(every), degree), -1, dtype=np.intp)
+        alive = candidates >= 0
+        for step in range(degree):
+            first = alive.argmax(axis=1)
+            kept = candidates[every, first]
+            graph[:, step] = np.where(alive.any(axis=1), kept, -1)
+            alive &= ALPHA * (1.0 - self._cosines[kept[:, None], candidates]) > 1.0 - cosines
+            alive[every, first] = False
         return graph
 
     def _with_reverse(self, graph: Positions) -> tuple[Positions, NDArray[np.float32]]:

@@ -145,22 +145,19 @@ def read(path: Path) -> ScoreTable:
     return ScoreTable(path.stem, arrays)
 
 
-def with_texts(table: ScoreTable, collection: Collection) -> ScoreTable | None:
-    """The table with the texts of its documents and queries, and `terms` by them; None if the collection lacks one."""
+def with_texts(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTable:
+    """The table with the texts of its documents and queries, and `terms` by them, from the first of these collections
+    that has all of them; as it is if none has."""
     arrays = table.arrays
-    for ids, texts in (("doc_ids", collection.documents), ("query_ids", collection.queries)):
-        if ids not in arrays or not texts.keys() >= set(arrays[ids].astype(str).tolist()):
-            return None
-    documents = [collection.documents[id] for id in arrays["doc_ids"].astype(str).tolist()]
-    queries = [collection.queries[id] for id in arrays["query_ids"].astype(str).tolist()]
-    terms = packed_terms(documents, queries, arrays["pool"])
-    return ScoreTable(table.name, {**arrays, "terms": terms}, (collection.queries, collection.documents))
-
-
-def with_texts_of(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTable:
-    """The table with the texts of the first of these collections that has all of them; as it is if none has."""
-    found = (with_texts(table, collection) for collection in collections)
-    return next((whole for whole in found if whole is not None), table)
+    if not {"doc_ids", "query_ids"} <= arrays.keys():
+        return table
+    documents, queries = (arrays[ids].astype(str).tolist() for ids in ("doc_ids", "query_ids"))
+    for one in collections:
+        if one.documents.keys() >= set(documents) and one.queries.keys() >= set(queries):
+            texts = [one.documents[id] for id in documents], [one.queries[id] for id in queries]
+            whole = {**arrays, "terms": packed_terms(*texts, arrays["pool"])}
+            return ScoreTable(table.name, whole, (one.queries, one.documents))
+    return table
 
 
 def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArray[np.integer]) -> NDArray[np.uint64]:
