@@ -1,12 +1,10 @@
 """What is kept of what people say."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from boundarymorph.calibration.belongings import JUDGMENTS, Belongings, Event, grades_of, merged
+from boundarymorph.calibration.belongings import JUDGMENTS, Belongings, Event, grades_of
 from boundarymorph.errors import LimitExceeded, StorageUnavailable, UnknownIndex
 
 
@@ -39,24 +37,6 @@ def test_of_an_index_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_the_last_grade_of_a_pair_counts_and_those_given_go_first() -> None:
-    found = grades_of([Event("q", "a", 2.0), Event("q", "b", 1.0), Event("q", "a", 0.0), Event("r", "a", 3.0)])
-    assert found == {"q": {"a": 0.0, "b": 1.0}, "r": {"a": 3.0}}
-    assert merged(found, {"q": {"b": 2.0}, "s": {"a": 1.0}}) == {
-        "q": {"a": 0.0, "b": 2.0},
-        "r": {"a": 3.0},
-        "s": {"a": 1.0},
-    }
-
-
-def test_a_file_with_clicks_of_an_earlier_version_is_read_and_written(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / JUDGMENTS)) as database:
-        database.execute(
-            "create table judgments (number integer primary key, at real not null, query text not null, "
-            "document text not null, grade real, rank integer, clicked integer, caller text not null)"
-        )
-        rows = [("a", 2.0, None, 0), ("b", None, 1, 1)]
-        database.executemany("insert into judgments values (null, 1.0, 'q', ?, ?, ?, ?, 'c')", rows)
-        database.commit()
-    feedback = Belongings(tmp_path, "index").judgments
-    feedback.add([Event("q", "c", 1.0)], "caller", 2.0, 9)
-    assert feedback.events() == [Event("q", "a", 2.0), Event("q", "c", 1.0)]
+    events = [Event("q", "a", 2.0), Event("q", "b", 1.0), Event("q", "a", 0.0), Event("r", "a", 3.0)]
+    found = grades_of(events, {"q": {"b": 2.0}, "s": {"a": 1.0}})
+    assert found == {"q": {"a": 0.0, "b": 2.0}, "s": {"a": 1.0}, "r": {"a": 3.0}}

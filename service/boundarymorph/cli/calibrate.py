@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from boundarymorph.calibration.belongings import Event, grades_of, merged
+from boundarymorph.calibration.belongings import Event, grades_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
 from boundarymorph.cli import judging
@@ -132,7 +132,7 @@ def calibrate(
         )
     if judgments is not None and not given and not update:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
-    given = merged(grades_of(events), given)
+    given = grades_of(events, given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
