@@ -13,7 +13,6 @@ from haystack.components.builders import PromptBuilder
 from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
 from haystack.core.errors import PipelineRuntimeError
 from haystack.document_stores.in_memory import InMemoryDocumentStore
-from haystack.errors import FilterError
 from haystack.tracing.tracer import Span, Tracer, disable_tracing, enable_tracing, tracer
 from haystack.utils import Secret
 
@@ -131,13 +130,10 @@ class TestRanker:
             assert (document.id, document.content) == (original.id, original.content)
             assert set(document.meta) == {*original.meta, "relevance_std", "relevance_source"}
 
-    async def test_documents_come_in_the_order_of_their_retriever(self, flavour: Flavour, url: str) -> None:
-        ranker = BoundaryMorphRanker(base_url=url, top_k=3, budget=0)
-        twice = [*FOUND, *FOUND]
-        chosen = await documents(flavour, ranker, query=QUERY, documents=twice)
-        assert [found.meta["n"] for found in chosen] == [0, 1, 2]
+    async def test_copies_of_a_document_come_once(self, flavour: Flavour, url: str) -> None:
+        ranker = BoundaryMorphRanker(base_url=url, budget=0)
+        assert len(await documents(flavour, ranker, query=QUERY, documents=[*FOUND, *FOUND], top_k=40)) == 30
         assert "relevance_std" not in FOUND[0].meta
-        assert len(await documents(flavour, ranker, query=QUERY, documents=twice, top_k=40)) == 30
 
     async def test_secrets(self, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
         token = BoundaryMorphRanker(base_url=url, api_key=Secret.from_token("bm_secret"), top_k=1)
@@ -195,8 +191,6 @@ class TestRetriever:
         late = {"field": "meta.year", "operator": ">=", "value": 7}
         some = {"operator": "AND", "conditions": [late, {"field": "meta.year", "operator": "in", "value": [0, 8]}]}
         assert {found.id for found in await documents(flavour, retriever, query=QUERY, filters=some)} == {"y8"}
-        with pytest.raises(FilterError, match="contains"):
-            retriever.run(QUERY, filters={"field": "meta.year", "operator": "contains", "value": 1})
 
 
 async def test_the_example(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
