@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -77,7 +77,11 @@ class Selector:
         if score == EMBEDDED:
             score = _embedded()
         elif isinstance(score, str):
-            score = _needed("sentence_transformers", f"the cross-encoder {score!r}").CrossEncoder(score)
+            try:
+                score = import_module("sentence_transformers").CrossEncoder(score)
+            except ModuleNotFoundError as error:
+                name = str(error.name).replace("_", "-")
+                raise InvalidInput(f"the cross-encoder {score!r} needs {name}: pip install {name}") from None
         if hasattr(score, "predict"):
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):
@@ -163,15 +167,6 @@ def extend(query: str, texts: Sequence[Text], scores: ArrayLike, **options: Any)
 
 def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
     raise AssertionError("a budget of 0 has no call")
-
-
-def _needed(package: str, by: str) -> ModuleType:
-    """Import a package. Raises InvalidInput where it is not installed."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        name = str(error.name).replace("_", "-")
-        raise InvalidInput(f"{by} needs {name}: pip install {name}") from None
 
 
 def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:

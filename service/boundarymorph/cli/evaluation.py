@@ -80,7 +80,7 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
     if evaluation.calibrate is not None and evaluation.learn_from is not None:
         raise InvalidInput("--calibrate and --learn-from are two studies: run one after the other")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
-    budgets, ks = evaluation.all_budgets, evaluation.all_k
+    budgets, ks = _numbers(evaluation.budgets, "--budgets", least=0), _numbers(evaluation.k, "--k")
     contestants = chosen([name.strip() for name in evaluation.methods.split(",") if name.strip()])
     if not contestants:
         raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
@@ -98,6 +98,17 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
         progress.update(task, total=1, completed=1)
     _show(studies, console)
     console.print(f"\nreport: {evaluation.out / 'report.md'}")
+
+
+def _numbers(text: str, option: str, least: int = 1) -> list[int]:
+    """Parse "50,25" into [25, 50]. Raises InvalidInput that names the option."""
+    try:
+        numbers = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError as error:
+        raise InvalidInput(f"{option} takes whole numbers separated by commas, not {text!r}") from error
+    if not numbers or numbers[0] < least:
+        raise InvalidInput(f"{option} needs numbers from {least} on, separated by commas")
+    return numbers
 
 
 def _make(out: Path) -> None:

@@ -45,11 +45,11 @@ def opened(
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         yield of_folder(folder, files, most, strict=strict), sum(path.stat().st_size for path in files)
         return
-    with sources.opened(source) as (stream, length):
+    with sources.opened(source, "; what came before the damage is written, unless --strict") as (stream, length):
         if is_table(source):
             yield of_table(stream, sources.named(source), columns, most), length
         else:
-            yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
+            yield parse_ndjson(sources.chunks(stream), dimension, max_line_bytes=most), length
 
 
 def is_texts(source: Path) -> bool:
@@ -167,8 +167,6 @@ async def of_table(stream: Stream, name: str, columns: Columns, most: int) -> As
             yield parse_record(record, rows.line_num, 0, position)
     except csv.Error as error:
         raise InvalidInput(f"{name}, line {rows.line_num}: no CSV: {error}") from None
-    except reading.DAMAGED as error:
-        raise InvalidInput(f"{name} is a damaged gzip file: {error}") from error
 
 
 def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None, int, int | None]:

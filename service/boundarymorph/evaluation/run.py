@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, partial
+from itertools import product
 from time import process_time
 from typing import Any
 
@@ -14,7 +15,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import Contestant, Method
+from boundarymorph.evaluation.methods import Contestant, ScoringMethod
 from boundarymorph.evaluation.metrics import Quality, quality
 from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
 from boundarymorph.evaluation.tables import ScoreTable
@@ -36,13 +37,13 @@ class Outcome:
     budgets: Sequence[int]
     ks: Sequence[int]
     rows: pd.DataFrame
-    settings: Mapping[tuple[str, int], Method]
+    settings: Mapping[tuple[str, int], ScoringMethod]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cells(self) -> list[Cell]:
         """Every B and k."""
-        return [(budget, k) for budget in self.budgets for k in self.ks]
+        return list(product(self.budgets, self.ks))
 
     @property
     def judged(self) -> bool:
@@ -140,7 +141,7 @@ def near_50(ks: Sequence[int]) -> int:
     return min(ks, key=lambda k: abs(k - 50))
 
 
-def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking]:
+def run_once(method: ScoringMethod, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking]:
     """Run one method on one query; return the record of its calls, and its ranking."""
     problem = SelectionProblem(question, budget, k)
     return problem, method.rank(problem)
@@ -150,35 +151,21 @@ def _runs(
     question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return the rows of every run on one query. What does not depend on B or k is computed once."""
-    return [
-        row
-        for contestant in contestants
-        for number, method in enumerate(contestant.settings)
-        for row in _rows_of(question, contestant.name, number, method, budgets, ks)
-    ]
-
-
-def _rows_of(
-    question: Question, name: str, number: int, method: Method, budgets: Sequence[int], ks: Sequence[int]
-) -> Iterator[dict[str, Any]]:
-    run = cache(partial(_timed, method, question))
-    for budget in budgets:
-        for k in ks:
+    rows = []
+    for name, number, method in (
+        (one.name, number, method) for one in contestants for number, method in enumerate(one.settings)
+    ):
+        run = cache(partial(_timed, method, question))
+        for budget, k in product(budgets, ks):
             given = budget if method.uses_budget else budgets[0], k if method.uses_k else ks[0]
             problem, ranking, seconds = run(*given)
-            yield {
-                "query": question.id,
-                "method": name,
-                "setting": number,
-                "budget": budget,
-                "k": k,
-                "calls": len(problem.calls),
-                **asdict(quality(question, ranking, k)),
-                "seconds": seconds,
-            }
+            found = asdict(quality(question, ranking, k))
+            row = {"query": question.id, "method": name, "setting": number, "budget": budget, "k": k}
+            rows.append({**row, "calls": len(problem.calls), **found, "seconds": seconds})
+    return rows
 
 
-def _timed(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
+def _timed(method: ScoringMethod, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
     """Return a run and its CPU time, without that of graphs."""
     built, begin = question.neighbourhood.seconds, process_time()
     problem, ranking = run_once(method, question, budget, k)

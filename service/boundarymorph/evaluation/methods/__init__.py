@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import baselines, morph
-from boundarymorph.evaluation.methods.method import Contestant, Method
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.selection.methods import DEFAULT
 
-__all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
+__all__ = ["CONTESTANTS", "GROUPS", "Contestant", "ScoringMethod", "chosen"]
 
 CONTESTANTS: dict[str, Contestant] = {
     contestant.name: contestant

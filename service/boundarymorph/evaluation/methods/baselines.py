@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.methods.method import Contestant, Method, ScoringMethod
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.evaluation.methods.morph import BETAS, drive
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
@@ -145,7 +145,7 @@ class Quam(Gar):
 class Hybrid(ScoringMethod):
     """method: as it is, in place of the retriever's order with that of reciprocal ranks of similarity and BM25."""
 
-    method: Method
+    method: ScoringMethod
 
     requires = frozenset({"bm25"})
 
