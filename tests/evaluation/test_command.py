@@ -1,4 +1,4 @@
-"""The command from end to end: a made-up table, and a small folder of texts with the real models."""
+"""The command from end to end: a made-up table, a small folder of texts with the real models, the example of the docs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import runpy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -364,3 +365,21 @@ def test_labels_of_lines_stay_apart(tmp_path: Path) -> None:
     plots.quality_against_budget(tmp_path / "q.png", values, looks, "CE-nCG")
     with Image.open(tmp_path / "q.png") as image:
         assert image.mode == "P" and image.size == (int(130 * 8.4), int(130 * 4.2))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+
+
+def test_the_selector_of_the_docs_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+    (tmp_path / "tables").mkdir()
+    np.savez(tmp_path / "tables" / "NAME.npz", **synthetic(queries=2, n=80).arrays)  # type: ignore[arg-type]
+    (tmp_path / "own.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("own.py")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line[:20].strip() for line in printed] == ["every so many", "SS", "trend"]
+    assert all(0 < float(line[20:]) <= 100 for line in printed)

@@ -131,7 +131,9 @@ def test_what_is_learned_is_what_a_slow_search_by_the_formula_finds(graded: bool
         code = start.copy()
         code[free] = values
         code[[1, 4, 6, 7]] = np.exp(code[[1, 4, 6, 7]])
-        prior = TrendPrior(*code.tolist(), scores=1.0 if graded else 4.0)
+        level, of_level, rank, similarity, of_slopes, words, of_words, scale = code.tolist()
+        scores = 1.0 if graded else 4.0
+        prior = TrendPrior(level, of_level, rank, similarity, of_slopes, words, of_words, scale, scores)
         penalty = (((values - start[free]) / scatter[free]) ** 2).sum() / 2.0
         return float(penalty - log_likelihoods(prior, requests).sum())
 

@@ -69,7 +69,8 @@ class ScoreTable:
     texts: tuple[Mapping[str, str], Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
-        _check(self.name, self.arrays)
+        if (wrong := _complaint(self.arrays)) is not None:
+            raise InvalidInput(f"the table {self.name!r} cannot be used: {wrong}")
 
     def __len__(self) -> int:
         return len(self.arrays["pool"])
@@ -183,42 +184,35 @@ def write(table: ScoreTable, path: Path) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    missing = [key for key in REQUIRED if key not in arrays]
-    if missing:
-        raise InvalidInput(f"the table {name!r} lacks {', '.join(missing)}")
+def _complaint(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+    """Say why arrays are no table; None if they are."""
+    if missing := [key for key in REQUIRED if key not in arrays]:
+        return f"it lacks {', '.join(missing)}"
     for key, (kinds, _) in COLUMNS.items():
         if key in arrays and arrays[key].dtype.kind not in kinds:
             wanted = {WHOLE: "whole numbers", TEXT: "a text"}.get(kinds, "numbers")
-            raise InvalidInput(f"in the table {name!r}, {key} is of {arrays[key].dtype}; it takes {wanted}")
+            return f"{key} is of {arrays[key].dtype}; it takes {wanted}"
     if "terms" in arrays and arrays["terms"].dtype != TERMS:
-        raise InvalidInput(f"in the table {name!r}, terms is of {arrays['terms'].dtype}; it takes {TERMS}")
+        return f"terms is of {arrays['terms'].dtype}; it takes {TERMS}"
     pool, documents = arrays["pool"], arrays["doc_emb"]
     if pool.ndim != 2 or not pool.size:
-        raise InvalidInput(f"the table {name!r} holds no query with candidates: pool has the shape {pool.shape}")
+        return f"it holds no query with candidates: pool has the shape {pool.shape}"
     if documents.ndim != 2:
-        raise InvalidInput(
-            f"in the table {name!r}, doc_emb has the shape {documents.shape}, not (documents, dimension)"
-        )
+        return f"doc_emb has the shape {documents.shape}, not (documents, dimension)"
     sizes = dict(zip("QNDd", (*pool.shape, *documents.shape), strict=True))
     for key, (_, letters) in COLUMNS.items():
         shape = tuple(sizes[letter] for letter in letters)
         if key in arrays and arrays[key].shape != shape:
-            raise InvalidInput(
-                f"in the table {name!r}, {key} has the shape {arrays[key].shape}; "
-                f"it should be {shape} beside pool {pool.shape} and doc_emb {documents.shape}"
-            )
-    if pool.max() >= len(documents) or pool.min() < -1:
-        wrong = pool.max() if pool.max() >= len(documents) else pool.min()
-        raise InvalidInput(
-            f"in the table {name!r}, pool names row {wrong} of {len(documents)} documents; "
-            "rows count from 0, and -1 pads"
-        )
+            beside = f"beside pool {pool.shape} and doc_emb {documents.shape}"
+            return f"{key} has the shape {arrays[key].shape}; it should be {shape} {beside}"
+    if (wrong := pool[(pool < -1) | (pool >= len(documents))]).size:
+        return f"pool names row {wrong[0]} of {len(documents)} documents; rows count from 0, and -1 pads"
     if (empty := np.flatnonzero((pool < 0).all(axis=1))).size:
-        raise InvalidInput(f"in the table {name!r}, the query in row {empty[0]} has no candidates; leave it out")
+        return f"the query in row {empty[0]} has no candidates; leave it out"
     scores = arrays["score"][pool >= 0]
     if not ((scores >= 0) & (scores <= 1)).all():
-        raise InvalidInput(f"in the table {name!r}, a score lies outside [0, 1]; apply a sigmoid to logits first")
+        return "a score lies outside [0, 1]; apply a sigmoid to logits first"
+    return None
 
 
 def _unpacked(terms: NDArray[np.uint64]) -> NDArray[np.bool_]:
