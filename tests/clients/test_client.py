@@ -348,10 +348,6 @@ class TestErrors:
                 await client.select(QUERY, index="texts")
         assert (raised.value.type, raised.value.status) == ("about:blank", 502)
 
-    async def test_a_service_that_is_away_is_a_failed_connection(self, connect: Connect, unused_tcp_port: int) -> None:
-        with pytest.raises(bm.ConnectionFailed):
-            await connect(f"http://127.0.0.1:{unused_tcp_port}", retries=1).ready()
-
     async def test_no_url(self, connect: Connect) -> None:
         with pytest.raises(ValueError, match="localhost:8080"):
             connect("localhost:8080")

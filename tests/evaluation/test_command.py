@@ -1,4 +1,4 @@
-"""The command from end to end: a made-up table, a small folder of texts with the real models, the example of the docs."""
+"""The command from end to end: a made-up table, a small folder of texts with the real models; and the docs' example."""
 
 from __future__ import annotations
 

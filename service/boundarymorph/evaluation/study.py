@@ -3,7 +3,7 @@ the differences between them are more than noise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, wilcoxon
 
 from boundarymorph.evaluation.methods import Contestant
-from boundarymorph.evaluation.promised import PromisedStudy, promised_study
+from boundarymorph.evaluation.promised import Kept, promised_study
 from boundarymorph.evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.evaluation.taught import CalibratedStudy, LearnedStudy, calibrated_study, learned_study
@@ -34,7 +34,7 @@ class Study:
     comparisons: pd.DataFrame
     latencies: pd.DataFrame
     taught: CalibratedStudy | LearnedStudy | None = None
-    promised: PromisedStudy | None = None
+    promised: Mapping[int, Kept] | None = None
 
     @property
     def name(self) -> str:

@@ -95,12 +95,13 @@ class ScoreTable:
         there = np.flatnonzero(arrays["pool"][row] >= 0)
         documents = arrays["pool"][row][there]
         query = unit_rows(arrays["query_emb"][row : row + 1], ["the query"])[0]
-        embeddings = unit_rows(arrays["doc_emb"][documents], _numbers(documents))
+        names = [str(name) for name in (arrays["doc_ids"][documents] if "doc_ids" in arrays else documents)]
+        embeddings = unit_rows(arrays["doc_emb"][documents], names)
         retrieval = arrays["mips"][row][there].astype(np.float64) if "mips" in arrays else embeddings @ query
         order = np.argsort(-retrieval, kind="stable")
-        there, documents = there[order], documents[order]
+        there = there[order]
         pool = Pool.of(
-            [str(name) for name in arrays["doc_ids"][documents]] if "doc_ids" in arrays else _numbers(documents),
+            [names[place] for place in order],
             embeddings[order],
             query,
             retrieval[order],
@@ -220,7 +221,3 @@ def _unpacked(terms: NDArray[np.uint64]) -> NDArray[np.bool_]:
     count = int(np.bitwise_or.reduce(terms)).bit_length()
     bits: NDArray[np.uint64] = (terms >> np.arange(count, dtype=TERMS)[:, None]) & TERMS.type(1)
     return bits.astype(np.bool_)
-
-
-def _numbers(documents: Sequence[int] | NDArray[Any]) -> list[str]:
-    return [str(document) for document in documents]
