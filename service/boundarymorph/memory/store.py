@@ -138,10 +138,10 @@ def described(memories: Memories, name: str = "") -> list[LearnedMemory]:
 
 def _described(key: str, memory: Memory) -> LearnedMemory:
     _, scorer, vectors, tenant = orjson.loads(key)
-    prior, unknown = memory.prior, (None, None, None)
-    amplitude = None if prior is None else math.sqrt(prior.scale)
-    slopes = unknown if prior is None or amplitude is None else (amplitude * prior.slopes).tolist()
-    by_rank, by_similarity, by_words = slopes
+    learned = dict.fromkeys(("level", "by_rank", "by_similarity", "by_words", "amplitude"))
+    if (prior := memory.prior) is not None:
+        amplitude = math.sqrt(prior.scale)
+        learned = dict(zip(learned, (prior.level, *(amplitude * prior.slopes).tolist(), amplitude), strict=True))
     return LearnedMemory(
         scorer=scorer,
         vectors=vectors,
@@ -150,12 +150,8 @@ def _described(key: str, memory: Memory) -> LearnedMemory:
         remembered=len(memory.observations),
         in_force=memory.in_force,
         ahead=memory.ahead / memory.weight if memory.weight else None,
-        level=None if prior is None else prior.level,
-        by_rank=by_rank,
-        by_similarity=by_similarity,
-        by_words=by_words,
-        amplitude=amplitude,
         audited=_audited(memory),
+        **learned,
     )
 
 
