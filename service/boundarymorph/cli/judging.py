@@ -8,7 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial, reduce
 from hashlib import blake2b
@@ -71,8 +71,7 @@ class Grades:
         self._asked = set[tuple[str, str, str | None]]()
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            self._file: BinaryIO = path.open("r+b", buffering=0)
+            self._file: BinaryIO = path.open("a+b", buffering=0)
         try:
             self._read()
         except BaseException:
@@ -106,7 +105,7 @@ class Grades:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidInput(f"{self.path} is being written by another process") from None
-        end = 0
+        end = self._file.seek(0)
         for line in self._file:
             if line.endswith(b"\n"):
                 try:
@@ -115,7 +114,6 @@ class Grades:
                     raise InvalidInput(f"{self.path} has lines that are no grades; choose another file") from None
                 end += len(line)
         self._file.truncate(end)
-        self._file.seek(end)
 
     def _take(self, line: Any) -> None:
         query, document, grade, model = line["query"], str(line["document"]), line["grade"], line.get("model")
@@ -167,21 +165,18 @@ async def judge(
         settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=chosen)}),
         ledger=lambda: OpenLedger(most_cost),
     )
-    grades = None
     try:
-        grades = Grades(kept, model.name)
-        wanted = [_shown(pair) for pair in await pairs(plan, settings, PAIRS)]
-        missing = [pair for pair in wanted if not grades.has(pair)]
-        if known := len(wanted) - len(missing):
-            console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
-        if missing and isinstance(model, PricedScorer):
-            most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing))
-            allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
-        await _graded(model, missing, grades)
+        with closing(Grades(kept, model.name)) as grades:
+            wanted = [_shown(pair) for pair in await pairs(plan, settings, PAIRS)]
+            missing = [pair for pair in wanted if not grades.has(pair)]
+            if known := len(wanted) - len(missing):
+                console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
+            if missing and isinstance(model, PricedScorer):
+                most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing))
+                allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
+            await _graded(model, missing, grades)
     finally:
         await model.close()
-        if grades is not None:
-            grades.close()
     return {query: found for query, found in grades.by_query.items() if query in plan.requests}
 
 
