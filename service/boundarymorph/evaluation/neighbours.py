@@ -23,16 +23,11 @@ class Neighbourhood:
     def __init__(self, pool: Pool) -> None:
         self._embeddings = np.asarray(pool.embeddings, dtype=np.float32)
         self._graphs: dict[int, Positions] = {}
-        self._nearest: tuple[Positions, NDArray[np.float32]] | None = None
         self.seconds = 0.0  # CPU time spent on graphs so far; a service would have them ready
 
     def nearest(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
-        """((N, m) positions, (N, m) cosines) of each document's m = min(count, N - 1) nearest others, nearest first."""
-        count = min(count, len(self._embeddings) - 1)
-        if self._nearest is None or self._nearest[0].shape[1] < count:
-            begin = process_time()
-            self._nearest = self._exact(max(count, min(CANDIDATES, len(self._embeddings) - 1)))
-            self.seconds += process_time() - begin
+        """((N, m) positions, (N, m) cosines) of each document's m = min(count, CANDIDATES, N - 1) nearest others,
+        nearest first."""
         positions, cosines = self._nearest
         return positions[:, :count], cosines[:, :count]
 
@@ -56,8 +51,10 @@ class Neighbourhood:
         """(N, N), for pruning alone."""
         return self._embeddings @ self._embeddings.T
 
-    def _exact(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
-        n = len(self._embeddings)
+    @cached_property
+    def _nearest(self) -> tuple[Positions, NDArray[np.float32]]:
+        begin, n = process_time(), len(self._embeddings)
+        count = min(CANDIDATES, n - 1)
         positions, cosines = np.empty((n, count), dtype=np.intp), np.empty((n, count), dtype=np.float32)
         for start in range(0, n, BLOCK):
             rows = slice(start, min(start + BLOCK, n))
@@ -69,6 +66,7 @@ class Neighbourhood:
             order = np.argsort(-values, axis=1, kind="stable")
             positions[rows] = np.take_along_axis(top, order, axis=1)
             cosines[rows] = np.take_along_axis(values, order, axis=1)
+        self.seconds += process_time() - begin
         return positions, cosines
 
     def _prune(self, candidates: Positions, cosines: NDArray[np.float32], degree: int) -> Positions:
