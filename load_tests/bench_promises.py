@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--loss", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0, help="of the halves")
     given = parser.parse_args()
-    table = tables.with_texts_of(tables.read(given.table), [datasets.load(given.collection)])
+    table = tables.with_texts(tables.read(given.table), [datasets.load(given.collection)])
     questions = list(table.questions())
     rows = report.Rows("promises")
     order = np.random.default_rng(given.seed).permutation(len(questions)).tolist()

@@ -22,10 +22,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation.grids import grid
-from boundarymorph.evaluation.learned import remembered
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question
 from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph.evaluation.taught import remembered
 from boundarymorph.memory.memory import REQUESTS, Memory, Observation
 from boundarymorph.selection import SelectionSession, TrendConfig
 from boundarymorph.selection.pool import DEFAULT_PRIOR, Evidence, TrendPrior

@@ -483,7 +483,7 @@ def read(folder: Path, collections: Path | None) -> list[ScoreTable]:
     texts = (
         [datasets.load(str(path.parent)) for path in sorted(collections.glob("*/corpus.jsonl*"))] if collections else []
     )
-    found = [tables.with_texts_of(table, texts) for table in found]
+    found = [tables.with_texts(table, texts) for table in found]
     for table in found:
         if "terms" not in table.provides:
             print(f"{table.name}: without its texts, which words of a query a document has is unknown")

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -77,7 +77,11 @@ class Selector:
         if score == EMBEDDED:
             score = _embedded()
         elif isinstance(score, str):
-            score = _needed("sentence_transformers", f"the cross-encoder {score!r}").CrossEncoder(score)
+            try:
+                score = import_module("sentence_transformers").CrossEncoder(score)
+            except ModuleNotFoundError as error:
+                name = str(error.name).replace("_", "-")
+                raise InvalidInput(f"the cross-encoder {score!r} needs {name}: pip install {name}") from None
         if hasattr(score, "predict"):
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):
@@ -165,15 +169,6 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
     raise AssertionError("a budget of 0 has no call")
 
 
-def _needed(package: str, by: str) -> ModuleType:
-    """Import a package. Raises InvalidInput where it is not installed."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        name = str(error.name).replace("_", "-")
-        raise InvalidInput(f"{by} needs {name}: pip install {name}") from None
-
-
 def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:
     """Return the scores of the embedded cross-encoder. Raises InvalidInput where it is not installed."""
     try:
@@ -205,17 +200,13 @@ def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> Sele
             raise InvalidInput(f"metadata: {len(metadata)} for {len(documents)} texts; give one for each")
         documents = [{**one, "metadata": dict(its)} for one, its in zip(documents, metadata, strict=True)]
     pool: dict[str, Any] = {"documents": documents}
-    if options.get("embeddings") is not None:
-        pool["embeddings"] = _block("embeddings", options["embeddings"])
-    if options.get("features") is not None:
-        pool["features"] = options["features"]
+    if (embeddings := options.pop("embeddings", None)) is not None:
+        pool["embeddings"] = _block(embeddings)
+    if (features := options.pop("features", None)) is not None:
+        pool["features"] = features
+    fields = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     if options.get("query_embedding") is not None:
-        options["query_embedding"] = np.asarray(options["query_embedding"]).tolist()
-    fields = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in options.items()
-        if name not in ("embeddings", "features")
-    }
+        fields["query_embedding"] = np.asarray(options["query_embedding"]).tolist()
     try:
         return SelectRequest.model_validate({"query": query, "pool": pool, **fields})
     except ValidationError as error:
@@ -235,12 +226,12 @@ def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
     return documents
 
 
-def _block(field: str, numbers: ArrayLike) -> dict[str, Any]:
+def _block(embeddings: ArrayLike) -> dict[str, Any]:
     """Return numbers as a `VectorBlock`. Raises InvalidInput."""
     try:
-        vectors = np.ascontiguousarray(numbers, dtype="<f4")
+        vectors = np.ascontiguousarray(embeddings, dtype="<f4")
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{field}: not an array of numbers: {error}") from None
+        raise InvalidInput(f"embeddings: not an array of numbers: {error}") from None
     return {"data": pybase64.b64encode(vectors.tobytes()).decode(), "shape": list(vectors.shape), "dtype": "float32"}
 
 

@@ -33,6 +33,3 @@ class World:
             documents = worth_judging(np.argsort(-scores), len(pool), number)
             found.append(JudgedQuery.of(pool, documents, scores[documents], grades[documents]))
         return found
-
-
-WEAK_SCORER, GOOD_SCORER = World(0.15, 1.5), World(0.8, 0.0)

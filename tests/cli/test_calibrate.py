@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
@@ -83,7 +82,6 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path) -> None:
     made = kept(tmp_path)
     assert made.form == "signals"
     assert made.scorer == SeededScorer().name
-    asyncio.run(_answers(tmp_path))
     asyncio.run(_graded(tmp_path))
     said = calibrate("texts", "--update", "--judgments", "judged.ndjson")
     assert "170 judgements of 9 queries" in said
@@ -94,17 +92,6 @@ async def _graded(folder: Path) -> None:
     shown = [{"document": f"d{number}", "grade": int(number == 2)} for number in range(1, 11)]
     async with filled(Settings(data_directory=folder)) as client:
         answer(await client.post("/judgments", json={"query": "question 99", "index": "texts", "judgments": shown}))
-
-
-async def _answers(folder: Path) -> None:
-    async with filled(Settings(data_directory=folder)) as client:
-        request = {"query": "question 99", "index": "texts", "budget": 10, "k": 8, "return_documents": True}
-        told = answer(await client.post("/select", json=request))
-        bare = answer(await client.post("/select", json={**request, "calibration": False}))
-    assert (told["calibration"], bare["calibration"]) == ("texts", None)
-    assert not told["warnings"]
-    nearness = [np.mean([near("question 99", found["text"]) for found in body["documents"]]) for body in (told, bare)]
-    assert nearness[0] > nearness[1]
 
 
 def test_a_language_model_judges(calibrate: Calibrate, tmp_path: Path) -> None:

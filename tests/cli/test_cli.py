@@ -84,6 +84,8 @@ def test_version(run: Run, argument: str) -> None:
         (["select", "index", "q", "-B", "2001"], "limit of 2,000 calls"),
         (["select", "index", "q", "-k", "20001"], "k: "),
         (["select", "index", "q" * 10_001], "query: "),
+        (["select", "index", "q", "--filter", "{"], "--filter"),
+        (["select", "index", "q", "--filter", "[]"], "--filter"),
         (["select", "nowhere", "q"], "'nowhere'"),
         (["select", "No/Where", "q"], "'No/Where'"),
         (["index", "delete", "nowhere"], "'nowhere'"),
@@ -106,8 +108,13 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
      ["select", "a", "b", "--out", "answers.ndjson"],
      ["index", "build", "a", "--from", "missing.jsonl"],
      ["index", "build", "a", "--from", "docs.jsonl", "--passages", "-1"],
+     ["index", "build", "a", "--from", "docs.jsonl", "--dimension", "0"],
+     ["index", "build", "a", "--from", "docs.jsonl", "--encoder", "bge"],
+     *(["index", "build", "a", "--from", "docs.jsonl", "--encoder", "none", *option]
+       for option in (["--dimension", "2"], ["--kind", "ivf"], ["--no-words"])),
      ["demo", "-k", "0"], ["demo", "--budget", "-1"]],
 )  # fmt: skip
+@pytest.mark.usefixtures("source")
 def test_usage_errors(run: Run, arguments: list[str]) -> None:
     outcome = run(*arguments)
     assert outcome.code == 2
@@ -434,7 +441,6 @@ class TestOwnVectors:
 
     def test_the_least_dimension(self, run: Run, source: Path) -> None:
         source.write_text('{"id": 1, "text": "t", "embedding": [2]}')
-        assert run("index", "build", "own", "--from", str(source), "--dimension", "0").code == 2
         assert "1 added" in run("index", "build", "own", "--from", str(source), "--dimension", "1").out
 
 
@@ -448,12 +454,6 @@ class TestWithoutAnEncoder:
         assert told["description"] == "What is said."
         assert (told["dimension"], told["kind"], told["encoder"]) == ("0", "words", "none")
         assert run("index", "compact", "words").code == 0
-
-    def test_options_of_vectors_are_refused_without_an_encoder(self, run: Run, source: Path) -> None:
-        build = ("index", "build", "words", "--from", str(source), "--encoder")
-        assert run(*build, "bge").code == 2
-        for option in (("--dimension", "2"), ("--kind", "ivf"), ("--no-words",)):
-            assert run(*build, "none", *option).code == 2
 
 
 @pytest.fixture
@@ -583,14 +583,6 @@ class TestWhereTheIndexesAre:
         monkeypatch.setattr(build, "build_encoder", None)  # it is refused before any model is loaded
         assert "the indexes are at http://retriever:8082" in refused(run("index", *command))
         assert not Path("data").exists()
-
-
-class TestCandidates:
-    """What a filter finds is in `TestIndexes`."""
-
-    @pytest.mark.parametrize("filter", ["{", "[]", '"a"', "n=1"])
-    def test_a_malformed_filter_is_refused(self, run: Run, filter: str) -> None:
-        assert "--filter" in refused(run("select", "own", "q", "--filter", filter))
 
 
 @pytest.mark.usefixtures("tiny_weights")

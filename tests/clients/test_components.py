@@ -25,26 +25,36 @@ from tests.clients.way import Recorder
 pytestmark = pytest.mark.strangers
 
 TEXT = "the sea is wide and blue"
+Texts = Sequence[str | None]
+Metadata = Sequence[dict[str, Any]]
+NONE: Metadata = [{}] * 40
 
 
-def by_langchain(component: Any, texts: list[str | None]) -> list[tuple[str, float]]:
-    found = component.compress_documents([LangChainDocument(text or "") for text in texts], "sea")
-    return [(each.page_content, each.metadata["relevance_score"]) for each in found]
+Found = list[tuple[str, float, str]]  # text, relevance and source of each
 
 
-def by_llamaindex(component: Any, texts: list[str | None]) -> list[tuple[str, float]]:
-    image = {"metadata": {"file_name": "sea.png"}}
-    nodes = [ImageNode(**image) if text is None else TextNode(text=text) for text in texts]
-    found = component.postprocess_nodes([NodeWithScore(node=node) for node in nodes], query_str="sea")
-    return [(each.node.get_content(), each.score) for each in found]
+def by_langchain(component: Any, texts: Texts, metadata: Metadata = NONE, query: str = "sea") -> Found:
+    found = [LangChainDocument(text or "", metadata=given) for text, given in zip(texts, metadata, strict=False)]
+    chosen = component.compress_documents(found, query)
+    return [(each.page_content, *(each.metadata[f"relevance_{of}"] for of in ("score", "source"))) for each in chosen]
 
 
-def by_haystack(component: Any, texts: list[str | None]) -> list[tuple[str, float]]:
-    documents = [
-        HaystackDocument(id=f"{number}", content=text, blob=ByteStream(b"a") if text is None else None)
-        for number, text in enumerate(texts)
+def by_llamaindex(component: Any, texts: Texts, metadata: Metadata = NONE, query: str = "sea") -> Found:
+    nodes = [
+        ImageNode(metadata={"file_name": "sea.png"}) if text is None else TextNode(text=text, metadata=given)
+        for text, given in zip(texts, metadata, strict=False)
     ]
-    return [(each.content or "", each.score) for each in component.run("sea", documents)["documents"]]
+    chosen = component.postprocess_nodes([NodeWithScore(node=node) for node in nodes], query_str=query)
+    return [(each.node.get_content(), each.score, each.metadata["relevance_source"]) for each in chosen]
+
+
+def by_haystack(component: Any, texts: Texts, metadata: Metadata = NONE, query: str = "sea") -> Found:
+    documents = [
+        HaystackDocument(id=f"{number}", content=text, blob=ByteStream(b"a") if text is None else None, meta=given)
+        for number, (text, given) in enumerate(zip(texts, metadata, strict=False))
+    ]
+    chosen = component.run(query, documents)["documents"]
+    return [(each.content or "", each.score, each.meta["relevance_source"]) for each in chosen]
 
 
 RERANKERS = [
@@ -62,16 +72,16 @@ RETRIEVERS = [
 @pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
 async def test_what_has_no_text_is_last(kind: Any, rerank: Any, url: str) -> None:
     found = await asyncio.to_thread(rerank, kind(base_url=url), [None, "", " \n", TEXT, "hills"])
-    assert {text for text, _ in found[:2]} == {TEXT, "hills"}
-    assert [score for _, score in found[2:]] == [0, 0, 0]
+    assert {text for text, *_ in found[:2]} == {TEXT, "hills"}
+    assert [score for _, score, _ in found[2:]] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
 async def test_texts_come_in_the_order_of_their_retriever(kind: Any, rerank: Any, url: str) -> None:
     """Without a call."""
-    texts: list[str | None] = [f"text {number}" for number in range(30)]
+    texts = [f"text {number}" for number in range(30)]
     found = await asyncio.to_thread(rerank, kind(base_url=url, budget=0), texts)
-    assert [text for text, _ in found[:3]] == texts[:3]
+    assert [text for text, *_ in found[:3]] == texts[:3]
 
 
 @pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
@@ -138,56 +148,35 @@ KNOWN: list[dict[str, Any]] = [
 ]
 
 
-def known_to_langchain(component: Any, metadata: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    found = [LangChainDocument(text, metadata=given) for text, given in zip(TEXTS, metadata, strict=True)]
-    chosen = component.compress_documents(found, "a day out")
-    return [(each.page_content, each.metadata["relevance_source"]) for each in chosen]
+K = {langchain.BoundaryMorphRerank: "k", llamaindex.BoundaryMorphRerank: "top_n", haystack.BoundaryMorphRanker: "top_k"}
 
 
-def known_to_llamaindex(component: Any, metadata: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    nodes = [TextNode(text=text, metadata=given) for text, given in zip(TEXTS, metadata, strict=True)]
-    chosen = component.postprocess_nodes([NodeWithScore(node=node) for node in nodes], query_str="a day out")
-    return [(each.node.get_content(), each.metadata["relevance_source"]) for each in chosen]
-
-
-def known_to_haystack(component: Any, metadata: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    found = [HaystackDocument(content=text, meta=given) for text, given in zip(TEXTS, metadata, strict=True)]
-    return [(each.content, each.meta["relevance_source"]) for each in component.run("a day out", found)["documents"]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "k", "rerank"),
-    [
-        (langchain.BoundaryMorphRerank, "k", known_to_langchain),
-        (llamaindex.BoundaryMorphRerank, "top_n", known_to_llamaindex),
-        (haystack.BoundaryMorphRanker, "top_k", known_to_haystack),
-    ],
-)
+@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
 class TestKnownScores:
     async def test_speak_for_documents_that_nobody_read(
-        self, kind: Any, k: str, rerank: Any, url: str, recorder: Recorder
+        self, kind: Any, rerank: Any, url: str, recorder: Recorder
     ) -> None:
-        component = kind(base_url=url, budget=0, known_score_field="by", options={"reuse": False}, **{k: 12})
-        found = await asyncio.to_thread(rerank, component, [*KNOWN, {"by": None}, *[{} for _ in TEXTS[13:]]])
-        assert sum("sea" in text for text, _ in found) >= 11
-        known = {text for text, source in found if source == "cross_encoder"}
+        component = kind(base_url=url, budget=0, known_score_field="by", options={"reuse": False}, **{K[kind]: 12})
+        metadata = [*KNOWN, {"by": None}, *[{} for _ in TEXTS[13:]]]
+        found = await asyncio.to_thread(rerank, component, TEXTS, metadata, "a day out")
+        assert sum("sea" in text for text, *_ in found) >= 11
+        known = {text for text, _, source in found if source == "cross_encoder"}
         assert set(TEXTS[:12:2]) <= known <= set(TEXTS[:12]) and len(known) < len(found)
         sent = recorder.seen[-1].body["pool"]["documents"]
         assert [document["text"] for document in sent] == TEXTS, "no model reads the scores"
         assert [document.get("cross_encoder_score") for document in sent] == [0.75, 0.125] * 6 + [None] * 28
 
     async def test_are_known_only_if_their_field_is_named(
-        self, kind: Any, k: str, rerank: Any, url: str, recorder: Recorder
+        self, kind: Any, rerank: Any, url: str, recorder: Recorder
     ) -> None:
-        given = [{"by": 0.5}, *[{} for _ in TEXTS[1:]]]
-        await asyncio.to_thread(rerank, kind(base_url=url), given)
+        await asyncio.to_thread(rerank, kind(base_url=url), TEXTS, [{"by": 0.5}, *NONE])
         assert all("cross_encoder_score" not in each for each in recorder.seen[-1].body["pool"]["documents"])
 
     @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan"), "0.5", [1]])
-    def test_are_from_0_to_1(self, kind: Any, k: str, rerank: Any, score: object) -> None:
+    def test_are_from_0_to_1(self, kind: Any, rerank: Any, score: object) -> None:
         component = kind(base_url="http://nowhere", known_score_field="by")
         with pytest.raises(InvalidArgument, match=r"document 2 .*'by' in its metadata, .* from 0 to 1"):
-            rerank(component, [{"by": 0}, {"by": score}, *[{} for _ in TEXTS[2:]]])
+            rerank(component, TEXTS, [{"by": 0}, {"by": score}])
 
 
 class TestSelectors:
@@ -204,8 +193,7 @@ class TestSelectors:
         found = await asyncio.to_thread(rerank, component, TEXTS)
         documents = [{"text": text, "score": -place} for place, text in enumerate(TEXTS)]
         expected = await selector.aselect("sea", documents, budget=10, rounds=1)
-        assert [text for text, _ in found] == [document.text for document in expected.documents]
-        assert [score for _, score in found] == [document.relevance for document in expected.documents]
+        assert [one[:2] for one in found] == [(each.text, each.relevance) for each in expected.documents]
         for again in (component, *copies(component)):
             assert await asyncio.to_thread(rerank, again, TEXTS) == found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any, is_typeddict
 
@@ -118,3 +119,12 @@ def test_all_that_is_public_is_named() -> None:
     assert {kind.__name__ for kind in KINDS.values()} <= {*public}
     assert all(hasattr(boundarymorph_client, name) for name in public)
     assert issubclass(boundarymorph_client.DeadlineExceeded, ProblemError | TimeoutError)
+
+
+PYTHON = Path(__file__).parents[2] / "clients/python"
+
+
+def test_the_client_that_blocks_is_the_asynchronous_one_without_its_awaits() -> None:
+    source = (PYTHON / "src/boundarymorph_client/client.py").read_text()
+    assert source == runpy.run_path(str(PYTHON / "unasync.py"))["written"](), "async_client.py has changed: make client"
+    assert not any(word in source for word in ("async ", "await", "Async", "asyncio"))

@@ -183,7 +183,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     """kill -9 in the middle of scoring: the rest is scored by the next run, and the table is the same."""
     path = tmp_path / "t.npz"
-    command = [sys.executable, "-m", "tests.evaluation.slow_build", str(path)]
+    command = [sys.executable, "-m", "tests.evaluation.test_builder", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "scoring pairs 32 120\n" in process.stdout
@@ -195,3 +195,8 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     assert 0 < scorer.pairs <= 120 - 32 and encoder.encoded == []
     fresh = build(tmp_path / "fresh.npz", Lengths())
     assert np.array_equal(table.arrays["score"], fresh.arrays["score"])
+
+
+if __name__ == "__main__":  # a process to be killed while it scores, which says how far it is
+    slow = TableBuilder(SeededEncoder(), Lengths(pause=0.5), 40)
+    asyncio.run(slow.build(COLLECTION, Path(sys.argv[1]), lambda *seen: print(*seen, flush=True)))

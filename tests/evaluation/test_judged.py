@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from boundarymorph.cli import evaluation as command
-from boundarymorph.errors import CostCeiling, InvalidInput, ScorerUnavailable
+from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph.evaluation import report, tables
 from tests.evaluation.test_command import GRID, run, texts
 from tests.faults import stand_in
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import score_of
 from tests.scoring.judge.scripted import READ, WRITTEN, Chat, completion, pair_of
-from tests.scoring.remote.servers import Server, answer, reset
+from tests.scoring.remote.servers import Server, answer
 
 PAIRS = 2 * 30
 
@@ -64,17 +64,6 @@ def test_it_goes_on_where_the_money_ended(tmp_path: Path, monkeypatch: pytest.Mo
         assert before * (READ + WRITTEN) / 1000 <= 50
         evaluated(tmp_path, server, "--max-cost", "1000")
         assert len(server.asked) - before < PAIRS, "the first part is not paid for again"
-
-
-def test_it_goes_on_where_the_server_ended(tmp_path: Path) -> None:
-    with stand_in.running(Chat()) as server:
-        server.script = [*[_well] * 33, *[reset] * 1_000]
-        with pytest.raises(ScorerUnavailable):
-            evaluated(tmp_path, server, "--yes")
-        server.script = []
-        before = len(server.asked)
-        evaluated(tmp_path, server, "--yes")
-        assert len(server.asked) - before <= PAIRS - 30 + 1
 
 
 async def _well(reply: Any) -> Any:

@@ -8,8 +8,8 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
-from boundarymorph.evaluation.methods.bagel import Bagel, WarmStarted
 from boundarymorph.evaluation.methods.baselines import (
+    Bagel,
     Feedback,
     Fusion,
     Gar,
@@ -19,6 +19,7 @@ from boundarymorph.evaluation.methods.baselines import (
     Rgs,
     Rocchio,
     SingleStage,
+    WarmStarted,
 )
 from boundarymorph.evaluation.methods.morph import Extend, Independent, Lexical, Morph
 from boundarymorph.evaluation.metrics import quality

@@ -37,13 +37,10 @@ def read(file: Path, name: str) -> Calibration | None:
         raise InvalidInput(f"the calibration {name!r} cannot be used: {error}") from None
 
 
-def serialized(calibration: Calibration) -> bytes:
-    """Return the content of the file of a calibration."""
-    return orjson.dumps(calibration.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def write(file: Path, content: bytes) -> None:
+def write(file: Path, content: bytes | Calibration) -> None:
     """Write a file, whole or not at all, in place of an earlier one. Raises OSError."""
+    if isinstance(content, Calibration):
+        content = orjson.dumps(content.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     scratch = file.with_name(f".{file.name}.{uuid4().hex}")
     try:
         scratch.write_bytes(content)
@@ -70,7 +67,7 @@ class CalibrationFolder:
         """Write it in place of an earlier one of the same name."""
         file = self._file(calibration.name)
         self._path.mkdir(parents=True, exist_ok=True)
-        write(file, serialized(calibration))
+        write(file, calibration)
 
     def names(self) -> Sequence[str]:
         return sorted(file.stem for file in self._path.glob("*.json") if NAME.fullmatch(file.stem))
@@ -93,12 +90,13 @@ SCHEMA = (
     """
 create table if not exists judgments (
     number integer primary key, at real not null, query text not null, document text not null,
-    grade real, caller text not null
+    grade real not null, caller text not null
 )
 """,
     "create index if not exists by_query on judgments (query)",
 )
 INSERT = "insert into judgments (at, query, document, grade, caller) values (?, ?, ?, ?, ?)"
+# The grade is null in lines of 0.1.0 that were of clicks.
 SELECT = """select number, query, document, grade from judgments where number > ? and grade is not null
 order by number limit ?"""
 ALL = -1  # as a limit of SQLite
@@ -164,19 +162,15 @@ def _count(database: sqlite3.Connection) -> int:
     return found
 
 
-def grades_of(events: Sequence[Event]) -> dict[str, dict[str, float]]:
-    """Return grades by query and document; the last one of a pair counts."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+def grades_of(events: Sequence[Event], given: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return grades by query and document from both: of events, the last one of a pair counts, and those given go
+    before them."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict, {query: {} for query in given})
     for event in events:
         found[event.query][event.document] = event.grade
+    for query, grades in given.items():
+        found[query].update(grades)
     return dict(found)
-
-
-def merged(
-    events: Mapping[str, Mapping[str, float]], given: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, float]]:
-    """Return grades by query and document from both; those given go before those of events."""
-    return {query: {**events.get(query, {}), **given.get(query, {})} for query in {**given, **events}}
 
 
 FOLDER = "belongings"  # in the folder of an index
@@ -233,7 +227,7 @@ class Belongings:
         """Write a calibration in place of an earlier one of its name. Raises UnknownIndex if the index is gone."""
         self._make()
         if made.name == self.index:
-            write(self._folder / DEFAULT, serialized(made))
+            write(self._folder / DEFAULT, made)
         else:
             self._named.keep(made)
 

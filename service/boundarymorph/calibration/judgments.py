@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,42 +17,29 @@ from boundarymorph.reading import Record, has_content, is_table
 from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
-ID_NAMES, QUERY_NAMES = ("_id", "id"), ("query", "text")  # as in BEIR
 
 
-def asked_in(records: Iterable[Record]) -> Iterator[tuple[int, str | None, dict[str, Any]]]:
-    """Yield number, id (None without one) and fields of each query; the text is in the field `query`.
+def queries_of(records: Iterable[Record]) -> dict[str, str]:
+    """Texts of queries by id; a query without id is its own.
 
-    Queries are objects with `query` or `text`, and `_id` or `id`, lines ID<tab>TEXT, below a header or not, or texts.
-
-    Raises InvalidInput for what has no text, and for lines with more tabs, as it is not clear which part is the query.
+    Queries are objects with `query` or `text`, and `_id` or `id`, as in BEIR; lines ID<tab>TEXT, below a header or not;
+    or texts. Raises InvalidInput for what has no text, and for lines with more tabs, as it is not clear which part is
+    the query.
     """
+    found = {}
     for place, number, value in records:
         if isinstance(value, dict):
-            fields = dict(value)
-            query = next((fields.pop(name) for name in QUERY_NAMES if name in fields), None)
-            identifier = next((fields.pop(name) for name in ID_NAMES if name in fields), None)
+            query, identifier = value.get("query", value.get("text")), value.get("_id", value.get("id"))
         else:
             parts = [part.strip() for part in value.split("\t")]
             if len(parts) > 2:
                 raise InvalidInput(f"{place} has several tabs; write ID<tab>TEXT, or a JSON object a line")
             if number == 1 and is_table(value):
                 continue
-            query, fields = parts[-1], {}
-            identifier = parts[0] if len(parts) > 1 else None
-        if query is None or (isinstance(query, str) and not has_content(query)):
+            query, identifier = parts[-1], parts[0] if len(parts) > 1 else None
+        if not isinstance(query, str) or not has_content(query):
             raise InvalidInput(f"{place} has no 'query' and no 'text' to read")
-        yield number, None if identifier is None else str(identifier), {"query": query, **fields}
-
-
-def queries_of(records: Iterable[Record]) -> dict[str, str]:
-    """Texts of queries by id; a query without id is its own. Raises InvalidInput as `asked_in` does."""
-    found = {}
-    for _, identifier, fields in asked_in(records):
-        text = fields["query"]
-        if not isinstance(text, str):
-            raise InvalidInput(f"the query {identifier or text!r} is not a text")
-        found[text if identifier is None else identifier] = text
+        found[query if identifier is None else str(identifier)] = query
     return found
 
 

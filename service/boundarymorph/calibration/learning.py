@@ -46,11 +46,6 @@ class Predictions:
     targets: NDArray[np.float64]
     prior: NDArray[np.float64] | None = None
 
-    @property
-    def retriever(self) -> NDArray[np.float64]:
-        """(n,) a key that orders them as the retriever did."""
-        return -np.arange(len(self.targets), dtype=np.float64)
-
     def loss(self, predicted: NDArray[np.float64]) -> float:
         """Mean log loss of predictions about these documents."""
         return float(log_loss(predicted, self.targets).mean())
@@ -142,7 +137,9 @@ def report_of(
     signal. more_queries: how many more may bring the evidence, None if that is decided or beyond reach.
     """
     ncg = [row for k in REPORTED_AT if (row := _ncg(held_out, k)) is not None]
-    more = _more_queries(MeanDifference.of([query.gain() for query in held_out])) if form != "signals" else None
+    more, gain = None, MeanDifference.of([query.gain() for query in held_out])
+    if form != "signals" and gain.mean > 0 and np.isfinite(gain.error) and not gain.gained():
+        more = next((more for more in range(1, MOST_WORTHWHILE * gain.count + 1) if gain.gained(more)), None)
     report: dict[str, Any] = {"ncg": ncg, "trust": _trusted(full, evidence), "more_queries": more}
     targets = np.concatenate([query.targets for query in held_out])
     for when, predictions in (
@@ -167,7 +164,7 @@ def _ncg(held_out: Sequence[Predictions], k: int) -> dict[str, float] | None:
         return None
     found = {
         "scorer": np.array([query.ncg(query.raw, k) for query in seen]),
-        "retriever": np.array([query.ncg(query.retriever, k) for query in seen]),
+        "retriever": np.array([query.ncg(-np.arange(len(query.targets), dtype=np.float64), k) for query in seen]),
         "calibrated": np.array([query.ncg(query.full, k) for query in seen]),
     }
     gain = MeanDifference.of((found["calibrated"] - found["scorer"]).tolist())
@@ -182,13 +179,6 @@ def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, 
     parts = np.abs(list(weights.values())) * np.concatenate(evidence).std(axis=0)
     shares = parts / parts.sum() if parts.any() else parts
     return dict(zip(weights, shares.tolist(), strict=True))
-
-
-def _more_queries(gain: MeanDifference) -> int | None:
-    """How many more queries would put this gain beyond chance, if it stays; None if it is, or none would."""
-    if gain.mean <= 0 or not np.isfinite(gain.error) or gain.gained():
-        return None
-    return next((more for more in range(1, MOST_WORTHWHILE * gain.count + 1) if gain.gained(more)), None)
 
 
 def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:

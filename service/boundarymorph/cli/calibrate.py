@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from boundarymorph.calibration.belongings import Event, grades_of, merged
+from boundarymorph.calibration.belongings import Event, grades_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
 from boundarymorph.cli import judging
@@ -33,42 +33,33 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def events_of(settings: Settings, index: str) -> Sequence[Event]:
-    """Return the judgements that callers sent of an index. Raises UnknownIndex."""
-    if settings.retriever.url:
-        return asyncio.run(_at_retriever(settings, lambda retriever: retriever.events(index)))
-    with _catalog(settings) as catalog:
-        return catalog.belongings(index).judgments.events()
-
-
 def keep(settings: Settings, made: Calibration) -> str:
     """Keep a calibration with its index, or for pools, and return where. Raises UnknownIndex."""
     from boundarymorph.retrieval.index_retriever import Learned
 
+    _where_kept(settings, lambda here: Learned(here, settings).keep(made), lambda there: there.keep(made))
     if settings.retriever.url:
-        asyncio.run(_at_retriever(settings, lambda retriever: retriever.keep(made)))
         return "the retriever's"
-    with _catalog(settings) as catalog:
-        Learned(catalog, settings).keep(made)
     return "that of pools" if made.index is None else f"that of the index {made.index!r}"
 
 
-@contextmanager
-def _catalog(settings: Settings) -> Iterator[Catalog]:
-    from boundarymorph.retrieval.build import build_indexes
+def _where_kept(
+    settings: Settings, here: Callable[[Catalog], Answer], there: Callable[[RemoteRetriever], Awaitable[Answer]]
+) -> Answer:
+    """Ask the indexes of this machine, or the retriever that the settings name."""
+    from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
 
+    async def ask() -> Answer:
+        retriever = build_remote_retriever(settings)
+        try:
+            return await there(retriever)
+        finally:
+            await retriever.close()
+
+    if settings.retriever.url:
+        return asyncio.run(ask())
     with closing(build_indexes(settings)) as catalog:
-        yield catalog
-
-
-async def _at_retriever(settings: Settings, call: Callable[[RemoteRetriever], Awaitable[Answer]]) -> Answer:
-    from boundarymorph.retrieval.build import build_remote_retriever
-
-    retriever = build_remote_retriever(settings)
-    try:
-        return await call(retriever)
-    finally:
-        await retriever.close()
+        return here(catalog)
 
 
 FromJudgments = Annotated[
@@ -134,10 +125,14 @@ def calibrate(
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(sources.records(queries))
     given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
-    events = events_of(settings, index) if update and index else []
+    events: Sequence[Event] = []
+    if update and index:
+        events = _where_kept(
+            settings, lambda here: here.belongings(index).judgments.events(), lambda there: there.events(index)
+        )
     if judgments is not None and not given and not update:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
-    given = merged(grades_of(events), given)
+    given = grades_of(events, given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from boundarymorph.errors import InvalidInput
-
 DEFAULT_METHODS = "baselines,product"
 
 
@@ -86,24 +84,3 @@ class Evaluation:
             help="Promise to lose at most this share in nine of ten: half of the queries certify when the others stop.",
         ),
     ] = None
-
-    @property
-    def all_budgets(self) -> list[int]:
-        """Every B, by size. Raises InvalidInput."""
-        return _numbers(self.budgets, "--budgets", least=0)
-
-    @property
-    def all_k(self) -> list[int]:
-        """Every k, by size. Raises InvalidInput."""
-        return _numbers(self.k, "--k")
-
-
-def _numbers(text: str, option: str, least: int = 1) -> list[int]:
-    """Parse "50,25" into [25, 50]. Raises InvalidInput that names the option."""
-    try:
-        numbers = sorted({int(part) for part in text.split(",") if part.strip()})
-    except ValueError as error:
-        raise InvalidInput(f"{option} takes whole numbers separated by commas, not {text!r}") from error
-    if not numbers or numbers[0] < least:
-        raise InvalidInput(f"{option} needs numbers from {least} on, separated by commas")
-    return numbers

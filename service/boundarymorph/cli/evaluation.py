@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +21,7 @@ from boundarymorph.cli.common import allow_cost, check_ceiling
 from boundarymorph.cli.evaluate import DEFAULT_METHODS, Evaluation
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import datasets, report, tables
-from boundarymorph.evaluation.builder import Approve, TableBuilder
+from boundarymorph.evaluation.builder import TableBuilder
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.methods import Contestant, chosen
 from boundarymorph.evaluation.run import left_out
@@ -31,7 +29,6 @@ from boundarymorph.evaluation.study import METRIC_TITLES, Study, quality_by_tabl
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.build import build_encoder, build_indexes
 from boundarymorph.retrieval.document import Search
-from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.scoring.build import build_local_scorer, build_scorer
 from boundarymorph.scoring.costs import Amount, OpenLedger
 from boundarymorph.scoring.scorer import Scorer
@@ -41,16 +38,11 @@ PAGE = 1_000  # documents read at a time
 NAMED = 10  # documents that are not in the index
 
 
-class Indexed(NamedTuple):
-    """vectors: by the text that was encoded; encoder: the name of what made them."""
-
-    collection: Collection
-    vectors: Mapping[str, NDArray[np.floating]]
-    encoder: str
+Vectors = Mapping[str, NDArray[np.floating]]  # by the text that was encoded
 
 
-def of_index(settings: Settings, name: str, judgments: Path) -> Indexed:
-    """Read an index of this machine, and judgements of its documents.
+def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection, Vectors, str]:
+    """Read an index of this machine, its vectors, the name of what made them, and judgements of its documents.
 
     Raises InvalidInput for an index without an encoder or pages, and for judgements that say nothing about it.
     """
@@ -74,7 +66,7 @@ def of_index(settings: Settings, name: str, judgments: Path) -> Indexed:
     if not relevant:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade above 0 yet")
     vectors = {contents[id]: row for id, row in zip(pool.ids, pool.embeddings, strict=True) if id in contents}
-    return Indexed(Collection(name, contents, {query: query for query in relevant}, relevant), vectors, encoder)
+    return Collection(name, contents, {query: query for query in relevant}, relevant), vectors, encoder
 
 
 def evaluate(evaluation: Evaluation, console: Console) -> None:
@@ -88,30 +80,35 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
     if evaluation.calibrate is not None and evaluation.learn_from is not None:
         raise InvalidInput("--calibrate and --learn-from are two studies: run one after the other")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
-    budgets, ks = evaluation.all_budgets, evaluation.all_k
+    budgets, ks = _numbers(evaluation.budgets, "--budgets", least=0), _numbers(evaluation.k, "--k")
     contestants = chosen([name.strip() for name in evaluation.methods.split(",") if name.strip()])
     if not contestants:
         raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
     _make(evaluation.out)
 
-    with terminal.progress(console) as progress, asyncio.Runner() as runner, ExitStack() as stack:
+    with terminal.progress(console) as progress:
         found = [tables.read(path).first(evaluation.queries) for path in evaluation.table or ()]
         collections = [datasets.load(source) for source in evaluation.texts or ()]
-        found = [tables.with_texts_of(table, collections) for table in found]
+        found = [tables.with_texts(table, collections) for table in found]
         if evaluation.data is not None or evaluation.index is not None:
-            encoder = build_encoder(Settings.load())
-            stack.callback(lambda: runner.run(encoder.close()))
-            scorer = _scorer(evaluation)
-            stack.callback(lambda: runner.run(scorer.close()))
-            approve = _approval(evaluation, scorer, console, progress)
-            builder_of = partial(TableBuilder, scorer=scorer, approve=approve)
-            found += _built(evaluation, encoder, builder_of, runner, progress)
+            found += asyncio.run(_built(evaluation, console, progress))
         studies = _studied(evaluation, found, contestants, (budgets, ks), progress)
         task = progress.add_task("drawing and writing", total=None)
         report.write(studies, evaluation.out)
         progress.update(task, total=1, completed=1)
     _show(studies, console)
     console.print(f"\nreport: {evaluation.out / 'report.md'}")
+
+
+def _numbers(text: str, option: str, least: int = 1) -> list[int]:
+    """Parse "50,25" into [25, 50]. Raises InvalidInput that names the option."""
+    try:
+        numbers = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError as error:
+        raise InvalidInput(f"{option} takes whole numbers separated by commas, not {text!r}") from error
+    if not numbers or numbers[0] < least:
+        raise InvalidInput(f"{option} needs numbers from {least} on, separated by commas")
+    return numbers
 
 
 def _make(out: Path) -> None:
@@ -123,27 +120,38 @@ def _make(out: Path) -> None:
         raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
 
 
-def _built(
-    evaluation: Evaluation,
-    encoder: Encoder,
-    builder_of: Callable[..., TableBuilder],
-    runner: asyncio.Runner,
-    progress: Progress,
-) -> Iterator[ScoreTable]:
-    wanted: list[tuple[Collection, Mapping[str, NDArray[np.floating]]]] = []
-    if evaluation.index is not None and evaluation.judgments is not None:
-        found = of_index(Settings.load(), evaluation.index, evaluation.judgments)
-        runner.run(encoder.check())  # which tells its name
-        if encoder.name != found.encoder:
-            raise InvalidInput(f"the index was made with {found.encoder}, and the encoder is {encoder.name}")
-        wanted.append((found.collection, found.vectors))
-    if evaluation.data is not None:
-        wanted.append((datasets.load(evaluation.data), {}))
-    for whole, known in wanted:
-        collection = whole.first(evaluation.queries)
-        path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
-        builder = builder_of(encoder=encoder, depth=evaluation.depth, known=known)
-        yield runner.run(builder.build(collection, path, _watch(progress, collection.name)))
+async def _built(evaluation: Evaluation, console: Console, progress: Progress) -> list[ScoreTable]:
+    """Make tables of what is to be scored. The possible cost is stated, and asked for unless --yes or --max-cost was
+    given. Raises InvalidInput if the user declines."""
+    settings = Settings.load()
+    async with AsyncExitStack() as stack:
+        encoder = build_encoder(settings)
+        stack.push_async_callback(encoder.close)
+        scorer = _scorer(evaluation)
+        stack.push_async_callback(scorer.close)
+
+        def approve(pairs: int, most: Amount) -> None:
+            allowed = evaluation.yes or evaluation.max_cost is not None
+            progress.stop()
+            allow_cost(console, f"scored by {scorer.name}", pairs, most, settings.scorer.judge, asked=allowed)
+            progress.start()
+
+        async def built(whole: Collection, known: Vectors) -> ScoreTable:
+            collection = whole.first(evaluation.queries)
+            path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
+            builder = TableBuilder(encoder, scorer, evaluation.depth, approve, known)
+            return await builder.build(collection, path, _watch(progress, collection.name))
+
+        made = []
+        if evaluation.index is not None and evaluation.judgments is not None:
+            collection, vectors, made_by = of_index(settings, evaluation.index, evaluation.judgments)
+            await encoder.check()  # which tells its name
+            if encoder.name != made_by:
+                raise InvalidInput(f"the index was made with {made_by}, and the encoder is {encoder.name}")
+            made.append(await built(collection, vectors))
+        if evaluation.data is not None:
+            made.append(await built(datasets.load(evaluation.data), {}))
+        return made
 
 
 def _scorer(evaluation: Evaluation) -> Scorer:
@@ -152,20 +160,6 @@ def _scorer(evaluation: Evaluation) -> Scorer:
     settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
     check_ceiling(evaluation.max_cost, settings.scorer.judge)
     return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
-
-
-def _approval(evaluation: Evaluation, scorer: Scorer, console: Console, progress: Progress) -> Approve:
-    """Return a function that states the possible cost and asks unless --yes or --max-cost was given. It raises
-    InvalidInput if the user declines."""
-
-    allowed = evaluation.yes or evaluation.max_cost is not None
-
-    def approve(pairs: int, most: Amount) -> None:
-        progress.stop()
-        allow_cost(console, f"scored by {scorer.name}", pairs, most, Settings.load().scorer.judge, asked=allowed)
-        progress.start()
-
-    return approve
 
 
 def _studied(

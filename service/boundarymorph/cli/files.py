@@ -45,11 +45,11 @@ def opened(
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         yield of_folder(folder, files, most, strict=strict), sum(path.stat().st_size for path in files)
         return
-    with sources.opened(source) as (stream, length):
+    with sources.opened(source, "; what came before the damage is written, unless --strict") as (stream, length):
         if is_table(source):
             yield of_table(stream, sources.named(source), columns, most), length
         else:
-            yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
+            yield parse_ndjson(sources.chunks(stream), dimension, max_line_bytes=most), length
 
 
 def is_texts(source: Path) -> bool:
@@ -138,9 +138,20 @@ async def of_table(stream: Stream, name: str, columns: Columns, most: int) -> As
     Without a column of ids, a row's id is its number. most: characters of a cell. Raises InvalidInput for what is no
     such table, with the line.
     """
+    position = 0
+
+    def decoded() -> Iterator[str]:
+        nonlocal position
+        for number, line in enumerate(stream, start=1):
+            position += len(line)
+            text = line if number > 1 else reading.without_mark(line, name)
+            if (wrong := reading.complaint(text)) is not None:
+                raise InvalidInput(f"{name}, line {number}: {wrong}")
+            yield text.decode()
+
     csv.field_size_limit(most)
-    lines = _Lines(stream, name)
     try:
+        lines = decoded()
         first = next(lines, "")
         rows = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
         header = next(rows, [])
@@ -153,31 +164,9 @@ async def of_table(stream: Stream, name: str, columns: Columns, most: int) -> As
             metadata = {header[at]: cell for at, cell in enumerate(row) if cell and at not in taken}
             record = {"id": str(number) if id is None else row[id], "text": row[text], "metadata": metadata}
             record |= {} if title is None else {"title": row[title]}
-            yield parse_record(record, rows.line_num, 0, lines.position)
+            yield parse_record(record, rows.line_num, 0, position)
     except csv.Error as error:
-        raise InvalidInput(f"{name}, line {lines.number}: no CSV: {error}") from None
-    except reading.DAMAGED as error:
-        raise InvalidInput(f"{name} is a damaged gzip file: {error}") from error
-
-
-class _Lines:
-    """The lines of a stream with their ends. number: of the last one; position: of its end, in bytes. Raises
-    InvalidInput for what is not UTF-8."""
-
-    def __init__(self, stream: Stream, name: str) -> None:
-        self._stream, self._name = iter(stream), name
-        self.number = self.position = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._stream)
-        self.number, self.position = self.number + 1, self.position + len(line)
-        line = line if self.number > 1 else reading.without_mark(line, self._name)
-        if (wrong := reading.complaint(line)) is not None:
-            raise InvalidInput(f"{self._name}, line {self.number}: {wrong}")
-        return line.decode()
+        raise InvalidInput(f"{name}, line {rows.line_num}: no CSV: {error}") from None
 
 
 def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None, int, int | None]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,12 +15,12 @@ import typer
 from rich.table import Table
 
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, console, fail, json_object
+from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.cli.files import Columns, Passages
+    from boundarymorph.cli.files import Columns
     from boundarymorph.retrieval.interfaces import Catalog, IndexDescription
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.uploads import IngestReport
@@ -36,9 +37,11 @@ app = typer.Typer(
 )
 
 
-@app.command("build")
-def build_index(
-    name: Annotated[str, typer.Argument(help="Name of the index; created if it does not exist.")],
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What is to be indexed, and how."""
+
+    name: Annotated[str, typer.Argument(help="Name of the index; created if it does not exist.")]
     source: Annotated[
         Path,
         typer.Option(
@@ -48,26 +51,26 @@ def build_index(
             "id (or _id, as in BEIR), text, optional title, metadata, embedding. Files may be gzipped; - reads lines "
             "from standard input.",
         ),
-    ],
-    strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False,
+    ]
+    strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False
     kind: Annotated[
         str | None,
         typer.Option(
             help="How to search a new index: flat or ivf; in a store flat or hnsw.",
             show_default="flat",
         ),
-    ] = None,
-    words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True,
+    ] = None
+    words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True
     dimension: Annotated[
         int | None,
         typer.Option(
             min=1, help="For your own vectors: every line has an embedding.", show_default="the encoder's vectors"
         ),
-    ] = None,
+    ] = None
     encoder: Annotated[
         Literal["none"] | None,
         typer.Option(help="none: an index without vectors, searched by BM25.", show_default="the service's"),
-    ] = None,
+    ] = None
     passages: Annotated[
         int | None,
         typer.Option(
@@ -77,35 +80,32 @@ def build_index(
             "0: leave them whole.",
             show_default="1200 for folders and tables, else 0",
         ),
-    ] = None,
-    id_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="id, or the row's number")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="text")] = None,
-    title_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="title")] = None,
-    data_directory: DataDirectory = None,
-) -> None:
+    ] = None
+    id_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="id, or the row's number")] = None
+    text_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="text")] = None
+    title_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="title")] = None
+    data_directory: DataDirectory = None
+
+
+@app.command("build")
+@command_of(Build)
+def build_index(options: Build) -> None:
     """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build.
 
     Exits with 4 if lines or files were skipped; the other documents are kept.
     """
     from boundarymorph.cli import files, terminal
-    from boundarymorph.retrieval.interfaces import WORDS
 
-    settings = Settings.load(data_directory=data_directory)
-    if encoder is not None:
-        if (kind, words, dimension) != (None, True, None):
-            raise typer.BadParameter("an index without an encoder takes no --kind, --no-words and --dimension")
-        kind, dimension = WORDS, 0
-    columns = files.Columns(id_column, text_column, title_column)
+    name, source = options.name, options.source
+    settings = Settings.load(data_directory=options.data_directory)
+    if options.encoder is not None and (options.kind, options.words, options.dimension) != (None, True, None):
+        raise typer.BadParameter("an index without an encoder takes no --kind, --no-words and --dimension")
+    columns = files.Columns(options.id_column, options.text_column, options.title_column)
     if columns != files.Columns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
-    if passages is None:
-        passages = files.PASSAGE_CHARACTERS if files.is_texts(source) or files.is_table(source) else 0
-    filling = _filled(
-        settings, name, source, dimension, columns, files.Passages(passages), strict=strict, kind=kind, words=words
-    )
     start = time.monotonic()
     with sources.interruptible():
-        report = asyncio.run(filling)
+        report = asyncio.run(_filled(settings, options, columns))
     unit = "file" if files.is_texts(source) else "line"
     terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
     if report.skipped and not (report.added or report.updated or report.unchanged):
@@ -289,24 +289,20 @@ def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-async def _filled(
-    settings: Settings,
-    name: str,
-    source: Path,
-    dimension: int | None,
-    columns: Columns,
-    passages: Passages,
-    *,
-    strict: bool,
-    kind: str | None,
-    words: bool,
-) -> IngestReport:
-    """Fill an index from a source. dimension: of its documents' own vectors, None for vectors of the encoder."""
+async def _filled(settings: Settings, options: Build, columns: Columns) -> IngestReport:
+    """Fill an index from a source."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
+    from boundarymorph.retrieval.interfaces import WORDS
     from boundarymorph.retrieval.local.catalog import LocalIndex
     from boundarymorph.retrieval.uploads import ingest
 
+    name, source, strict = options.name, options.source, options.strict
+    characters = options.passages
+    if characters is None:
+        characters = files.PASSAGE_CHARACTERS if files.is_texts(source) or files.is_table(source) else 0
+    passages = files.Passages(characters)
+    kind, dimension = (options.kind, options.dimension) if options.encoder is None else (WORDS, 0)
     async with AsyncExitStack() as stack:
         catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None
         if dimension is None:
@@ -315,13 +311,13 @@ async def _filled(
             await encoder.check()
             made_by, dimension = encoder.name, encoder.dimension
         existed = catalog.exists(name)
-        live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=words)
+        live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=options.words)
         try:
             with files.opened(source, columns, dimension, settings.limits.line_bytes, strict=strict) as found:
                 entries, length = found
                 with terminal.ingestion(console, name, length) as show:
                     report = await ingest(live, encoder, passages.of(entries), strict=strict, on_progress=show)
-            if passages.characters:
+            if characters:
                 await asyncio.to_thread(passages.remove_old, live)
                 await asyncio.to_thread(catalog.belongings(name).distinguish, files.DOCUMENT)
             if isinstance(live, LocalIndex):

@@ -7,8 +7,8 @@ import fcntl
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial, reduce
 from hashlib import blake2b
@@ -71,8 +71,7 @@ class Grades:
         self._asked = set[tuple[str, str, str | None]]()
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            self._file: BinaryIO = path.open("r+b", buffering=0)
+            self._file: BinaryIO = path.open("a+b", buffering=0)
         try:
             self._read()
         except BaseException:
@@ -106,7 +105,7 @@ class Grades:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidInput(f"{self.path} is being written by another process") from None
-        end = 0
+        end = self._file.seek(0)
         for line in self._file:
             if line.endswith(b"\n"):
                 try:
@@ -115,7 +114,6 @@ class Grades:
                     raise InvalidInput(f"{self.path} has lines that are no grades; choose another file") from None
                 end += len(line)
         self._file.truncate(end)
-        self._file.seek(end)
 
     def _take(self, line: Any) -> None:
         query, document, grade, model = line["query"], str(line["document"]), line["grade"], line.get("model")
@@ -167,21 +165,18 @@ async def judge(
         settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=chosen)}),
         ledger=lambda: OpenLedger(most_cost),
     )
-    grades = None
     try:
-        grades = Grades(kept, model.name)
-        wanted = [_shown(pair) for pair in await pairs(plan, settings, PAIRS)]
-        missing = [pair for pair in wanted if not grades.has(pair)]
-        if known := len(wanted) - len(missing):
-            console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
-        if missing and isinstance(model, PricedScorer):
-            most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing), Amount())
-            allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
-        await _graded(model, missing, grades)
+        with closing(Grades(kept, model.name)) as grades:
+            wanted = [_shown(pair) for pair in await pairs(plan, settings, PAIRS)]
+            missing = [pair for pair in wanted if not grades.has(pair)]
+            if known := len(wanted) - len(missing):
+                console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
+            if missing and isinstance(model, PricedScorer):
+                most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing))
+                allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
+            await _graded(model, missing, grades)
     finally:
         await model.close()
-        if grades is not None:
-            grades.close()
     return {query: found for query, found in grades.by_query.items() if query in plan.requests}
 
 
@@ -196,12 +191,12 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
     from boundarymorph.cli import terminal
     from boundarymorph.scoring.scorer import of_content
 
-    waiting, done = iter(missing), 0
-    errors, refused = list[BaseException](), 0
+    waiting, done, refused = iter(missing), 0, 0
+    errors = list[BaseException]()
 
     async def several(advance: Callable[[int], None]) -> None:
         nonlocal done, refused
-        for pair in _until(waiting, errors):
+        while not errors and (pair := next(waiting, None)) is not None:
             try:
                 scores = await of_content([pair.content], partial(model.score, pair.query))
                 if scores.failure is not None:
@@ -209,17 +204,14 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
                 value = float(scores.values[0])
                 grade = None if math.isnan(value) else float(round(GRADES * value))
                 grades.keep(pair, grade, scores.model or model.name)
+                refused, done = 0, done + 1
+                advance(1)
             except ScorerFailed as failure:  # of this pair alone, as by a content filter
                 refused += 1
                 if refused >= REFUSED_IN_A_ROW:
                     errors.append(failure)
-                continue
             except Exception as error:
                 errors.append(error)
-                continue
-            refused = 0
-            done += 1
-            advance(1)
 
     try:
         with terminal.steps(new_console(stderr=True), "grading pairs", len(missing)) as advance:
@@ -230,11 +222,3 @@ async def _graded(model: Scorer, missing: Sequence[Pair], grades: Grades) -> Non
             console.print(f"{done:,} of {len(missing):,} pairs were graded, kept in {grades.path}{again}", markup=False)
     if errors:
         raise errors[0]
-
-
-def _until(waiting: Iterator[Pair], errors: Sequence[BaseException]) -> Iterator[Pair]:
-    """Yield pairs that several share, as long as there is no error."""
-    for pair in waiting:
-        yield pair
-        if errors:
-            return

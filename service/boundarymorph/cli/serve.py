@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -11,16 +11,32 @@ from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, comm
 from boundarymorph.scoring.rerankers import RERANKERS
 from boundarymorph.settings import Settings
 
+if TYPE_CHECKING:
+    from boundarymorph.server.process import Create
+
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
 IndexStore = Annotated[
     str | None, typer.Option(help="Name of the --store in which indexes are made.", show_default="this machine")
 ]
 
 
-def serve(
-    host: Host = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None,
-    data_directory: DataDirectory = None,
+@dataclass(frozen=True, kw_only=True)
+class RetrieverOptions:
+    """Where the retriever listens, and where its indexes are."""
+
+    host: Host = None
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None
+    data_directory: DataDirectory = None
+    store: Stores = None
+    index_store: IndexStore = None
+    log_level: LogLevel = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions(RetrieverOptions):
+    """The same of a service, and its scorer or its peers."""
+
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None
     scorer: Annotated[
         str | None,
         typer.Option(
@@ -28,7 +44,7 @@ def serve(
             "another.",
             show_default="the embedded one",
         ),
-    ] = None,
+    ] = None
     scorer_url: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,7 +53,7 @@ def serve(
             "?activation=sigmoid for logits; repeatable for replicas of one model.",
             show_default="the embedded one",
         ),
-    ] = None,
+    ] = None
     retriever_url: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,29 +61,35 @@ def serve(
             "same documents.",
             show_default="this machine",
         ),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of processes on one port.", show_default="1")] = None,
-    store: Stores = None,
-    index_store: IndexStore = None,
-    log_level: LogLevel = None,
-) -> None:
+    ] = None
+    workers: Annotated[int | None, typer.Option(help="Number of processes on one port.", show_default="1")] = None
+
+
+@command_of(ServiceOptions)
+def serve(options: ServiceOptions) -> None:
     """Run the service: in one process with its embedded models, or as a gateway to scorers and retrievers."""
-    from boundarymorph.server import process
     from boundarymorph.server.app import create_app
 
-    settings = Settings.load(
-        host=host,
-        port=port,
-        data_directory=data_directory,
-        scorer={name: value for name, value in {"model": scorer, "url": tuple(scorer_url or ())}.items() if value}
-        or None,
-        retriever={"url": tuple(retriever_url)} if retriever_url else None,
-        stores=stores_of(store),
-        index_store=index_store,
-        workers=workers,
-        log_level=log_level,
+    given = asdict(options)
+    scorer = {"model": given.pop("scorer"), "url": tuple(given.pop("scorer_url") or ())}
+    _run(
+        create_app,
+        "boundarymorph",
+        scorer={name: value for name, value in scorer.items() if value} or None,
+        retriever={"url": tuple(urls)} if (urls := given.pop("retriever_url")) else None,
+        stores=stores_of(given.pop("store")),
+        **given,
     )
-    raise typer.Exit(process.serve(create_app, settings, "boundarymorph"))
+
+
+def _run(create: Create, name: str, default_port: int | None = None, **given: Any) -> NoReturn:
+    """Serve an application with these settings, None for those that are not given, and exit."""
+    from boundarymorph.server import process
+
+    settings = Settings.load(**given)
+    if default_port is not None and "port" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"port": default_port})
+    raise typer.Exit(process.serve(create, settings, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,37 +124,18 @@ class ScorerOptions:
 @command_of(ScorerOptions)
 def scorer(options: ScorerOptions) -> None:
     """Serve one cross-encoder over HTTP, for `serve --scorer-url`."""
-    from boundarymorph.server import process
     from boundarymorph.server.app import create_scorer_app
 
     given = {name: value for name, value in asdict(options).items() if value is not None}
     of_process = {name: given.pop(name) for name in ("host", "port", "log_level") if name in given}
-    settings = Settings.load(**of_process, scorer=given or None)
-    if "port" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"port": SCORER_PORT})
-    raise typer.Exit(process.serve(create_scorer_app, settings, "boundarymorph-scorer"))
+    _run(create_scorer_app, "boundarymorph-scorer", SCORER_PORT, **of_process, scorer=given or None)
 
 
-def retriever(
-    host: Host = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None,
-    data_directory: DataDirectory = None,
-    store: Stores = None,
-    index_store: IndexStore = None,
-    log_level: LogLevel = None,
-) -> None:
+@command_of(RetrieverOptions)
+def retriever(options: RetrieverOptions) -> None:
     """Serve the indexes of this machine and in stores over HTTP, for `serve --retriever-url`."""
-    from boundarymorph.server import process
     from boundarymorph.server.app import create_retriever_app
 
-    settings = Settings.load(
-        host=host,
-        port=port,
-        data_directory=data_directory,
-        stores=stores_of(store),
-        index_store=index_store,
-        log_level=log_level,
-    )
-    if "port" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"port": RETRIEVER_PORT})
-    raise typer.Exit(process.serve(create_retriever_app, settings, "boundarymorph-retriever"))
+    given = asdict(options)
+    stores = stores_of(given.pop("store"))
+    _run(create_retriever_app, "boundarymorph-retriever", RETRIEVER_PORT, stores=stores, **given)

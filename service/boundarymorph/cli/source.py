@@ -37,14 +37,18 @@ def named(source: Path) -> str:
 
 
 @contextmanager
-def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
-    """Open a source, decompressed. Yields the stream and its size in bytes, if that can be known beforehand."""
+def opened(source: Path, so_far: str = "") -> Iterator[tuple[Stream, int | None]]:
+    """Open a source, decompressed. Yields the stream and its size in bytes, if that can be known beforehand. Raises
+    InvalidInput where a damaged gzip file is read. so_far: what then became of what came before, for the message."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
         file, length = source.open("rb"), source.stat().st_size or None
-    with reading.opened(file) as stream:
-        yield stream, length if stream is file else None
+    try:
+        with reading.opened(file) as stream:
+            yield stream, length if stream is file else None
+    except reading.DAMAGED as error:
+        raise InvalidInput(f"{named(source)} is a damaged gzip file: {error}{so_far}") from error
 
 
 def records(source: Path) -> Iterator[Record]:
@@ -52,11 +56,8 @@ def records(source: Path) -> Iterator[Record]:
     file of comma-separated values, by its name."""
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
-    try:
-        with opened(source) as (stream, _):
-            yield from reading.records(stream, named(source))
-    except reading.DAMAGED as error:
-        raise InvalidInput(f"{named(source)} is a damaged gzip file: {error}") from error
+    with opened(source) as (stream, _):
+        yield from reading.records(stream, named(source))
 
 
 @contextmanager
@@ -74,12 +75,7 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
-    """Yield the content of the stream as it arrives. Raises InvalidInput for a damaged gzip file."""
-    try:
-        while chunk := stream.read1(1 << 18):
-            yield chunk
-    except reading.DAMAGED as error:
-        raise InvalidInput(
-            f"{named(source)} is a damaged gzip file: {error}; what came before the damage is written, unless --strict"
-        ) from error
+async def chunks(stream: Stream) -> AsyncIterator[bytes]:
+    """Yield the content of the stream as it arrives."""
+    while chunk := stream.read1(1 << 18):
+        yield chunk

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,9 +27,10 @@ from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.scoring.costs import NOTHING, Amount
+from boundarymorph.scoring.costs import Amount
 from boundarymorph.scoring.scorer import PricedScorer, Scorer
 
+PAIR = 16  # bytes of a score and its seconds
 CHUNK = 32  # texts or pairs that are kept together: what a crash can cost
 RENEWED = ("grade", "n_relevant", "terms")  # what a finished table takes from the collection anew
 
@@ -95,26 +97,29 @@ class TableBuilder:
         return table
 
     async def _encoded(self, collection: Collection, work: _Work, watch: Watch) -> NDArray[np.float32]:
+        def rows() -> NDArray[np.float32]:
+            return np.frombuffer(work.content("embeddings"), np.float32).reshape(-1, self.encoder.dimension)
+
         texts = list(collection.documents.values())
-        done = len(work.rows("embeddings", self.encoder.dimension, np.float32))
+        done = len(rows())
         watch("encoding documents", done, len(texts))
         while done < len(texts):
             chunk = texts[done : done + CHUNK]
             missing = [text for text in chunk if text not in self.known]
             made = (await self.encoder.encode_documents(missing)).vectors if missing else ()
             new = dict(zip(missing, made, strict=True))
-            rows = [new[text] if text in new else self.known[text] for text in chunk]
-            work.append("embeddings", np.array(rows, dtype=np.float32))
+            vectors = [new[text] if text in new else self.known[text] for text in chunk]
+            work.append("embeddings", np.array(vectors, dtype=np.float32).tobytes())
             done += len(chunk)
             watch("encoding documents", done, len(texts))
-        return work.rows("embeddings", self.encoder.dimension, np.float32)
+        return rows()
 
     async def _scored(
         self, collection: Collection, pools: NDArray[np.intp], work: _Work, watch: Watch
     ) -> NDArray[np.float64]:
         """(pairs, 2): the score of each pair of the pools, and the seconds that it took."""
         texts, queries = list(collection.documents.values()), list(collection.queries.values())
-        done = len(work.rows("scores", 2, np.float64))
+        done = len(work.content("scores")) // PAIR
         watch("scoring pairs", done, pools.size)
         self._ask_for_approval(queries, texts, pools, done)
         while done < pools.size:
@@ -123,10 +128,10 @@ class TableBuilder:
             begin = perf_counter()
             scores = await self._scores(queries[row], [texts[document] for document in chunk])
             seconds = np.full(len(chunk), (perf_counter() - begin) / len(chunk))
-            work.append("scores", np.column_stack([scores, seconds]))
+            work.append("scores", np.column_stack([scores, seconds]).tobytes())
             done += len(chunk)
             watch("scoring pairs", done, pools.size)
-        return work.rows("scores", 2, np.float64)
+        return np.frombuffer(work.content("scores")).reshape(-1, 2)
 
     async def _scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """NaN where the scorer answered without a score. Raises what the scorer does."""
@@ -147,38 +152,31 @@ class TableBuilder:
     ) -> None:
         if not isinstance(self.scorer, PricedScorer) or scored == pools.size:
             return
-        most = NOTHING
-        for place, document in enumerate(pools.ravel().tolist()[scored:], start=scored):
-            most = most.plus(self.scorer.most(queries[place // pools.shape[1]], texts[document]))
-        self.approve(pools.size - scored, most)
+        left = enumerate(pools.ravel().tolist()[scored:], start=scored)
+        each = (self.scorer.most(queries[place // pools.shape[1]], texts[document]) for place, document in left)
+        self.approve(pools.size - scored, reduce(Amount.plus, each))
 
 
 class _Work:
     """What was computed of a table so far: rows of numbers, by what they are, in an SQLite database."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def belong(self, recipe: Mapping[str, Any]) -> None:
+    def __init__(self, database: sqlite3.Connection, recipe: bytes) -> None:
         """Delete what was computed by another recipe."""
-        self._database.execute("create table if not exists work (number integer primary key, name text, content blob)")
-        if self._contents("recipe") != [noted := orjson.dumps(recipe)]:
-            self._database.execute("delete from work")
-            self._database.execute("insert into work (name, content) values ('recipe', ?)", (noted,))
-        self._database.commit()
+        self._database = database
+        database.execute("create table if not exists work (number integer primary key, name text, content blob)")
+        if self.content("recipe") != recipe:
+            database.execute("delete from work")
+            self.append("recipe", recipe)
 
-    def rows(self, name: str, width: int, dtype: type[np.floating]) -> NDArray[Any]:
-        """(n, width) all that were appended."""
-        return np.frombuffer(b"".join(self._contents(name)), dtype).reshape(-1, width)
-
-    def append(self, name: str, rows: NDArray[np.floating]) -> None:
-        """Keep some more, all of them or none."""
-        self._database.execute("insert into work (name, content) values (?, ?)", (name, rows.tobytes()))
-        self._database.commit()
-
-    def _contents(self, name: str) -> list[bytes]:
+    def content(self, name: str) -> bytes:
+        """All that was appended."""
         found = self._database.execute("select content from work where name = ? order by number", (name,))
-        return [content for (content,) in found]
+        return b"".join(content for (content,) in found)
+
+    def append(self, name: str, content: bytes) -> None:
+        """Keep some more, all of it or nothing."""
+        self._database.execute("insert into work (name, content) values (?, ?)", (name, content))
+        self._database.commit()
 
 
 @contextmanager
@@ -192,9 +190,7 @@ def _unfinished(path: Path, recipe: Mapping[str, Any]) -> Iterator[_Work]:
         with closing(sqlite3.connect(file, timeout=0)) as database:
             database.execute("pragma locking_mode = exclusive")  # from the next line to the end
             database.execute("begin exclusive")
-            work = _Work(database)
-            work.belong(recipe)
-            yield work
+            yield _Work(database, orjson.dumps(recipe))
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise InvalidInput(
@@ -243,13 +239,12 @@ def _pools(
     documents: NDArray[np.float32], queries: NDArray[np.float32], depth: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     """((Q, depth) rows, (Q, depth) inner products), best first, equal ones in the order of the collection."""
-    pools = np.empty((len(queries), depth), dtype=np.intp)
-    similarities = np.empty((len(queries), depth), dtype=np.float32)
-    for number, query in enumerate(queries):
+    pools, similarities = [], []
+    for query in queries:
         products = documents @ query
-        pools[number] = np.argsort(-products, kind="stable")[:depth]
-        similarities[number] = products[pools[number]]
-    return pools, similarities
+        pools.append(np.argsort(-products, kind="stable")[:depth])
+        similarities.append(products[pools[-1]])
+    return np.array(pools), np.array(similarities, dtype=np.float32)
 
 
 def _assembled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -134,16 +134,7 @@ def _from_ir_datasets(identifier: str) -> Collection:
                 judgments.setdefault(str(qrel.query_id), {})[str(qrel.doc_id)] = int(qrel.relevance)
     return Collection(
         identifier.replace("/", "-"),
-        {str(document.doc_id): _text_of(document) for document in dataset.docs_iter()},
-        {str(query.query_id): _text_of(query) for query in dataset.queries_iter()},
+        {str(document.doc_id): str(document.default_text()) for document in dataset.docs_iter()},
+        {str(query.query_id): str(query.default_text()) for query in dataset.queries_iter()},
         judgments,
     )
-
-
-def _text_of(record: Any) -> str:
-    """Recent versions of the library say which of a record's fields are its text; older ones name them alike."""
-    whole: Callable[[], str] | None = getattr(record, "default_text", None)
-    if whole is not None:
-        return str(whole())
-    fields = (getattr(record, name, "") for name in ("title", "text", "body", "description"))
-    return "\n".join(str(field) for field in fields if field)

@@ -23,24 +23,13 @@ class Neighbourhood:
     def __init__(self, pool: Pool) -> None:
         self._embeddings = np.asarray(pool.embeddings, dtype=np.float32)
         self._graphs: dict[int, Positions] = {}
-        self._nearest: tuple[Positions, NDArray[np.float32]] | None = None
         self.seconds = 0.0  # CPU time spent on graphs so far; a service would have them ready
 
     def nearest(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
-        """((N, m) positions, (N, m) cosines) of each document's m = min(count, N - 1) nearest others, nearest first."""
-        count = min(count, len(self._embeddings) - 1)
-        if self._nearest is None or self._nearest[0].shape[1] < count:
-            begin = process_time()
-            self._nearest = self._exact(max(count, min(CANDIDATES, len(self._embeddings) - 1)))
-            self.seconds += process_time() - begin
+        """((N, m) positions, (N, m) cosines) of each document's m = min(count, CANDIDATES, N - 1) nearest others,
+        nearest first."""
         positions, cosines = self._nearest
         return positions[:, :count], cosines[:, :count]
-
-    def reordered(self, pool: Pool, order: Positions) -> Neighbourhood:
-        """Of the same documents in another order, whose positions are in `order` here."""
-        same, (positions, cosines) = Neighbourhood(pool), self.nearest(CANDIDATES)
-        same._nearest = np.argsort(order)[positions[order]], cosines[order]
-        return same
 
     def graph(self, degree: int) -> Positions:
         """(N, degree) out-neighbours, nearest first, padded with -1: robust pruning (Vamana, alpha = 1.2) of each
@@ -62,8 +51,10 @@ class Neighbourhood:
         """(N, N), for pruning alone."""
         return self._embeddings @ self._embeddings.T
 
-    def _exact(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
-        n = len(self._embeddings)
+    @cached_property
+    def _nearest(self) -> tuple[Positions, NDArray[np.float32]]:
+        begin, n = process_time(), len(self._embeddings)
+        count = min(CANDIDATES, n - 1)
         positions, cosines = np.empty((n, count), dtype=np.intp), np.empty((n, count), dtype=np.float32)
         for start in range(0, n, BLOCK):
             rows = slice(start, min(start + BLOCK, n))
@@ -75,26 +66,21 @@ class Neighbourhood:
             order = np.argsort(-values, axis=1, kind="stable")
             positions[rows] = np.take_along_axis(top, order, axis=1)
             cosines[rows] = np.take_along_axis(values, order, axis=1)
+        self.seconds += process_time() - begin
         return positions, cosines
 
     def _prune(self, candidates: Positions, cosines: NDArray[np.float32], degree: int) -> Positions:
         """Return each document's out-neighbours, chosen by RobustPrune of Vamana (DiskANN): keep the nearest candidate,
         drop the candidates that are nearer to it than to the document by a factor of ALPHA, and repeat."""
-        graph = np.full((len(candidates), degree), -1, dtype=np.intp)
-        for start in range(0, len(candidates), BLOCK):
-            rows = slice(start, start + BLOCK)
-            wanted, distances = candidates[rows], 1.0 - cosines[rows]
-            alive = wanted >= 0
-            for step in range(degree):
-                has = alive.any(axis=1)
-                if not has.any():
-                    break
-                first = alive.argmax(axis=1)
-                kept = wanted[np.arange(len(wanted)), first]
-                graph[rows, step] = np.where(has, kept, -1)
-                between = 1.0 - self._cosines[kept[:, None], wanted]
-                alive &= ALPHA * between > distances
-                alive[np.arange(len(wanted)), first] = False
+        every = np.arange(len(candidates))
+        graph = np.full((len(every), degree), -1, dtype=np.intp)
+        alive = candidates >= 0
+        for step in range(degree):
+            first = alive.argmax(axis=1)
+            kept = candidates[every, first]
+            graph[:, step] = np.where(alive.any(axis=1), kept, -1)
+            alive &= ALPHA * (1.0 - self._cosines[kept[:, None], candidates]) > 1.0 - cosines
+            alive[every, first] = False
         return graph
 
     def _with_reverse(self, graph: Positions) -> tuple[Positions, NDArray[np.float32]]:

@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from PIL import Image
+from scipy.optimize import isotonic_regression
 
 INK, MUTED, GRID = "#1f2430", "#8a909c", "#e6e8ec"
 LINES = ("#9aa0a6", "#b08968", "#5f6368", "#8ab17d", "#9d79bc", "#e9a23b", "#3a9d9d", "#c98bb9", "#7f8f3a")
@@ -151,17 +153,9 @@ def saved_figure(path: Path, width: float, height: float) -> Iterator[Figure]:
             image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
-def _apart(heights: Sequence[float], least: float, highest: float) -> list[float]:
+def _apart(heights: Sequence[float], least: float, highest: float) -> NDArray[np.float64]:
     """Sorted label positions, moved as little as keeps them `least` points apart and none above the highest."""
-    places = list(heights)
-    for _ in range(200):
-        moved = False
-        for number in range(1, len(places)):
-            gap = least - (places[number] - places[number - 1])
-            if gap > 1e-6:
-                places[number - 1] -= gap / 2
-                places[number] += gap / 2
-                moved = True
-        if not moved:
-            break
-    return [min(place, highest - least * (len(places) - 1 - number)) for number, place in enumerate(places)]
+    apart = least * np.arange(len(heights))
+    places = isotonic_regression(np.array(heights) - apart).x + apart
+    moved: NDArray[np.float64] = np.minimum(places, highest - apart[::-1])
+    return moved

@@ -48,7 +48,6 @@ class Question:
     grades: NDArray[np.float64] | None = None
     relevant: int | None = None
     texts: QuestionTexts | None = None
-    known: Neighbourhood | None = None  # of the pool, if it has been made
     scorer: str = EMBEDDED
 
     @cached_property
@@ -62,15 +61,13 @@ class Question:
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
-        return self.known or Neighbourhood(self.pool)
+        return Neighbourhood(self.pool)
 
     @cached_property
     def fused(self) -> tuple[Question, NDArray[np.intp]]:
         """The same question with its pool in the order of similarity and BM25 together, and that order."""
         order, scores = fused_order(self.pool)
-        pool = reordered(self.pool, order, scores)
-        near = self.neighbourhood.reordered(pool, order)
-        return Question(self.id, pool, self.scores[order], known=near), order
+        return Question(self.id, reordered(self.pool, order, scores), self.scores[order]), order
 
     @cached_property
     def lexical_vectors(self) -> LexicalVectors:

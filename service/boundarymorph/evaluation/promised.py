@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.problem import Question, SelectionProblem
-from boundarymorph.evaluation.run import Watch
+from boundarymorph.evaluation.run import Watch, in_parallel
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import TO_PEOPLE
@@ -25,10 +25,11 @@ PROBABILITY = 0.9
 
 @dataclass(frozen=True)
 class Kept:
-    """refused: the share of splits without a certificate; broken, calls: of the queries that were not audited, the
-    share that lost more, and the mean calls, over the other splits; None if there are none. believed_broken,
-    believed_calls: the same of selections that stop by what they believe."""
+    """promise: what was promised; refused: the share of splits without a certificate; broken, calls: of the queries
+    that were not audited, the share that lost more, and the mean calls, over the other splits; None if there are none.
+    believed_broken, believed_calls: the same of selections that stop by what they believe."""
 
+    promise: Promise
     refused: float
     broken: float | None
     calls: float | None
@@ -36,27 +37,15 @@ class Kept:
     believed_calls: float
 
 
-@dataclass(frozen=True)
-class PromisedStudy:
-    """Of a table, by k."""
-
-    promise: Promise
-    by_k: Mapping[int, Kept]
-
-
 def promised_study(
     table: ScoreTable, loss: float, ks: Sequence[int], *, jobs: int = 1, watch: Watch = lambda *_: None
-) -> PromisedStudy:
-    """Audit every query at every k, `jobs` at a time, and try the promise on random halves."""
+) -> dict[int, Kept]:
+    """Audit every query at every k, `jobs` at a time, and try the promise on random halves. Returns by k."""
     promise, found = Promise(loss, PROBABILITY), dict[int, Kept]()
     for k in ks:
         tasks = (delayed(audit_of)(table.question(row), k) for row in range(len(table)))
-        audits: list[Audit] = []
-        for audit in Parallel(n_jobs=jobs, return_as="generator")(tasks):
-            audits.append(audit)
-            watch(f"audits, k = {k}", len(audits), len(table))
-        found[k] = kept(audits, promise)
-    return PromisedStudy(promise, found)
+        found[k] = kept(list(in_parallel(tasks, jobs, watch, f"audits, k = {k}", len(table))), promise)
+    return found
 
 
 def audit_of(question: Question, k: int) -> Audit:
@@ -81,6 +70,7 @@ def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kep
             stops.append([stop(audits[place], threshold) for place in rest])
     believed = [stop(audit, promise.loss, LOOKS_TO_SETTLE) for audit in audits]
     return Kept(
+        promise,
         1.0 - len(stops) / splits,
         fmean(fmean(look.real > promise.loss for look in looks) for looks in stops) if stops else None,
         fmean(fmean(look.calls for look in looks) for looks in stops) if stops else None,
@@ -98,9 +88,9 @@ def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
     return audit.looks[-1]
 
 
-def section(studies: Mapping[str, PromisedStudy]) -> list[str]:
+def section(studies: Mapping[str, Mapping[int, Kept]]) -> list[str]:
     """A part of the report."""
-    promise = next(iter(studies.values())).promise
+    promise = next(one.promise for study in studies.values() for one in study.values())
     lines = [
         [
             name,
@@ -112,7 +102,7 @@ def section(studies: Mapping[str, PromisedStudy]) -> list[str]:
             f"{one.believed_calls:.1f}",
         ]
         for name, study in studies.items()
-        for k, one in study.by_k.items()
+        for k, one in study.items()
     ]
     return [
         f"To lose at most {promise.loss:g} with a probability of {promise.probability:g}: random halves of each "

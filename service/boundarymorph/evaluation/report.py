@@ -10,16 +10,17 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from boundarymorph.evaluation import calibrated, learned, plots, promised
-from boundarymorph.evaluation.analyses import SIGNIFICANT, changes
+from boundarymorph.evaluation import plots, promised, taught
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods.morph import PRODUCT
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.run import Cell, Outcome, near_50
+from boundarymorph.evaluation.run import Cell, Outcome, near_50, records
 from boundarymorph.evaluation.study import (
     AVERAGE,
     METRIC_TITLES,
+    SIGNIFICANT,
     Study,
+    changes,
     ours_of,
     overall,
     quality_by_table,
@@ -63,17 +64,14 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     tables' queries that no calibration was learned from, and each row says whether it is calibrated; in one of memories
     over the queries that none was learned from, and whether something was learned.
     """
-    if told := {found.name: found.learned for found in studies if found.learned is not None}:
-        return {"default": PEOPLE, "paper": PAPER, "rows": learned.rows(told)}
-    if found := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
-        return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(found)}
+    if told := [found.taught for found in studies if found.taught is not None]:
+        return {"default": PEOPLE, "paper": PAPER, "rows": taught.rows(told)}
     scored = quality_by_table(studies, "ce_ncg")
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
     for metric in ("ncg", "ndcg_10"):
         judged = quality_by_table(studies, metric)
         rows[metric] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
-    listed = rows.reset_index().astype(object)
-    return {"default": PEOPLE, "paper": PAPER, "rows": listed.where(listed.notna(), None).to_dict("records")}
+    return {"default": PEOPLE, "paper": PAPER, "rows": records(rows.reset_index())}
 
 
 def write(studies: Sequence[Study], out: Path) -> None:
@@ -92,7 +90,8 @@ def write(studies: Sequence[Study], out: Path) -> None:
 def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) -> str:
     """Return the report. pictures: paths of plots by the name of their table, and of all tables by the empty name."""
     parts = ["# Evaluation", *_preamble(studies), "## The methods", _methods(studies)]
-    parts += ["## At a glance", _glance(studies), *_images(pictures.get("", ()))]
+    images = {name: [f"![{Path(path).stem}]({path})" for path in paths] for name, paths in pictures.items()}
+    parts += ["## At a glance", _glance(studies), *images.get("", ())]
     for metric in METRIC_TITLES:
         if tables := quality_by_table(studies, metric):
             parts += [f"## {HEADINGS[metric]}", EXPLAINED[metric], main_table(tables, titles_of(studies))]
@@ -101,14 +100,14 @@ def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) ->
     parts += ["## Is it more than noise?", *_differences(studies), "## Settings of the baselines", *_settings(studies)]
     for found in studies:
         parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
-        parts += _images(pictures.get(found.name, ()))
+        parts += images.get(found.name, ())
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
-    if made := {found.name: found.calibrated for found in studies if found.calibrated is not None}:
-        parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
-    if kept := {found.name: found.promised for found in studies if found.promised is not None}:
+    if made := {one.name: one.taught for one in studies if isinstance(one.taught, taught.CalibratedStudy)}:
+        parts += ["## Calibrated by a few judgements", *taught.calibrated_section(made)]
+    if kept := {one.name: one.promised for one in studies if one.promised is not None}:
         parts += ["## Promised", *promised.section(kept)]
-    if told := {found.name: found.learned for found in studies if found.learned is not None}:
-        parts += ["## Learned from earlier requests", *learned.section(told)]
+    if told := {one.name: one.taught for one in studies if isinstance(one.taught, taught.LearnedStudy)}:
+        parts += ["## Learned from earlier requests", *taught.learned_section(told)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -133,16 +132,10 @@ def _placed(value: float, place: float = 0) -> str:
 
 def _preamble(studies: Sequence[Study]) -> list[str]:
     first = studies[0].outcome
-    rows = [
-        (
-            table.name,
-            f"{len(table):,}",
-            f"{table.depth:,}",
-            f"{len(table.arrays['doc_emb']):,}",
-            "yes" if "grade" in table.arrays else "no: CE-nCG only",
-        )
-        for table in (found.outcome.table for found in studies)
-    ]
+    rows = []
+    for table in (found.outcome.table for found in studies):
+        sizes = (f"{size:,}" for size in (len(table), table.depth, len(table.arrays["doc_emb"])))
+        rows.append((table.name, *sizes, "yes" if "grade" in table.arrays else "no: CE-nCG only"))
     budgets, ks = (", ".join(str(value) for value in values) for values in (first.budgets, first.ks))
     return [
         "A query has a pool of N candidates from a retriever. A method may buy at most **B** scores from a "
@@ -327,10 +320,8 @@ def _notes(studies: Sequence[Study]) -> str:
     if len(judged) < len(studies):
         lines.append("- Tables without human labels have no nCG; means of nCG are over the others.")
     for found in judged:
-        missing = sum(
-            not question.grades.any() for question in found.outcome.table.questions() if question.grades is not None
-        )
-        if missing:
+        grades = (question.grades for question in found.outcome.table.questions())
+        if missing := sum(each is not None and not each.any() for each in grades):
             lines.append(f"- {found.name}: {missing} queries have no relevant document in their pool and no nCG.")
     lines += [
         "- SS with B ≤ k is the retrieval order: reranking the head changes the order, not the set.",
@@ -338,10 +329,6 @@ def _notes(studies: Sequence[Study]) -> str:
         "- Times of algorithms are CPU time of one process, whatever else the machine was doing.",
     ]
     return "\n".join(lines)
-
-
-def _images(paths: Iterable[str]) -> list[str]:
-    return [f"![{Path(path).stem}]({path})" for path in paths]
 
 
 def _bold(text: str, yes: bool) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, partial
+from itertools import product
 from time import process_time
 from typing import Any
 
@@ -14,7 +15,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import Contestant, Method
+from boundarymorph.evaluation.methods import Contestant, ScoringMethod
 from boundarymorph.evaluation.metrics import Quality, quality
 from boundarymorph.evaluation.problem import Question, Ranking, SelectionProblem
 from boundarymorph.evaluation.tables import ScoreTable
@@ -36,13 +37,13 @@ class Outcome:
     budgets: Sequence[int]
     ks: Sequence[int]
     rows: pd.DataFrame
-    settings: Mapping[tuple[str, int], Method]
+    settings: Mapping[tuple[str, int], ScoringMethod]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cells(self) -> list[Cell]:
         """Every B and k."""
-        return [(budget, k) for budget in self.budgets for k in self.ks]
+        return list(product(self.budgets, self.ks))
 
     @property
     def judged(self) -> bool:
@@ -64,8 +65,8 @@ class Outcome:
 
     def mean(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> float | None:
         """Return the mean over the queries on which the metric is defined; None if there is none."""
-        values = self.values(method, budget, k, metric)
-        return float(np.nanmean(values)) if np.isfinite(values).any() else None
+        found = mean(self.values(method, budget, k, metric))
+        return None if np.isnan(found) else found
 
     def means(self, metric: str) -> pd.DataFrame:
         """Return (methods, cells) means over the queries on which the metric is defined; NaN if there is none."""
@@ -102,10 +103,8 @@ def experiment(
     running = [contestant for contestant in contestants if contestant.name not in missing]
     rows: list[dict[str, Any]] = []
     tasks = (delayed(_runs)(question, running, budgets, ks) for question in table.questions())
-    watch("selecting", 0, len(table))
-    for done, of_question in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
+    for of_question in in_parallel(tasks, jobs, watch, "selecting", len(table)):
         rows += of_question
-        watch("selecting", done, len(table))
     tried = pd.DataFrame(rows)
     # No gain to win says nothing about a setting; of equal settings the first is selected.
     worth = tried[tried["k"] == near_50(ks)].groupby(RUN)["ce_ncg"].mean().fillna(0.0)
@@ -117,12 +116,32 @@ def experiment(
     return Outcome(table, running, budgets, ks, kept, settings, missing)
 
 
+def in_parallel(tasks: Iterable[Any], jobs: int, watch: Watch, stage: str, total: int) -> Iterator[Any]:
+    """Yield the results of joblib's delayed calls, `jobs` at a time, and say how many there are."""
+    watch(stage, 0, total)
+    for done, result in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
+        yield result
+        watch(stage, done, total)
+
+
+def mean(values: NDArray[np.float64]) -> float:
+    """Return the mean over the queries on which a metric is defined; NaN if there is none."""
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table for JSON, with None for NaN."""
+    listed = frame.astype(object)
+    found: list[dict[str, Any]] = listed.where(listed.notna(), None).to_dict("records")
+    return found
+
+
 def near_50(ks: Sequence[int]) -> int:
     """Return the k on whose CE-nCG settings are selected, to be used with every k (paper app. D.2)."""
     return min(ks, key=lambda k: abs(k - 50))
 
 
-def run_once(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking]:
+def run_once(method: ScoringMethod, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking]:
     """Run one method on one query; return the record of its calls, and its ranking."""
     problem = SelectionProblem(question, budget, k)
     return problem, method.rank(problem)
@@ -132,35 +151,21 @@ def _runs(
     question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return the rows of every run on one query. What does not depend on B or k is computed once."""
-    return [
-        row
-        for contestant in contestants
-        for number, method in enumerate(contestant.settings)
-        for row in _rows_of(question, contestant.name, number, method, budgets, ks)
-    ]
-
-
-def _rows_of(
-    question: Question, name: str, number: int, method: Method, budgets: Sequence[int], ks: Sequence[int]
-) -> Iterator[dict[str, Any]]:
-    run = cache(partial(_timed, method, question))
-    for budget in budgets:
-        for k in ks:
+    rows = []
+    for name, number, method in (
+        (one.name, number, method) for one in contestants for number, method in enumerate(one.settings)
+    ):
+        run = cache(partial(_timed, method, question))
+        for budget, k in product(budgets, ks):
             given = budget if method.uses_budget else budgets[0], k if method.uses_k else ks[0]
             problem, ranking, seconds = run(*given)
-            yield {
-                "query": question.id,
-                "method": name,
-                "setting": number,
-                "budget": budget,
-                "k": k,
-                "calls": len(problem.calls),
-                **asdict(quality(question, ranking, k)),
-                "seconds": seconds,
-            }
+            found = asdict(quality(question, ranking, k))
+            row = {"query": question.id, "method": name, "setting": number, "budget": budget, "k": k}
+            rows.append({**row, "calls": len(problem.calls), **found, "seconds": seconds})
+    return rows
 
 
-def _timed(method: Method, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
+def _timed(method: ScoringMethod, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
     """Return a run and its CPU time, without that of graphs."""
     built, begin = question.neighbourhood.seconds, process_time()
     problem, ranking = run_once(method, question, budget, k)

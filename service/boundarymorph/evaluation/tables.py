@@ -69,7 +69,8 @@ class ScoreTable:
     texts: tuple[Mapping[str, str], Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
-        _check(self.name, self.arrays)
+        if (wrong := _complaint(self.arrays)) is not None:
+            raise InvalidInput(f"the table {self.name!r} cannot be used: {wrong}")
 
     def __len__(self) -> int:
         return len(self.arrays["pool"])
@@ -94,12 +95,13 @@ class ScoreTable:
         there = np.flatnonzero(arrays["pool"][row] >= 0)
         documents = arrays["pool"][row][there]
         query = unit_rows(arrays["query_emb"][row : row + 1], ["the query"])[0]
-        embeddings = unit_rows(arrays["doc_emb"][documents], _numbers(documents))
+        names = [str(name) for name in (arrays["doc_ids"][documents] if "doc_ids" in arrays else documents)]
+        embeddings = unit_rows(arrays["doc_emb"][documents], names)
         retrieval = arrays["mips"][row][there].astype(np.float64) if "mips" in arrays else embeddings @ query
         order = np.argsort(-retrieval, kind="stable")
-        there, documents = there[order], documents[order]
+        there = there[order]
         pool = Pool.of(
-            [str(name) for name in arrays["doc_ids"][documents]] if "doc_ids" in arrays else _numbers(documents),
+            [names[place] for place in order],
             embeddings[order],
             query,
             retrieval[order],
@@ -145,22 +147,19 @@ def read(path: Path) -> ScoreTable:
     return ScoreTable(path.stem, arrays)
 
 
-def with_texts(table: ScoreTable, collection: Collection) -> ScoreTable | None:
-    """The table with the texts of its documents and queries, and `terms` by them; None if the collection lacks one."""
+def with_texts(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTable:
+    """The table with the texts of its documents and queries, and `terms` by them, from the first of these collections
+    that has all of them; as it is if none has."""
     arrays = table.arrays
-    for ids, texts in (("doc_ids", collection.documents), ("query_ids", collection.queries)):
-        if ids not in arrays or not texts.keys() >= set(arrays[ids].astype(str).tolist()):
-            return None
-    documents = [collection.documents[id] for id in arrays["doc_ids"].astype(str).tolist()]
-    queries = [collection.queries[id] for id in arrays["query_ids"].astype(str).tolist()]
-    terms = packed_terms(documents, queries, arrays["pool"])
-    return ScoreTable(table.name, {**arrays, "terms": terms}, (collection.queries, collection.documents))
-
-
-def with_texts_of(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTable:
-    """The table with the texts of the first of these collections that has all of them; as it is if none has."""
-    found = (with_texts(table, collection) for collection in collections)
-    return next((whole for whole in found if whole is not None), table)
+    if not {"doc_ids", "query_ids"} <= arrays.keys():
+        return table
+    documents, queries = (arrays[ids].astype(str).tolist() for ids in ("doc_ids", "query_ids"))
+    for one in collections:
+        if one.documents.keys() >= set(documents) and one.queries.keys() >= set(queries):
+            texts = [one.documents[id] for id in documents], [one.queries[id] for id in queries]
+            whole = {**arrays, "terms": packed_terms(*texts, arrays["pool"])}
+            return ScoreTable(table.name, whole, (one.queries, one.documents))
+    return table
 
 
 def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArray[np.integer]) -> NDArray[np.uint64]:
@@ -186,42 +185,35 @@ def write(table: ScoreTable, path: Path) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _check(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    missing = [key for key in REQUIRED if key not in arrays]
-    if missing:
-        raise InvalidInput(f"the table {name!r} lacks {', '.join(missing)}")
+def _complaint(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+    """Say why arrays are no table; None if they are."""
+    if missing := [key for key in REQUIRED if key not in arrays]:
+        return f"it lacks {', '.join(missing)}"
     for key, (kinds, _) in COLUMNS.items():
         if key in arrays and arrays[key].dtype.kind not in kinds:
             wanted = {WHOLE: "whole numbers", TEXT: "a text"}.get(kinds, "numbers")
-            raise InvalidInput(f"in the table {name!r}, {key} is of {arrays[key].dtype}; it takes {wanted}")
+            return f"{key} is of {arrays[key].dtype}; it takes {wanted}"
     if "terms" in arrays and arrays["terms"].dtype != TERMS:
-        raise InvalidInput(f"in the table {name!r}, terms is of {arrays['terms'].dtype}; it takes {TERMS}")
+        return f"terms is of {arrays['terms'].dtype}; it takes {TERMS}"
     pool, documents = arrays["pool"], arrays["doc_emb"]
     if pool.ndim != 2 or not pool.size:
-        raise InvalidInput(f"the table {name!r} holds no query with candidates: pool has the shape {pool.shape}")
+        return f"it holds no query with candidates: pool has the shape {pool.shape}"
     if documents.ndim != 2:
-        raise InvalidInput(
-            f"in the table {name!r}, doc_emb has the shape {documents.shape}, not (documents, dimension)"
-        )
+        return f"doc_emb has the shape {documents.shape}, not (documents, dimension)"
     sizes = dict(zip("QNDd", (*pool.shape, *documents.shape), strict=True))
     for key, (_, letters) in COLUMNS.items():
         shape = tuple(sizes[letter] for letter in letters)
         if key in arrays and arrays[key].shape != shape:
-            raise InvalidInput(
-                f"in the table {name!r}, {key} has the shape {arrays[key].shape}; "
-                f"it should be {shape} beside pool {pool.shape} and doc_emb {documents.shape}"
-            )
-    if pool.max() >= len(documents) or pool.min() < -1:
-        wrong = pool.max() if pool.max() >= len(documents) else pool.min()
-        raise InvalidInput(
-            f"in the table {name!r}, pool names row {wrong} of {len(documents)} documents; "
-            "rows count from 0, and -1 pads"
-        )
+            beside = f"beside pool {pool.shape} and doc_emb {documents.shape}"
+            return f"{key} has the shape {arrays[key].shape}; it should be {shape} {beside}"
+    if (wrong := pool[(pool < -1) | (pool >= len(documents))]).size:
+        return f"pool names row {wrong[0]} of {len(documents)} documents; rows count from 0, and -1 pads"
     if (empty := np.flatnonzero((pool < 0).all(axis=1))).size:
-        raise InvalidInput(f"in the table {name!r}, the query in row {empty[0]} has no candidates; leave it out")
+        return f"the query in row {empty[0]} has no candidates; leave it out"
     scores = arrays["score"][pool >= 0]
     if not ((scores >= 0) & (scores <= 1)).all():
-        raise InvalidInput(f"in the table {name!r}, a score lies outside [0, 1]; apply a sigmoid to logits first")
+        return "a score lies outside [0, 1]; apply a sigmoid to logits first"
+    return None
 
 
 def _unpacked(terms: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -229,7 +221,3 @@ def _unpacked(terms: NDArray[np.uint64]) -> NDArray[np.bool_]:
     count = int(np.bitwise_or.reduce(terms)).bit_length()
     bits: NDArray[np.uint64] = (terms >> np.arange(count, dtype=TERMS)[:, None]) & TERMS.type(1)
     return bits.astype(np.bool_)
-
-
-def _numbers(documents: Sequence[int] | NDArray[Any]) -> list[str]:
-    return [str(document) for document in documents]

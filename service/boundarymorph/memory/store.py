@@ -47,15 +47,8 @@ class Memories:
 
     def record(self, key: str, observations: Sequence[Observation], most: int = REQUESTS) -> None:
         """Add requests to a memory, and have it learn where that is due."""
-        was_in_force = False
-
-        def record(memory: Memory) -> Memory:
-            nonlocal was_in_force
-            was_in_force = memory.in_force
-            return memory.record(observations, most)
-
-        changed = self._change(key, record)
-        if was_in_force and not changed.in_force:
+        before, changed = self._change(key, lambda memory: memory.record(observations, most))
+        if before.in_force and not changed.in_force:
             metrics.memory_out_of_force.inc()
         if changed.due:
             learned = changed.learn()
@@ -78,10 +71,12 @@ class Memories:
             self._database.remove()
             return 0
 
-    def _change(self, key: str, change: Callable[[Memory], Memory]) -> Memory:
+    def _change(self, key: str, change: Callable[[Memory], Memory]) -> tuple[Memory, Memory]:
+        """Return the memory before and after a change."""
         with self._database.writing() as database:
             row = database.execute("select state from memories where key = ?", (key,)).fetchone()
-            changed = change(Memory() if row is None else _read(row[0]))
+            before = Memory() if row is None else _read(row[0])
+            changed = change(before)
             used = database.execute("select coalesce(max(used), 0) + 1 from memories").fetchone()[0]
             state = orjson.dumps(changed.to_json())
             database.execute("insert or replace into memories values (?, ?, ?)", (key, used, state))
@@ -90,7 +85,7 @@ class Memories:
                     "delete from memories where key not in (select key from memories order by used desc limit ?)",
                     (MEMORIES,),
                 )
-        return changed
+        return before, changed
 
 
 def _read(state: bytes, observations: bool = True) -> Memory:
@@ -138,10 +133,10 @@ def described(memories: Memories, name: str = "") -> list[LearnedMemory]:
 
 def _described(key: str, memory: Memory) -> LearnedMemory:
     _, scorer, vectors, tenant = orjson.loads(key)
-    prior, unknown = memory.prior, (None, None, None)
-    amplitude = None if prior is None else math.sqrt(prior.scale)
-    slopes = unknown if prior is None or amplitude is None else (amplitude * prior.slopes).tolist()
-    by_rank, by_similarity, by_words = slopes
+    learned = dict.fromkeys(("level", "by_rank", "by_similarity", "by_words", "amplitude"))
+    if (prior := memory.prior) is not None:
+        amplitude = math.sqrt(prior.scale)
+        learned = dict(zip(learned, (prior.level, *(amplitude * prior.slopes).tolist(), amplitude), strict=True))
     return LearnedMemory(
         scorer=scorer,
         vectors=vectors,
@@ -150,12 +145,8 @@ def _described(key: str, memory: Memory) -> LearnedMemory:
         remembered=len(memory.observations),
         in_force=memory.in_force,
         ahead=memory.ahead / memory.weight if memory.weight else None,
-        level=None if prior is None else prior.level,
-        by_rank=by_rank,
-        by_similarity=by_similarity,
-        by_words=by_words,
-        amplitude=amplitude,
         audited=_audited(memory),
+        **learned,
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import bagel, baselines, morph
-from boundarymorph.evaluation.methods.method import Contestant, Method
+from boundarymorph.evaluation.methods import baselines, morph
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph.selection.methods import DEFAULT
 
-__all__ = ["CONTESTANTS", "GROUPS", "Contestant", "Method", "chosen"]
+__all__ = ["CONTESTANTS", "GROUPS", "Contestant", "ScoringMethod", "chosen"]
 
 CONTESTANTS: dict[str, Contestant] = {
     contestant.name: contestant
-    for group in (baselines.CONTESTANTS, bagel.CONTESTANTS, morph.CONTESTANTS, morph.LEXICAL)
+    for group in (baselines.CONTESTANTS, morph.CONTESTANTS, morph.LEXICAL)
     for contestant in group
 }
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -1,7 +1,7 @@
-"""The baselines: orders without calls, the head of an order, and searches of the pool's graph (paper app. D.2).
+"""The baselines: orders without calls, the head of an order, searches of the pool's graph, and BAGEL (paper app. D.2).
 
 RGS: Xu et al. 2025. GAR: MacAvaney, Tonellotto and Macdonald 2022, algorithm 1. Quam: Rathee, MacAvaney and Anand 2025,
-algorithm 1.
+algorithm 1. BAGEL: Kim et al. 2026.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.methods.method import Contestant, Method, ScoringMethod
+from boundarymorph.evaluation.methods.method import Contestant, ScoringMethod
+from boundarymorph.evaluation.methods.morph import BETAS, drive
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
+from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.pool import witnesses
+
+ABOUT = "Gaussian process without a prior, searching for the highest scores"  # of BAGEL
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ class Quam(Gar):
 class Hybrid(ScoringMethod):
     """method: as it is, in place of the retriever's order with that of reciprocal ranks of similarity and BM25."""
 
-    method: Method
+    method: ScoringMethod
 
     requires = frozenset({"bm25"})
 
@@ -206,6 +211,41 @@ class Feedback(ScoringMethod):
         return np.argsort(-(vectors @ moved), kind="stable")
 
 
+@dataclass(frozen=True, slots=True)
+class WarmStarted:
+    """An acquisition: the first `warm` documents of the retrieval, then UCB, whose annealing starts there."""
+
+    warm: int
+    then: UpperConfidenceBound
+
+    def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
+        if step < self.warm:
+            return Choice(int(np.argmin(belief.scored)), None, 0.0)
+        return self.then.choose(belief, incumbents, step - self.warm)
+
+    def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
+        return self.then.shortlist(belief, incumbents, n)
+
+
+@dataclass(frozen=True)
+class Bagel(ScoringMethod):
+    """beta0: weight of the uncertainty, annealed as beta0 / sqrt(t + 1), t counting the acquisition steps from 0.
+
+    The first B/2 calls, rounded down, go to the head of the retrieval. Pool, kernel, bandwidth, query anchor,
+    standardisation and conventions are BoundaryMORPH's; prior, acquisition and warm start are what differs.
+    """
+
+    beta0: float = 1.0
+    kernel: str = "vmf"
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
+        config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
+        session = SelectionSession(problem.pool, budget=problem.budget, k=1, config=config)  # which it does not read
+        drive(session, problem)
+        return np.argsort(-session.belief.mean, kind="stable")
+
+
 def _hybrid(one: Contestant) -> Contestant:
     kind = Hybrid if one.settings[0].uses_budget else HybridOrder
     about = f"{one.about}; in the order of similarity and BM25 together"
@@ -241,5 +281,10 @@ FEEDBACK = Contestant(
     tuple(Feedback(*values) for values in product((0.5, 1.0, 2.0), (0.1, 0.3, 1.0))),
     "moves the query by pairs of the best and the worst of the first B, as Qdrant does",
 )
+BAGELS = (
+    Contestant("bagel", "BAGEL", tuple(Bagel(beta0) for beta0 in BETAS), ABOUT),
+    Contestant("bagel-rbf", "BAGEL, RBF", tuple(Bagel(beta0, "rbf") for beta0 in BETAS), ABOUT),
+    Contestant("bagel-matern52", "BAGEL, Matern-5/2", tuple(Bagel(beta0, "matern52") for beta0 in BETAS), ABOUT),
+)
 HYBRIDS = tuple(_hybrid(one) for one in (MIPS, SINGLE_STAGE, GAR, QUAM))
-CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, FUSION, ROCCHIO, FEEDBACK, RGS, GAR, QUAM, *HYBRIDS)
+CONTESTANTS = (MIPS, BM25, SINGLE_STAGE, FUSION, ROCCHIO, FEEDBACK, RGS, GAR, QUAM, *HYBRIDS, *BAGELS)

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
 
 
-class Method(Protocol):
-    """A selector with all its settings made; usually a frozen dataclass whose fields are the settings.
+class ScoringMethod(ABC):
+    """A selector with all its settings made; usually a frozen dataclass whose fields are the settings. Most buy scores,
+    and answer for every k at once.
 
     uses_budget, uses_k: False where the answer is the same whatever B or k is, so that it is computed once.
     requires: keys of a table (`tables.COLUMNS`), or "texts", without which it cannot run.
     """
 
-    uses_budget: ClassVar[bool]
-    uses_k: ClassVar[bool]
-    requires: ClassVar[frozenset[str]]
-
-    def rank(self, problem: SelectionProblem) -> Ranking:
-        """All N positions, best first. The chosen set is the first k; the rest matters where a set of another size is
-        cut from the same run."""
-
-
-class ScoringMethod:
-    """What most methods have in common: they buy scores, and answer for every k at once."""
-
     uses_budget: ClassVar[bool] = True
     uses_k: ClassVar[bool] = False
     requires: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        """All N positions, best first. The chosen set is the first k; the rest matters where a set of another size is
+        cut from the same run."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Contestant:
 
     name: str
     title: str
-    settings: Sequence[Method]
+    settings: Sequence[ScoringMethod]
     about: str = ""
     ours: bool = False
 

@@ -1,0 +1,162 @@
+"""The experiment, its comparisons and latencies, and the study of promises."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.evaluation import report
+from boundarymorph.evaluation.methods import Contestant, chosen
+from boundarymorph.evaluation.methods.method import ScoringMethod
+from boundarymorph.evaluation.problem import Ranking, SelectionProblem
+from boundarymorph.evaluation.promised import CALLS, audit_of, kept, stop
+from boundarymorph.evaluation.run import experiment
+from boundarymorph.evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p, study
+from boundarymorph.selection.methods import PAPER
+from boundarymorph.selection.promise import Audit, Look, Promise
+from tests.evaluation.tables import synthetic
+
+METHODS = chosen(["mips", "ss", "bagel", PAPER])
+OUTCOME = experiment(synthetic(queries=6), METHODS, [4, 8], [5, 10])
+
+
+def test_comparisons_are_paired_means() -> None:
+    found = comparisons(OUTCOME, PAPER, "ce_ncg")
+    assert set(found["other"]) == {"mips", "ss", "bagel"} and len(found) == 3 * 4
+    for one in found.itertuples():
+        mine, theirs = (OUTCOME.values(name, one.budget, one.k) for name in (PAPER, one.other))
+        assert one.difference == pytest.approx(float((mine - theirs).mean())) and one.queries == 6
+    by_p = found.sort_values("p", kind="stable")
+    adjusted = (by_p["p"] * len(found) / np.arange(1, len(found) + 1))[::-1].cummin()[::-1].clip(upper=1)
+    assert by_p["q"].to_list() == pytest.approx(adjusted.to_list()), "Benjamini-Hochberg"
+
+
+def test_changes_take_the_queries_of_all_tables_together() -> None:
+    other = experiment(synthetic(queries=3, seed=9), METHODS, [4, 8], [5, 10])
+    one = changes([OUTCOME, other], [("bagel", PAPER)], "ce_ncg").iloc[0]
+    both = np.concatenate([each.values("bagel", 4, 5) - each.values(PAPER, 4, 5) for each in (OUTCOME, other)])
+    assert one["queries"] == 9 and one["difference"] == pytest.approx(float(both.mean()))
+    assert changes([OUTCOME], [], "ce_ncg").empty
+
+
+def test_latencies_count_calls() -> None:
+    found = latencies(OUTCOME, 5, 0.5).set_index(["method", "budget"])
+    assert ("mips", 4) not in found.index, "without calls there is nothing to compare"
+    paper = found.loc[(PAPER, 8)]
+    assert (paper["calls"], paper["scorer"], found.loc[("ss", 4), "scorer"]) == (8, 4.0, 2.0)
+    assert paper["algorithm"] > 0 and paper["total"] == pytest.approx(4.0 + paper["algorithm"])
+    assert latencies(OUTCOME, 5, None)[["scorer", "total"]].isna().all(axis=None)
+
+
+def test_wilcoxon_by_hand() -> None:
+    # five positive differences of five: 2 / 2^5
+    assert paired_p(np.array([0.1, 0.2, 0.3, 0.4, 0.5])) == pytest.approx(0.0625)
+    assert paired_p(np.array([0.0, 0.0])) == 1.0
+    assert paired_p(np.array([np.nan])) == 1.0
+    assert 0 < paired_p(np.array([0.0, 0.1, 0.1, -0.1, 0.2] * 12)) < 0.05, "ties and zeros are no trouble"
+
+
+def test_the_interval_holds_the_mean_and_shrinks_with_more_queries() -> None:
+    rng = np.random.default_rng(0)
+    few, many = rng.normal(0.5, 0.1, 20), rng.normal(0.5, 0.1, 2_000)
+    low, high = bootstrap_interval(few)
+    assert low < few.mean() < high
+    assert np.subtract(*bootstrap_interval(many)[::-1]) < 0.3 * (high - low)
+    assert np.isnan(bootstrap_interval(np.array([np.nan]))).all()
+
+
+TABLE = synthetic()
+
+
+@dataclass(frozen=True)
+class Offset(ScoringMethod):
+    """Scores B documents from `start` on."""
+
+    start: int
+
+    def rank(self, problem: SelectionProblem) -> Ranking:
+        problem.score(np.arange(self.start, min(self.start + problem.left, len(problem.pool))))
+        return problem.banded()
+
+
+def test_the_setting_is_selected_by_budget_on_ce_ncg() -> None:
+    swept = Contestant("swept", "swept", tuple(Offset(start) for start in (0, 15, 40)))
+    alone = [Contestant(f"only-{one.start}", "", (one,)) for one in swept.settings if isinstance(one, Offset)]
+    outcome = experiment(TABLE, [swept, *alone], [3, 20], [5, 50])
+    for budget in (3, 20):
+        means = {one.name: outcome.mean(one.name, budget, 50) or 0.0 for one in alone}
+        best = max(means, key=lambda name: means[name])
+        assert outcome.settings["swept", budget] == next(one for one in alone if one.name == best).settings[0]
+        for k in (5, 50):
+            assert np.array_equal(outcome.values("swept", budget, k), outcome.values(best, budget, k))
+
+
+def test_rows_cover_every_cell_of_every_query() -> None:
+    seen: list[tuple[str, int, int]] = []
+    methods = chosen(["mips", "ss", "boundarymorph"])
+    outcome = experiment(TABLE, methods, [5, 10], [5, 20], lambda *done: seen.append(done))
+    assert len(outcome.rows) == 3 * 4 * 2 * 2
+    assert seen == [("selecting", done, 4) for done in range(5)]
+    assert np.array_equal(outcome.values("mips", 5, 20), outcome.values("mips", 10, 20))
+    assert set(outcome.rows.query("method == 'ss' and budget == 10")["calls"]) == {10}
+
+
+def test_queries_in_several_processes_come_out_as_in_one() -> None:
+    methods = chosen(["ss", "bagel", "trend", "boundarymorph"])
+    alone, together = (experiment(TABLE, methods, [5], [5, 20], jobs=jobs) for jobs in (1, 2))
+    assert list(together.rows["query"]) == list(alone.rows["query"])
+    for method in methods:
+        for k in (5, 20):
+            assert np.array_equal(together.values(method.name, 5, k), alone.values(method.name, 5, k))
+
+
+def test_methods_without_their_input_are_left_out() -> None:
+    outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
+    assert outcome.left_out == {"bm25": "the table has no bm25"}
+    assert [contestant.name for contestant in outcome.contestants] == ["mips"]
+
+
+def test_where_no_method_can_run_the_reason_is_given() -> None:
+    with pytest.raises(InvalidInput, match=r"no chosen method can run on 'made-up' \(bm25: the table has no bm25\)"):
+        experiment(synthetic(without=["bm25"]), chosen(["bm25"]), [5], [5])
+
+
+def test_without_labels_there_is_no_ncg() -> None:
+    outcome = experiment(synthetic(without=["grade", "n_relevant"]), chosen(["mips"]), [5], [5])
+    assert outcome.mean("mips", 5, 5, "ncg") is None and not outcome.judged
+    assert outcome.mean("mips", 5, 5) == pytest.approx(float(np.mean(outcome.values("mips", 5, 5))))
+
+
+def test_an_audit_is_of_the_path_of_a_session() -> None:
+    question = synthetic(1, 120).question(0)
+    audit = audit_of(question, 10)
+    calls = [look.calls for look in audit.looks]
+    assert calls == sorted(set(calls)) and calls[-1] <= 120
+    assert audit.looks[-1].real == pytest.approx(0.0, abs=1e-6), "the whole pool is scored"
+    assert audit.looks[0].believed == np.inf and audit.looks[0].real > 0.0
+
+
+def test_a_session_stops_where_it_believes_little() -> None:
+    believed = [0.1, 0.01, 0.2, 0.01, 0.0]
+    audit = Audit(tuple(Look(10 * place, one, 0.0) for place, one in enumerate(believed, start=1)))
+    assert stop(audit, 0.05).calls == 20 and stop(audit, 0.05, 2).calls == 50
+    assert stop(audit, 0.3).calls == 10 and stop(audit, -1.0).calls == 50
+
+
+def test_what_is_kept_and_what_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    good = [Audit((Look(20, b, 2 * b), Look(CALLS, 0.0, 0.0))) for b in rng.uniform(0, 0.1, 60).tolist()]
+    found = kept(good, Promise(0.1, 0.9))
+    assert found.refused == 0.0 and found.broken is not None and 0.02 < found.broken <= 0.1
+    assert found.calls is not None and found.calls < found.believed_calls <= CALLS
+    bad = [Audit((Look(CALLS, 0.0, 0.5),))] * 60
+    refused = kept(bad, Promise(0.1, 0.9))
+    assert (refused.refused, refused.broken, refused.believed_broken) == (1.0, None, 1.0)
+
+
+def test_the_report_has_a_part(tmp_path: Path) -> None:
+    made = study(synthetic(20, 60), chosen(["ss"]), [5], [10], promise=0.1)
+    report.write([made], tmp_path)
+    assert "## Promised" in (tmp_path / "report.md").read_text()
