@@ -110,7 +110,8 @@ def test_times_are_texts(tmp_path: Path) -> None:
         "at": arrow.array([None, datetime(2025, 3, 5, microsecond=250_000, tzinfo=UTC)], arrow.timestamp("us", "UTC")),
         "day": arrow.array([date(2025, 3, 4), date(2025, 3, 5)], arrow.date32()),
         "clock": arrow.array([time(1, 2), time(13, 45)], arrow.time64("us")),
-        "several": arrow.array([[], [datetime(2025, 3, 5, 12)]], arrow.list_(arrow.timestamp("ns"))),
+        "several": arrow.array([[], [1_741_176_000_000_000_123]], arrow.list_(arrow.timestamp("ns"))),
+        "took": arrow.array([0, 1_500], arrow.duration("ns")),
     }
     index = only(tmp_path, {"id": ["a", "b"], "text": ["tram"] * 2, "vector": pairs([[1.0, 0.5]] * 2), **columns})
     assert index.documents(["b"])["b"].metadata == {
@@ -118,6 +119,7 @@ def test_times_are_texts(tmp_path: Path) -> None:
         "day": "2025-03-05",
         "clock": "13:45:00",
         "several": ["2025-03-05T12:00:00"],
+        "took": "0:00:00.000001",
     }
     for filter in ({"at": {"gte": "2025-03-05"}}, {"day": "2025-03-05"}, {"several": {"gt": "2025"}}):
         assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == ["b"], filter

@@ -242,7 +242,9 @@ class LanceTable(Table):
         """Return what rows of `_columns` are; of several documents with one id, the first."""
         ids, read = self._ids(rows), {}
         if documents:
-            fields = map(plain, rows.select(self._fields).to_pylist())
+            given = rows.select(self._fields)
+            schema = arrow.schema([field.with_type(_in_microseconds(field.type)) for field in given.schema])
+            fields = map(plain, given.cast(schema, safe=False).to_pylist())
             read = {
                 id: self._document(id, row)
                 for id, row in reversed(list(zip(ids, fields, strict=True)))
@@ -335,6 +337,19 @@ def literal(value: Scalar) -> str:
 def quoted(name: str) -> str:
     """Return a name in SQL, which must have no backtick."""
     return f"`{name}`"
+
+
+def _in_microseconds(type: arrow.DataType) -> arrow.DataType:
+    """Return a type without nanoseconds, which Python's times do not have."""
+    if arrow.types.is_struct(type):
+        return arrow.struct([field.with_type(_in_microseconds(field.type)) for field in type])
+    if arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type):
+        return arrow.list_(type.value_field.with_type(_in_microseconds(type.value_type)))
+    if getattr(type, "unit", None) != "ns":
+        return type
+    if arrow.types.is_timestamp(type):
+        return arrow.timestamp("us", type.tz)
+    return arrow.time64("us") if arrow.types.is_time(type) else arrow.duration("us")
 
 
 def plain(value: Any) -> Any:
