@@ -20,13 +20,13 @@ from mcp.client.streamable_http import streamable_http_client
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.caching.build import build_caches
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
 from tests.api.service import answer, on_socket, ready
 from tests.patience import PATIENCE
@@ -136,12 +136,12 @@ def serve(tmp_path: Path) -> Serve:
     async def serving(**changes: Any) -> AsyncIterator[Running]:
         scorer = GatedScorer()
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
             retriever = IndexRetriever(catalog, encoder)
             caches = build_caches(settings.cache)
             selector = Selector(retriever, scorer, caches.scores)
-            return AllInOne(catalog, encoder, retriever, scorer, selector, caches=caches)
+            return Parts(catalog, encoder, retriever, scorer, selector, caches=caches)
 
         given = {
             "data_directory": tmp_path,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.reading import has_content
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Settings
 from tests.api.service import answer, client_of, faked, problem, ready, serving
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
@@ -144,8 +144,8 @@ async def test_a_query_without_content_is_refused(
 
 
 async def test_scores_of_the_scorer_s_own_route(tmp_path: Path) -> None:
-    def cross_encoder(*_: Any) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
+    def cross_encoder(*_: Any) -> Parts:
+        return Parts(scorer=BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
 
     async with client_of(create_scorer_app(Settings(data_directory=tmp_path), build=cross_encoder)) as client:
         await ready(client)

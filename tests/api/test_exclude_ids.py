@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import answer, fake_service, filled, problem, serving
 from tests.retrieval.fakes import SeededEncoder
@@ -97,7 +97,7 @@ async def test_where_only_the_order_is_known(tmp_path: Path, more: dict[str, Any
         async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
             raise EncoderUnavailable("its server is gone")
 
-    def build(settings: Settings, *_: object) -> AllInOne:
+    def build(settings: Settings, *_: object) -> Parts:
         whole, encoder = fake_service(settings), Away()
         retriever = IndexRetriever(whole.catalog, encoder)
         return replace(whole, encoder=encoder, retriever=retriever, selector=Selector(retriever, whole.scorer))

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, ScorerSettings, Settings
 from tests.api.service import answer, client_of, problem, ready
 from tests.patience import PATIENCE
@@ -27,8 +27,8 @@ def model(request: pytest.FixtureRequest) -> SeededCrossEncoder:
 
 @pytest.fixture
 async def client(model: SeededCrossEncoder) -> AsyncIterator[httpx.AsyncClient]:
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(model, queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost))
+    def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
+        return Parts(scorer=BatchingScorer(model, queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost))
 
     settings = Settings(limits=LIMITS, scorer=ScorerSettings(queue_tokens=300))
     async with client_of(create_scorer_app(settings, build=build)) as client:
@@ -114,8 +114,8 @@ async def test_a_deadline_that_passes(client: httpx.AsyncClient, model: SeededCr
 async def test_a_lost_device_ends_the_service() -> None:
     ended = threading.Event()
 
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
+    def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
+        return Parts(scorer=BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
 
     app = create_scorer_app(Settings(), build=build, on_failure=ended.set)
     async with client_of(app) as client, asyncio.timeout(PATIENCE):
@@ -130,8 +130,8 @@ async def test_a_lost_device_ends_the_service() -> None:
 
 
 async def test_a_model_that_breaks_at_its_probe_is_never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
+    def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
+        return Parts(scorer=BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
 
     monkeypatch.setattr(SeededCrossEncoder, "tokenize", lambda *_: 1 / 0)
     ended = asyncio.Event()

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.caching.build import MemoryScoreCache
 from boundarymorph.caching.known import ScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.scoring.costs import LATEST, Clock, Trips
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
 from tests.api.service import answer, fake_service, problem, select, serving, texts
 from tests.scoring.judge.scripted import READ, Chat
@@ -51,7 +51,7 @@ async def gateway(
         scorer_settings = {"url": url, "price": price or {}, "judge": judge or {}}
         settings = Settings.model_validate({"data_directory": folder, "scorer": scorer_settings, **options})
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             parts, scorer = fake_service(settings), build_scorer(settings)
             selector = Selector(parts.retriever, scorer, cache, trips=trips or trips_to(settings.scorer, scorer))
             return replace(parts, scorer=scorer, selector=selector)
@@ -109,7 +109,7 @@ async def test_the_time_of_a_trip_is_learned_of_each_replica(tmp_path: Path) -> 
         urls = [f"tei://127.0.0.1:{server.port}" for server in servers]
         settings = Settings.model_validate({"data_directory": tmp_path, "scorer": {"url": urls}})
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             parts, scorer = fake_service(settings), build_scorer(settings)
             selector = Selector(parts.retriever, scorer, trips=Trips("dear", clock=Noting()))
             return replace(parts, scorer=scorer, selector=selector)

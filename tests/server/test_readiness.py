@@ -12,10 +12,11 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from boundarymorph.api.dependencies import Readiness
 from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
 from boundarymorph.retrieval.interfaces import IndexTotals
-from boundarymorph.server.app import Readiness, create_app
+from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts

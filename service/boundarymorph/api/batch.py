@@ -17,12 +17,11 @@ from fastapi import APIRouter, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
-from boundarymorph.access import bodies
 from boundarymorph.access.callers import NDJSON, UnsupportedMediaType
 from boundarymorph.access.limits import RateLimited
-from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import count, permitted
-from boundarymorph.api.select import Call, CallOf, content_of, selected
+from boundarymorph.api import bodies, openapi, problems
+from boundarymorph.api.dependencies import count, permitted, selected
+from boundarymorph.api.select import Call, CallOf, content_of
 from boundarymorph.errors import BodyTooLarge, BoundaryMorphError, InvalidInput, NotReady, Overloaded
 from boundarymorph.inference.concurrency import CALLER, end
 from boundarymorph.reading import bound, parse

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
-from boundarymorph.access import bodies
 from boundarymorph.access.callers import NO_KEY, Forbidden, Unauthenticated
-from boundarymorph.api import openapi
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import STATUS_HEADER, selected
 from boundarymorph.api.rerank.routes import BY_POLICY, REFUSED, WARNINGS_HEADER
 from boundarymorph.api.schemas import Array, Problem, QueryText
-from boundarymorph.api.select import STATUS_HEADER, CallOf, selected
+from boundarymorph.api.select import CallOf
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.translate import response_of
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput, UnknownIndex

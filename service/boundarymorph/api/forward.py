@@ -15,9 +15,8 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette import types
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
-from boundarymorph.api import indexes, judgments, openapi
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, indexes, judgments, openapi
 from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable

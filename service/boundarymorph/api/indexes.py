@@ -16,11 +16,10 @@ from pydantic import BaseModel
 from starlette import types
 from starlette.requests import ClientDisconnect
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
-from boundarymorph.api import openapi, problems, schemas
-from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted, prefers
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi, problems, schemas
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted, prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
@@ -76,7 +75,7 @@ REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadRepor
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -> IndexList:
+async def list_indexes(request: Request, access: AccessOf, indexes: BuiltOf) -> IndexList:
     """List the indexes that the key may use, by name, and those of them that cannot be read."""
     found = [
         index
@@ -97,7 +96,7 @@ async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -
     responses={201: {"model": IndexDescription}, **openapi.problems(404, 409, 413, 422, 503, 507)},
 )
 async def create_index(
-    name: str, request: Request, response: Response, access: AccessOf, indexes: IndexesOf
+    name: str, request: Request, response: Response, access: AccessOf, indexes: BuiltOf
 ) -> IndexDescription:
     """Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another."""
     wanted = await bodies.parsed(request, access, CreateIndex, default=b"{}")
@@ -119,7 +118,7 @@ async def create_index(
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
+async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
     return await access.work.read.run(described, indexes.catalog, name)
 
@@ -131,7 +130,7 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
     responses=openapi.problems(404, 422, 503),
 )
 async def learned(
-    name: str, request: Request, access: AccessOf, indexes: IndexesOf, pools: Pools = False
+    name: str, request: Request, access: AccessOf, indexes: BuiltOf, pools: Pools = False
 ) -> LearnedMemories:
     """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
     held = Learned(indexes.catalog, access.settings)
@@ -146,7 +145,7 @@ async def learned(
     summary="Forget what selections have learned",
     responses=openapi.problems(404, 422, 503, 507),
 )
-async def forget(name: str, access: AccessOf, indexes: IndexesOf, pools: Pools = False) -> DeleteReport:
+async def forget(name: str, access: AccessOf, indexes: BuiltOf, pools: Pools = False) -> DeleteReport:
     """Forget it, for all scorers and tenants."""
     held = Learned(indexes.catalog, access.settings)
     index, of_pools = (None, checked_name(name)) if pools else (name, None)
@@ -161,7 +160,7 @@ async def forget(name: str, access: AccessOf, indexes: IndexesOf, pools: Pools =
     openapi_extra=openapi.body(Describe),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def describe_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> None:
+async def describe_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
     """Keep a description of its documents, for people and language models who choose among indexes."""
     given = await bodies.parsed(request, access, Describe)
 
@@ -179,7 +178,7 @@ async def describe_documents(name: str, request: Request, access: AccessOf, inde
     summary="Delete an index",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
+async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
     """Remove the index with all its documents, its judgements and the calibrations that were made for it."""
     await access.work.write.run(indexes.catalog.delete, name)
 
@@ -196,7 +195,7 @@ async def upsert_documents(
     name: str,
     request: Request,
     access: AccessOf,
-    indexes: IndexesOf,
+    indexes: BuiltOf,
     strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
 ) -> UploadReport | Response:
     """Takes NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`,
@@ -222,7 +221,7 @@ async def upsert_documents(
     openapi_extra=openapi.body(DeleteDocuments),
     responses=openapi.problems(404, 413, 422, 503),
 )
-async def delete_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
+async def delete_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> DeleteReport:
     """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     filter = None if wanted.filter is None else Filter(wanted.filter)
@@ -244,7 +243,7 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
 async def list_documents(
     name: str,
     access: AccessOf,
-    indexes: IndexesOf,
+    indexes: BuiltOf,
     after: Annotated[str, Query(description="the id after which the page begins")] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="documents in a page")] = 100,
 ) -> Response:
@@ -261,7 +260,7 @@ async def list_documents(
     summary="Describe an index and a sample of it",
     responses=openapi.problems(404, 422, 503),
 )
-async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexStatistics:
+async def statistics(name: str, access: AccessOf, indexes: BuiltOf) -> IndexStatistics:
     """Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
     large."""
     return await access.work.read.run(_statistics, indexes.catalog, name)
@@ -274,7 +273,7 @@ async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexSt
     response_model=StoredDocument,
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> Response:
+async def read_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) -> Response:
     """Return its text, title and metadata."""
     return Response(await access.work.read.run(_one, indexes.catalog, name, id), media_type="application/json")
 
@@ -285,7 +284,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
+async def delete_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) -> DeleteReport:
     """404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list."""
     if not await access.work.write.run(lambda: indexes.catalog.get(name).delete([id])):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")

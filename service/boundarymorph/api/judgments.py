@@ -9,11 +9,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Scope
-from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import Deleted, Judgments, Kept, KeptNow
 from boundarymorph.calibration.belongings import Event
@@ -36,7 +35,7 @@ MOST_NAMED = 20  # unknown documents in a message
     openapi_extra=openapi.body(Judgments),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def add(request: Request, access: AccessOf, indexes: IndexesOf) -> KeptNow:
+async def add(request: Request, access: AccessOf, indexes: BuiltOf) -> KeptNow:
     """Keeps grades, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
     Judgements of documents that it does not have are left out, and their ids are in the answer."""
     given = await received(request, access)
@@ -47,7 +46,7 @@ async def add(request: Request, access: AccessOf, indexes: IndexesOf) -> KeptNow
 @router.get(
     "", dependencies=JUDGE, summary="Count the judgements of an index", responses=openapi.problems(404, 422, 503)
 )
-async def count(request: Request, access: AccessOf, indexes: IndexesOf, index: Place) -> Kept:
+async def count(request: Request, access: AccessOf, indexes: BuiltOf, index: Place) -> Kept:
     """Return how many there are."""
     permitted(request).require(index)
     kept = await access.work.read.run(lambda: indexes.catalog.belongings(index).judgments.count())
@@ -58,7 +57,7 @@ async def count(request: Request, access: AccessOf, indexes: IndexesOf, index: P
 async def delete(
     request: Request,
     access: AccessOf,
-    indexes: IndexesOf,
+    indexes: BuiltOf,
     index: Place,
     query: Annotated[str | None, Query(description="only those of this query")] = None,
 ) -> Deleted:

@@ -9,10 +9,9 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from boundarymorph.access import bodies
 from boundarymorph.access.callers import Caller, Scope, seen_by
-from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted
 from boundarymorph.api.schemas import Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
@@ -58,7 +57,7 @@ def _post(path: str, summary: str, model: type[Message], scope: Scope, *statuses
 
 
 @_post("/calibrations", "Find a calibration", Named, Scope.SELECT)
-async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+async def find(request: Request, access: AccessOf, indexes: BuiltOf) -> Response:
     """Return those of this name, and if there are none, all names with their indexes."""
     wanted = await bodies.parsed(request, access, Named)
     found = await access.work.read.run(Learned(indexes.catalog, access.settings).find, wanted.name)
@@ -66,7 +65,7 @@ async def find(request: Request, access: AccessOf, indexes: IndexesOf) -> Respon
 
 
 @_post("/calibrations/keep", "Keep a calibration", Made, Scope.WRITE, 507)
-async def keep(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+async def keep(request: Request, access: AccessOf, indexes: BuiltOf) -> Response:
     """Keep it with its index, or for pools, in place of an earlier one of its name."""
     given = await bodies.parsed(request, access, Made)
     made = Calibration.of_json(given.calibration)
@@ -99,7 +98,7 @@ class Observed(Asked):
 
 
 @_post("/memories/recall", "Recall what selections have learned", Asked, Scope.SELECT)
-async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+async def recall(request: Request, access: AccessOf, indexes: BuiltOf) -> Response:
     """Return the prior in force, and from how many requests it was learned."""
     key = (await bodies.parsed(request, access, Asked)).key(permitted(request))
     found = await access.work.read.run(Learned(indexes.catalog, access.settings).recall, key)
@@ -107,7 +106,7 @@ async def recall(request: Request, access: AccessOf, indexes: IndexesOf) -> Resp
 
 
 @_post("/memories/record", "Learn from selections", Observed, Scope.WRITE, 507)
-async def record(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+async def record(request: Request, access: AccessOf, indexes: BuiltOf) -> Response:
     """Add to a memory what requests told: sums over the scored documents of each."""
     given = await bodies.parsed(request, access, Observed)
     key = given.key(permitted(request))
@@ -127,7 +126,7 @@ class AuditOf(Asked):
 
 
 @_post("/memories/audits", "Learn from an audit", AuditOf, Scope.WRITE, 507)
-async def record_audit(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+async def record_audit(request: Request, access: AccessOf, indexes: BuiltOf) -> Response:
     """Add to a memory the losses of a request that was scored further."""
     given = await bodies.parsed(request, access, AuditOf)
     key = given.key(permitted(request))
@@ -140,7 +139,7 @@ async def record_audit(request: Request, access: AccessOf, indexes: IndexesOf) -
 
 
 @_post("/judgments/events", "Read the judgements of an index", After, Scope.SELECT)
-async def events(request: Request, access: AccessOf, indexes: IndexesOf) -> Response:
+async def events(request: Request, access: AccessOf, indexes: BuiltOf) -> Response:
     """Return a page of them, oldest first: number, query, document and grade."""
     wanted = await bodies.parsed(request, access, After)
     permitted(request).require(wanted.index)

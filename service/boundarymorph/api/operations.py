@@ -8,8 +8,8 @@ from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Forbidden, Scope, Unauthenticated
+from boundarymorph.access.limits import Access
 from boundarymorph.api.dependencies import AccessOf, ServiceOf
 from boundarymorph.api.openapi import Kept
 from boundarymorph.api.schemas import Health, Ready

@@ -12,11 +12,10 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Scope, seen_by
-from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, RetrievingOf, allowed, permitted
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import AccessOf, ReadyOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
@@ -81,7 +80,7 @@ def _post(path: str, summary: str, model: type[Message], media_type: str, *statu
 
 
 @_post("/retrieve", "Retrieve a pool", Retrieve, frame.POOL_TYPE, 404, 409)
-async def retrieve(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+async def retrieve(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
@@ -110,7 +109,7 @@ async def retrieve(request: Request, access: AccessOf, parts: RetrievingOf) -> R
 
 
 @_post("/documents", "Read documents", Ids, JSON, 404)
-async def documents(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+async def documents(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return text, title and metadata of the existing documents, in the order of the ids: the first of them, if they
     are large."""
     wanted = await _ids(request, access)
@@ -122,7 +121,7 @@ async def documents(request: Request, access: AccessOf, parts: RetrievingOf) -> 
 
 
 @_post("/characters", "Measure documents", Ids, JSON, 404)
-async def characters(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+async def characters(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return the length of title and text together, in the order of the ids; null for missing documents."""
     wanted = await _ids(request, access)
     found = await bodies.while_connected(request, parts.retriever.characters(wanted.index, wanted.ids))
@@ -131,7 +130,7 @@ async def characters(request: Request, access: AccessOf, parts: RetrievingOf) ->
 
 
 @_post("/embed/query", "Encode a query", Query, frame.EMBEDDINGS_TYPE)
-async def embed_query(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+async def embed_query(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
@@ -142,7 +141,7 @@ async def embed_query(request: Request, access: AccessOf, parts: RetrievingOf) -
 
 
 @_post("/embed/documents", "Encode documents", Texts, frame.EMBEDDINGS_TYPE)
-async def embed_documents(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+async def embed_documents(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)

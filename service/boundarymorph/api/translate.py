@@ -39,6 +39,7 @@ from boundarymorph.retrieval.candidates import Candidates, GivenCandidates, Inde
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.retrieval.interfaces import FoundCalibrations, Retriever, Search
+from boundarymorph.scoring.costs import Bill
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE, Places
@@ -66,7 +67,7 @@ def task_of(
     """
     limits, promise = settings.limits, promise_of(request)
     objective = request.objective if promise is None else None
-    seconds = settings.seconds_of(request.deadline_ms)
+    seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     queries = request.queries or [AskedQuery(query=request.query or "")]
     calibration = None if choice is None else choice.name
     bound("queries", len(queries), limits.queries, "queries")
@@ -87,7 +88,7 @@ def task_of(
         rounds=settings.rounds if request.rounds is None else request.rounds,
         goal=request.spend if promise is None else "set",
         return_documents=request.return_documents,
-        deadline=Deadline.of_request(arrival, seconds),
+        deadline=Deadline.of_request(arrival, min(seconds, limits.deadline_seconds)),
         accepts=ACCEPTED[request.on_failure],
         reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         explain_pool=request.explain == "pool",
@@ -341,7 +342,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
             reused_scores=result.reused,
             truncated_documents=result.truncated,
             expected_gain=_gains(result.outlook),
-            language_model=LanguageModelUsage.of(result.bill),
+            language_model=usage_of(result.bill),
         ),
         status=result.status.value,
         stop_reason=result.stop_reason.value,
@@ -371,11 +372,18 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
         retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),
-        language_model=LanguageModelUsage.of(progress.bill),
+        language_model=usage_of(progress.bill),
         calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
         relevance=relevance,
         std=std,
     )
+
+
+def usage_of(bill: Bill | None) -> LanguageModelUsage | None:
+    """Return the tokens and the cost of a language model; None if the scorer is none."""
+    if bill is None:
+        return None
+    return LanguageModelUsage(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
 
 
 def _gains(outlook: Outlook) -> dict[str, float]:

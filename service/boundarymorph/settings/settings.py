@@ -271,12 +271,6 @@ class Settings(BaseSettings):
             )
         return self
 
-    def seconds_of(self, deadline_ms: float | None) -> float:
-        """Return the time of a request with this deadline: at most limits.deadline_seconds, by which whoever would wait
-        for longer is answered too."""
-        seconds = self.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
-        return min(seconds, self.limits.deadline_seconds)
-
     def shown(self) -> str:
         """Return the settings as JSON, with MASKED in place of secrets."""
         values = _without_secrets(self.model_dump(mode="json"))
