@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str, str, Any], list[tuple[str, str, An
         ("POST", "/retrieve", {"index": "texts", "query": "q", "depth": 2}),
         [("POST", "/documents", {"index": "texts", "ids": ["d0"]})],
     ),
-    "parsing": ("api.select._parse", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
+    "parsing": ("api.select.task_of", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
 }
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import httpx
 import orjson
@@ -12,7 +13,14 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server.app import create_app
-from boundarymorph.server.protocol import ROOM, Connections, check_connections, descriptors, most_connections
+from boundarymorph.server.protocol import (
+    ROOM,
+    Connections,
+    ProblemProtocol,
+    check_connections,
+    descriptors,
+    most_connections,
+)
 from boundarymorph.settings import Limits, Settings
 from tests.access.test_bodies import SECONDS, SELECT, connected, head
 from tests.api.service import answer, fake_service, on_socket, ready
@@ -157,23 +165,16 @@ async def test_who_reads_slowly_is_not_hung_up_on(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
 
 
-class _Made:
-    def __init__(self) -> None:
-        self.aborted: list[str] = []
-
-    def abort(self, reason: str) -> None:
-        self.aborted.append(reason)
-
-
 def test_a_new_one_is_closed_if_all_others_work() -> None:
     connections = Connections(1)
     for _ in range(1 + ROOM):
-        working = _Made()
+        working = create_autospec(ProblemProtocol, instance=True)
         connections.opened(working)
         connections.works(working)
-    new = _Made()
+    new = create_autospec(ProblemProtocol, instance=True)
     connections.opened(new)
-    assert (new.aborted, working.aborted) == (["full"], [])
+    new.abort.assert_called_once_with("full")
+    working.abort.assert_not_called()
 
 
 def test_the_limit_follows_the_descriptors() -> None:

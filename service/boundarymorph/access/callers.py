@@ -341,18 +341,6 @@ class Policies:
 CalibrationName = str | Literal[False] | None  # a name; none at all; or the default
 
 
-class Calibrations:
-    """The default calibrations of keys, for what their callers may choose."""
-
-    def __init__(self, of_keys: Mapping[str, str]) -> None:
-        """of_keys: the names of default calibrations, by the names of keys."""
-        self._of_keys = of_keys
-
-    def choice(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
-        """Return what a caller wants, or the default of its key."""
-        return CalibrationChoice(self._of_keys.get(caller.name) if wanted is None else wanted, caller)
-
-
 @dataclass(frozen=True, slots=True)
 class CalibrationChoice:
     """The calibration that a caller chooses: of a name, none, or the default of an index."""

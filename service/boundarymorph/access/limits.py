@@ -19,7 +19,7 @@ from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
-from boundarymorph.access.callers import Calibrations, KeyRing, Origins, Policies
+from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
 from boundarymorph.access.learned import Audits, MemoriesInUse
 from boundarymorph.caching.redis import CONNECTIONS, connected
 from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
@@ -453,7 +453,6 @@ class Access:
         self.settings = settings
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
-        self.calibrations = Calibrations(settings.calibration.keys)
         self.memories = MemoriesInUse()
         self.policies = Policies(settings, self.keys.callers)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
@@ -481,6 +480,10 @@ class Access:
             selection=until_end.enter_context(self.selections.holding(CALLER.get())),
             answer=self.settings.limits.answer_bytes,
         )
+
+    def calibration(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
+        """Return what a caller wants, or the default of its key."""
+        return CalibrationChoice(self.settings.calibration.keys.get(caller.name) if wanted is None else wanted, caller)
 
     async def close(self) -> None:
         """Release threads and connections, but for memories, which are closed before their retriever is."""

@@ -299,8 +299,9 @@ class WithSlash(Middleware):
 
 class Observed(Middleware):
     """ASGI middleware that identifies, times and logs requests. A request's id is the caller's own if that is a plain
-    word; it is in every log line and in the response, which also has Server-Timing. The time to the end of the response
-    is measured by route and status. The log gets method, path, status and the key's name, never a query or a text."""
+    word; it is in every log line and in the response, which also has Server-Timing and the caller's rate limits. The
+    time to the end of the response is measured by route and status. The log gets method, path, status and the key's
+    name, never a query or a text."""
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(tracing.REQUEST_ID, "")
@@ -316,6 +317,7 @@ class Observed(Middleware):
                 headers = MutableHeaders(scope=message)
                 headers[tracing.REQUEST_ID] = request_id
                 headers[SERVER_TIMING] = tracing.header(stages | {"total": time.perf_counter() - start})
+                headers.update(_rate_limits(scope.get("state", {}).get("decision")))
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -331,25 +333,6 @@ class Observed(Middleware):
             tracing.request_id.reset(token)
 
 
-class RateLimitHeaders(Middleware):
-    """ASGI middleware that adds the caller's rate limits to every response, as RateLimit-Policy and RateLimit."""
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def announced(message: Message) -> None:
-            decision: Decision | None = scope.get("state", {}).get("decision")
-            if message["type"] == "http.response.start" and decision is not None and decision.limits:
-                headers = MutableHeaders(scope=message)
-                headers["RateLimit-Policy"] = ", ".join(
-                    f"{limit.name};q={limit.quota};w={limit.window}" for limit in decision.limits
-                )
-                headers["RateLimit"] = ", ".join(
-                    f"{limit.name};r={limit.remaining};t={math.ceil(limit.reset)}" for limit in decision.limits
-                )
-            await send(message)
-
-        await self._app(scope, receive, announced)
-
-
 class FromAllowed(Middleware):
     """ASGI middleware that refuses requests to other hosts, from pages of other sites, and in other content types."""
 
@@ -361,7 +344,7 @@ class FromAllowed(Middleware):
         try:
             self._origins.check(Headers(scope=scope))
         except (Forbidden, UnsupportedMediaType) as error:
-            refusal = await problems.typed(Request(scope), error)
+            refusal = await problems.refused(Request(scope), error)
             await refusal(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -382,6 +365,7 @@ class InPieces(Middleware):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         access: Access = scope["app"].state.access
+        held: ExitStack = scope["state"]["until_end"]
         start: Message | None = None
         refused = False
 
@@ -396,14 +380,13 @@ class InPieces(Middleware):
                         held.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(message.get("body", b"")))
                     except (LimitExceeded, Overloaded) as error:
                         refused = True
-                        refusal = await problems.typed(Request(scope), error)
+                        refusal = await problems.refused(Request(scope), error)
                         await refusal(scope, receive, send)
                         return
                     await send(begun)
                 await sent(message, send)
 
-        with ExitStack() as held:
-            await self._app(scope, receive, counted)
+        await self._app(scope, receive, counted)
 
 
 class HeadAsGet(Middleware):
@@ -449,6 +432,17 @@ def _length(start: Message) -> int:
     """Return the length of an answer; 0 if it is not known when it begins."""
     length = Headers(raw=start["headers"]).get("content-length", "")
     return int(length) if length.isdecimal() else 0
+
+
+def _rate_limits(decision: Decision | None) -> dict[str, str]:
+    """Return the headers that tell a caller's rate limits."""
+    if decision is None or not decision.limits:
+        return {}
+    limits = decision.limits
+    return {
+        "RateLimit-Policy": ", ".join(f"{limit.name};q={limit.quota};w={limit.window}" for limit in limits),
+        "RateLimit": ", ".join(f"{limit.name};r={limit.remaining};t={math.ceil(limit.reset)}" for limit in limits),
+    }
 
 
 def _span(scope: Scope, request_id: str) -> AbstractContextManager[Callable[[str, int], None]]:

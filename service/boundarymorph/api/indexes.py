@@ -189,7 +189,7 @@ async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
     response_model=UploadReport,
-    responses={200: openapi.lines(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
+    responses={200: openapi.streamed(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
 )
 async def upsert_documents(
     name: str,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Policy
+from boundarymorph.access.callers import CalibrationChoice
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems
 from boundarymorph.api.dependencies import (
@@ -41,6 +41,7 @@ from boundarymorph.telemetry.tracing import Stopwatch
 Step = TypeVar("Step", Progress, SelectionResult)
 router = APIRouter(tags=["selection"])
 EVENTS = "text/event-stream"
+STREAMED = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
 FEW = 100  # documents or calls in an answer that is made at once
 
 
@@ -96,10 +97,18 @@ class Call:
         ValidationError, UnknownPolicy, UnknownIndex and NotReady.
         """
         access, key = self.access, permitted(self.request)
+
+        def parsed() -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
+            data: Any = content()
+            pool = data.get("pool") if isinstance(data, dict) else None
+            documents = pool.get("documents") if isinstance(pool, dict) else pool
+            wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
+            choice = access.calibration(wanted.calibration, key)
+            return wanted, choice, task_of(wanted, access.settings, arrival, choice)
+
         with watch.stage("parse"):
             policy = access.policies.of(self.caller, self.request.path_params.get("policy"))
-            choose = partial(access.calibrations.choice, caller=key)
-            wanted, choice, task = await access.work.parsing.run(_parse, content, access, choose, arrival, policy)
+            wanted, choice, task = await access.work.parsing.run(parsed)
             task = replace(task, caller=self.caller, tenant=key.tenant)
         if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
             self.service.require()  # else it needs no model
@@ -126,7 +135,10 @@ CallOf = Annotated[Call, Depends(_call)]
     summary="Select the k best documents with B cross-encoder calls",
     openapi_extra=openapi.body(SelectRequest, examples=openapi.SELECT),
     response_model=SelectResponse,
-    responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
+    responses={
+        200: openapi.streamed(STREAMED, EVENTS),
+        **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504),
+    },
 )
 async def select(call: CallOf) -> Response:
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
@@ -214,18 +226,3 @@ def _made(name: str, convert: Callable[[Step], BaseModel], step: Step) -> bytes:
 def _event(name: str, content: BaseModel) -> bytes:
     data = content.model_dump_json(exclude_none=name == "problem", exclude_defaults=name == "round")
     return f"event: {name}\ndata: {data}\n\n".encode()
-
-
-def _parse(
-    content: Callable[[], object],
-    access: Access,
-    choose: Callable[[CalibrationName], CalibrationChoice],
-    arrival: float,
-    policy: Policy,
-) -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
-    data: Any = content()
-    pool = data.get("pool") if isinstance(data, dict) else None
-    documents = pool.get("documents") if isinstance(pool, dict) else pool
-    wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-    choice = choose(wanted.calibration)
-    return wanted, choice, task_of(wanted, access.settings, arrival, choice)

@@ -17,7 +17,6 @@ from boundarymorph.api import (
     dify,
     forward,
     judgments,
-    learned,
     openapi,
     operations,
     problems,
@@ -31,7 +30,6 @@ from boundarymorph.api.bodies import (
     HeadAsGet,
     InPieces,
     Observed,
-    RateLimitHeaders,
     Unexpected,
     UntilEnd,
     WithSlash,
@@ -84,7 +82,7 @@ def create_retriever_app(
         settings,
         build or composition.build_retrieval,
         on_failure,
-        (retrieval.router, _indexes().router, learned.router, judgments.router, operations.router),
+        (retrieval.router, _indexes().router, judgments.router, operations.router),
         description,
         behind_gateways=True,
     )
@@ -163,7 +161,6 @@ def _application(
     app.add_middleware(HeadAsGet)
     app.add_middleware(EncodedSlash)
     app.add_middleware(UntilEnd)
-    app.add_middleware(RateLimitHeaders)
     app.add_middleware(FromAllowed, origins=access.origins)
     app.add_middleware(Observed)
     return app

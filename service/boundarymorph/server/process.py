@@ -233,15 +233,8 @@ def _trace(settings: TraceSettings, name: str) -> Callable[[], None]:
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket for several processes. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Without IPPROTO_TCP asyncio leaves Nagle's algorithm on.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=":" in host)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which its connections have, too
     return listener
 
 

@@ -191,7 +191,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
             policy, asked, wanted, task = await bodies.off_loop(
                 access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
             )
-            choice = access.calibrations.choice(asked.calibration, permitted(request))
+            choice = access.calibration(asked.calibration, permitted(request))
             task = await calibrated(task, choice, parts.retriever)
             if task.goal == "scores" and task.calibration is None:  # which has other evidence
                 task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
