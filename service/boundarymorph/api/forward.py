@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from starlette import types
 
 from boundarymorph.access.limits import Access
-from boundarymorph.api import bodies, indexes, judgments, openapi
+from boundarymorph.api import bodies, indexes, openapi
 from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
@@ -73,7 +73,7 @@ async def _of_query(request: Request, access: AccessOf, retriever: RemoteOf) -> 
 
 async def _judge(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Pass judgements on, after looking whose they are."""
-    given = await judgments.received(request, access)
+    given = await indexes.received(request, access)
     content = given.model_dump_json().encode()
 
     async def body() -> AsyncIterator[bytes]:
@@ -81,7 +81,7 @@ async def _judge(request: Request, access: AccessOf, retriever: RemoteOf) -> Res
 
     headers = {"content-type": "application/json", "content-length": str(len(content))}
     request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
-    answer = retriever.forward("POST", judgments.router.prefix, headers, body())
+    answer = retriever.forward("POST", indexes.judged.prefix, headers, body())
     return _Passed(await bodies.while_connected(request, answer))
 
 
@@ -124,13 +124,13 @@ def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 def _declare() -> None:
     """Declare the same routes here, so that other paths are refused and both have the same description."""
-    routes = (*indexes.router.routes, *judgments.router.routes)
+    routes = (*indexes.router.routes, *indexes.judged.routes)
     own = [route for route in routes if isinstance(route, APIRoute)]
     handlers = {
         indexes.list_indexes: _list,
-        judgments.add: _judge,
-        judgments.count: _of_query,
-        judgments.delete: _of_query,
+        indexes.add_judgments: _judge,
+        indexes.count_judgments: _of_query,
+        indexes.delete_judgments: _of_query,
     }
     described = get_openapi(title="", version="", routes=own)["paths"]
     for route in own:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import ModuleType
 
 from fastapi import APIRouter, FastAPI
 
@@ -16,7 +15,6 @@ from boundarymorph.api import (
     batch,
     dify,
     forward,
-    judgments,
     openapi,
     operations,
     problems,
@@ -59,7 +57,7 @@ def create_app(
         indexes: Sequence[APIRouter] = (forward.router,)
         build = build or composition.build_gateway
     else:
-        indexes, build = (_indexes().router, judgments.router), build or composition.build
+        indexes, build = _indexes(), build or composition.build
     routers = (
         select.router,
         batch.router,
@@ -82,7 +80,7 @@ def create_retriever_app(
         settings,
         build or composition.build_retrieval,
         on_failure,
-        (retrieval.router, _indexes().router, judgments.router, operations.router),
+        (retrieval.router, *_indexes(), operations.router),
         description,
         behind_gateways=True,
     )
@@ -97,13 +95,13 @@ def create_scorer_app(
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)
 
 
-def _indexes() -> ModuleType:
+def _indexes() -> Sequence[APIRouter]:
     """Import the routes of indexes in this process. Raises InvalidConfiguration if FAISS is not installed."""
     try:
         from boundarymorph.api import indexes
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"indexes in this process need {error.name}; else set retriever.url") from None
-    return indexes
+    return indexes.router, indexes.judged
 
 
 def _application(
