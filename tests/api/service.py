@@ -69,6 +69,16 @@ def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None)
     return Parts(retriever=retriever, scorer=scorer, selector=Selector(retriever, scorer))
 
 
+def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]:
+    """A scorer alone; the model, unless it is given, is cheap and deterministic."""
+
+    def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
+        tokens = settings.scorer.queue_tokens
+        return Parts(scorer=BatchingScorer(model or SeededCrossEncoder(), queue_tokens=tokens, on_lost=on_lost))
+
+    return build
+
+
 def application(role: str, settings: Settings) -> FastAPI:
     """Of a whole service, a gateway, a retriever or a scorer, on fakes."""
     match role:
@@ -79,7 +89,7 @@ def application(role: str, settings: Settings) -> FastAPI:
         case "retriever":
             return create_retriever_app(settings, build=fake_retrieval)
         case _:
-            return create_scorer_app(settings, build=lambda *_: Parts(scorer=BatchingScorer(SeededCrossEncoder())))
+            return create_scorer_app(settings, build=fake_scorer())
 
 
 class Server(uvicorn.Server):

@@ -12,17 +12,15 @@ import orjson
 import pytest
 
 from boundarymorph.access.limits import Admission
-from boundarymorph.api.dependencies import Parts
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import task_of
 from boundarymorph.inference.concurrency import Deadline, Shares
-from boundarymorph.scoring.batching import BatchingScorer
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.server.app import create_app, create_scorer_app
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, client_of, faked, problem, ready, texts
+from tests.api.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
+from tests.scoring.fakes import SeededScorer
 
 FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # of two calls among three vectors of two dimensions
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
@@ -202,13 +200,9 @@ async def test_of_what_an_index_gives(tmp_path: Path) -> None:
 @asynccontextmanager
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a scorer, or of a service with one document in "texts"."""
-
-    def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> Parts:
-        return Parts(scorer=BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
-
     Held.open = asyncio.Event()
     Held.open.set()
-    app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=faked(Held()))
+    app = application("scorer", settings) if scorer else create_app(settings, build=faked(Held()))
     Held.admission = app.state.access.admission
     Held.bytes_in_hand = app.state.access.bytes_in_hand
     Held.selections = app.state.access.selections

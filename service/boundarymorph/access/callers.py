@@ -247,6 +247,14 @@ def _name(url: str) -> str:
         return ""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host, or a request from there is from this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _is_private(name: str) -> bool:
     """Whether no other site can have this name: an address, a name without dots, or one of a private domain."""
     try:

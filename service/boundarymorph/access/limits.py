@@ -294,11 +294,11 @@ class _Ceiling:
     added: int
 
     @property
-    def _in_money(self) -> bool:
+    def in_money(self) -> bool:
         return self.name.endswith("_cost")
 
     def shown(self, sum_: int) -> str:
-        return f"{max(0, sum_) / NANO:.6g}" if self._in_money else f"{max(0, sum_):,} tokens"
+        return f"{max(0, sum_) / NANO:.6g}" if self.in_money else f"{max(0, sum_):,} tokens"
 
 
 class Spending:
@@ -357,27 +357,24 @@ class Spending:
             await self._counters.close()
 
     def _within_request(self, bill: Bill, most: Amount) -> None:
-        if not bill.caller:
-            return
-        chosen, so_far = self._chosen, bill.spent.plus(bill.reserved)
-        for name, ceiling, had, added in (
-            ("request_tokens", chosen.request_tokens, so_far.tokens, most.tokens),
-            ("request_cost", _nanos(chosen.request_cost), so_far.nanos, most.nanos),
-        ):
-            if ceiling is not None and had + added > ceiling:
-                self._refuse(_Ceiling(name, "", ceiling, added), had, math.inf)
+        so_far = bill.spent.plus(bill.reserved)
+        for ceiling in self._ceilings("request", most) if bill.caller else ():
+            had = so_far.nanos if ceiling.in_money else so_far.tokens
+            if had + ceiling.added > ceiling.most:
+                self._refuse(ceiling, had, math.inf)
 
     def _of_day(self, day: str, caller: str, amount: Amount) -> Iterator[_Ceiling]:
         """Yield the day's ceilings that are set, with the amount to add. Work without a request counts for no key."""
-        chosen = self._chosen
-        for name, scope, ceiling, added in (
-            ("key_day_tokens", f"key:{caller}", chosen.key_day_tokens, amount.tokens),
-            ("key_day_cost", f"key:{caller}", _nanos(chosen.key_day_cost), amount.nanos),
-            ("day_tokens", "all", chosen.day_tokens, amount.tokens),
-            ("day_cost", "all", _nanos(chosen.day_cost), amount.nanos),
-        ):
-            if ceiling is not None and (caller or scope == "all"):
-                yield _Ceiling(name, f"{day}:{name}:{scope}", ceiling, added)
+        if caller:
+            yield from self._ceilings("key_day", amount, day, f"key:{caller}")
+        yield from self._ceilings("day", amount, day, "all")
+
+    def _ceilings(self, scope: str, amount: Amount, day: str = "", whose: str = "") -> Iterator[_Ceiling]:
+        """Yield the ceilings of a scope that are set."""
+        for name, added, unit in ((f"{scope}_tokens", amount.tokens, 1), (f"{scope}_cost", amount.nanos, NANO)):
+            most = getattr(self._chosen, name)
+            if most is not None:
+                yield _Ceiling(name, f"{day}:{name}:{whose}", int(most * unit), added)
 
     def _refuse(self, ceiling: _Ceiling, had: int, again: float) -> None:
         metrics.cost_refused.labels(ceiling.name).inc()
@@ -406,10 +403,6 @@ class Spending:
         finally:
             self._own[key] += amount
         return self._own[key] if shared is None else max(shared, before + amount)
-
-
-def _nanos(cost: float | None) -> int | None:
-    return None if cost is None else int(cost * NANO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,9 +371,12 @@ class InPieces(Middleware):
 
         async def counted(message: Message) -> None:
             nonlocal start, refused
-            if message["type"] == "http.response.start" and _length(message) >= LARGE:
-                start = message
-            elif not refused:
+            if message["type"] == "http.response.start":
+                length = Headers(raw=message["headers"]).get("content-length", "")
+                if length.isdecimal() and int(length) >= LARGE:
+                    start = message
+                    return
+            if not refused:
                 begun, start = start, None
                 if begun is not None:
                     try:
@@ -426,12 +429,6 @@ class Unexpected(Middleware):
             if begun:
                 raise
             await answer(scope, receive, send)
-
-
-def _length(start: Message) -> int:
-    """Return the length of an answer; 0 if it is not known when it begins."""
-    length = Headers(raw=start["headers"]).get("content-length", "")
-    return int(length) if length.isdecimal() else 0
 
 
 def _rate_limits(decision: Decision | None) -> dict[str, str]:

@@ -324,7 +324,10 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         request.state.permitted = permitted = identified.within(scope)
         await count(request, found, permitted)
         _refuse_unknown_parameters(request)
-        _refuse_compressed(request)
+        if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+            raise InvalidInput(
+                f"the body has the content encoding {encoding!r}, which is not read here; send it as it is"
+            )
         if (index := request.path_params.get("name")) is not None:
             permitted.require(index)
         return permitted.name
@@ -373,12 +376,6 @@ def _refuse_unknown_parameters(request: Request) -> None:
             f"there is no query parameter {unknown[0]!r} here; "
             + (f"there is {', '.join(sorted(known))}" if known else "there are none")
         )
-
-
-def _refuse_compressed(request: Request) -> None:
-    """Raises InvalidInput for a compressed body."""
-    if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
-        raise InvalidInput(f"the body has the content encoding {encoding!r}, which is not read here; send it as it is")
 
 
 def permitted(request: Request) -> Caller:

@@ -96,7 +96,11 @@ async def list_indexes(request: Request, access: AccessOf, indexes: BuiltOf) -> 
     ]
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
-        unreadable=[_unreadable(index) for index in found if isinstance(index, UnreadableIndex)],
+        unreadable=[
+            schemas.UnreadableIndex(name=index.name, type=PROBLEM_TYPE + index.error.slug, detail=index.error.public)
+            for index in found
+            if isinstance(index, UnreadableIndex)
+        ],
     )
 
 
@@ -412,11 +416,6 @@ async def _entries(
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")
-
-
-def _unreadable(index: UnreadableIndex) -> schemas.UnreadableIndex:
-    error = index.error
-    return schemas.UnreadableIndex(name=index.name, type=PROBLEM_TYPE + error.slug, detail=error.public)
 
 
 @judged.post(

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, cast
@@ -30,6 +29,7 @@ from starlette.routing import NoMatchFound
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
+from boundarymorph.access.callers import is_loopback
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.urls import own_url
 from boundarymorph.server.protocol import check_connections, configured
@@ -163,7 +163,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     Raises InvalidConfiguration for a public address without keys, for more connections than there are descriptors, for
     traces without the extra, and as `create` does.
     """
-    if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
+    if not (settings.keys or settings.without_keys or is_loopback(settings.host)):
         raise InvalidConfiguration(
             f"others can reach {settings.host}, and there are no keys: make one with `boundarymorph key`, or set "
             "without_keys if something in front of this service checks who calls"
@@ -326,12 +326,3 @@ def _exit_although() -> None:
 def _ours(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
     """Return the innermost call of a thread, if it does some work of ours."""
     return stack[-1:] if any(PACKAGE in frame.filename for frame in stack) else []
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
