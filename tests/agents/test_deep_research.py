@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from tests.agents.conftest import SECRETS, Running
-from tests.agents.scripted import Scripted
 from tests.api.service import on_socket
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "deep_research"
 FIRST, SECOND = "what happened in the beginning", "what happened in the end"
+
+
+Script = Callable[[str], Any]  # what it says to a prompt: a text, or what becomes JSON
+
+
+class Scripted:
+    """A language model that says what a script says, behind the chat completions of OpenAI. prompts: what it was
+    asked."""
+
+    def __init__(self, script: Script) -> None:
+        self.prompts: list[str] = []
+        self._script = script
+        self.app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
+
+    async def _answer(self, request: Request) -> JSONResponse:
+        body = await request.json()
+        assert request.headers["authorization"] == "Bearer chat-key"
+        assert (body["model"], body["temperature"]) == ("scripted", 0)
+        prompt = body["messages"][-1]["content"]
+        self.prompts.append(prompt)
+        said = self._script(prompt)
+        content = said if isinstance(said, str) else f"```json\n{json.dumps(said)}\n```"
+        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": content}}]})
 
 
 @pytest.fixture
