@@ -217,9 +217,7 @@ async def test_policies_leave_no_place_out(client: httpx.AsyncClient) -> None:
         ({"query": ""}, "query: "),
     ],
 )
-async def test_an_error_is_a_text(
-    client: httpx.AsyncClient, fields: dict[str, Any], message: str
-) -> None:
+async def test_an_error_is_a_text(client: httpx.AsyncClient, fields: dict[str, Any], message: str) -> None:
     refused = await weaviate(client, **fields)
     assert refused.status_code == 422
     assert message in refused.json()["error"]

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message
 
 from boundarymorph.api.dependencies import COUNTED
 from boundarymorph.errors import PROBLEM_TYPE
+from boundarymorph.settings import AgentSettings
 
 STARTING_SECONDS, START_PAUSE = 60.0, 0.2  # how long to wait for a service that is loading its models, and how often
 ADVICE = {
@@ -51,14 +52,16 @@ class Refused(ToolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """A service's API with the credentials of one caller.
+class Service:
+    """A service's API, as the tools call it on behalf of one caller.
 
-    url: the public URL of the service, for links to documents. headers: sent with every request.
+    url: the public URL of the service, for links to documents. headers: sent with every request, with the credentials
+    of the caller.
     """
 
     http: httpx2.AsyncClient
     url: str
+    settings: AgentSettings
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def get(self, path: str) -> Any:

@@ -261,25 +261,12 @@ class Middleware(ABC):
         """Answer a request, most of all by the application."""
 
 
-class EncodedSlash(Middleware):
+class Paths(Middleware):
     """ASGI middleware that leaves the encoded slash in the name of an index, STORE/TABLE, as it is, so that the name
-    stays one segment of the path. Servers decode paths before they are matched."""
+    stays one segment of the path: servers decode paths before they are matched. It answers a path with a slash at its
+    end as the path without, if only that has a route.
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw: bytes = scope.get("raw_path") or b""
-        root, of_indexes, rest = raw.partition(b"/indexes/")
-        name, slash, document = rest.partition(b"/")
-        if of_indexes and not root and b"%2f" in name.lower():
-            kept = ENCODED_SLASH.join(unquote(part) for part in re.split("%2[Ff]", name.decode("latin-1")))
-            path = f"/indexes/{kept}{unquote((slash + document).decode('latin-1'))}"
-            scope = {**scope, "path": path}
-        await self._app(scope, receive, send)
-
-
-class WithSlash(Middleware):
-    """ASGI middleware that answers a path with a slash at its end as the path without, if only that has a route.
-
-    Not for DELETE: some clients resolve /indexes/a/documents/.. to /indexes/a/ and would delete the index.
+    The latter not for DELETE: some clients resolve /indexes/a/documents/.. to /indexes/a/ and would delete the index.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
@@ -287,10 +274,16 @@ class WithSlash(Middleware):
         self._routes = routes
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].endswith("/") and scope["method"] != "DELETE":
-            without = {**scope, "path": scope["path"].removesuffix("/")}
-            if not self._has(scope) and self._has(without):
-                scope["path"] = without["path"]
+        raw: bytes = scope.get("raw_path") or b""
+        root, of_indexes, rest = raw.partition(b"/indexes/")
+        name, slash, document = rest.partition(b"/")
+        if of_indexes and not root and b"%2f" in name.lower():
+            kept = ENCODED_SLASH.join(unquote(part) for part in re.split("%2[Ff]", name.decode("latin-1")))
+            scope["path"] = f"/indexes/{kept}{unquote((slash + document).decode('latin-1'))}"
+        without = {**scope, "path": scope["path"].removesuffix("/")}
+        slashed = without["path"] != scope["path"] and scope["method"] != "DELETE"
+        if slashed and not self._has(scope) and self._has(without):
+            scope["path"] = without["path"]
         await self._app(scope, receive, send)
 
     def _has(self, scope: Scope) -> bool:
@@ -306,7 +299,7 @@ class Observed(Middleware):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(tracing.REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
-        token = tracing.request_id.set(request_id)
+        token, state = tracing.request_id.set(request_id), scope.setdefault("state", {})
         start = time.perf_counter()
         status = 500
 
@@ -317,7 +310,7 @@ class Observed(Middleware):
                 headers = MutableHeaders(scope=message)
                 headers[tracing.REQUEST_ID] = request_id
                 headers[SERVER_TIMING] = tracing.header(stages | {"total": time.perf_counter() - start})
-                headers.update(_rate_limits(scope.get("state", {}).get("decision")))
+                headers.update(_rate_limits(state.get("decision")))
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -350,22 +343,12 @@ class FromAllowed(Middleware):
             await self._app(scope, receive, send)
 
 
-class UntilEnd(Middleware):
-    """ASGI middleware that closes `request.state.until_end`, an ExitStack, when its request has been answered."""
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as until_end:
-            scope.setdefault("state", {})["until_end"] = until_end
-            await self._app(scope, receive, send)
-
-
 class InPieces(Middleware):
-    """ASGI middleware that sends large answers in pieces, no faster than they are read. Until then they count towards
-    limits.bytes_in_hand."""
+    """ASGI middleware that closes `request.state.until_end`, an ExitStack, when its request has been answered, and
+    sends large answers in pieces, no faster than they are read. Until then they count towards limits.bytes_in_hand."""
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         access: Access = scope["app"].state.access
-        held: ExitStack = scope["state"]["until_end"]
         start: Message | None = None
         refused = False
 
@@ -389,7 +372,9 @@ class InPieces(Middleware):
                     await send(begun)
                 await sent(message, send)
 
-        await self._app(scope, receive, counted)
+        with ExitStack() as held:
+            scope["state"]["until_end"] = held
+            await self._app(scope, receive, counted)
 
 
 class HeadAsGet(Middleware):
@@ -460,7 +445,7 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
     method, route = _method(scope), _route(scope)
     metrics.http_seconds.labels(method, route, status).observe(seconds)
     if route not in _QUIET:
-        path, caller = _path(scope), scope.get("state", {}).get("caller")
+        path, caller = _path(scope), scope["state"].get("caller")
         fields = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6), "caller": caller}
         _log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1e3, caller or "-", extra={"fields": fields})
 

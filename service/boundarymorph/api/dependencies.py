@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -147,9 +148,6 @@ class Readiness:
             detail = str(error) or f"no answer in {self._timeout:g} seconds"
         except Exception as error:
             detail = str(error) or repr(error)
-        self._note(name, detail)
-
-    def _note(self, name: str, detail: str | None) -> None:
         before = self.parts[name]
         status: Literal["ok", "away"] = "ok" if detail is None else "away"
         changed = before.status != status
@@ -186,35 +184,29 @@ class Lifecycle:
     async def load(self, build: Build) -> None:
         """Build the parts, whose models load meanwhile. Call `on_failure` after an error."""
         try:
-            self.built = await asyncio.to_thread(build, self.settings, self._break)
+            self.built = await asyncio.to_thread(
+                build, self.settings, partial(self._fail, "the device is lost; start a new process")
+            )
         except Exception as error:
             self._fail_at_start(error)
 
     async def live(self) -> None:
-        """Become ready, and from then on keep probing the parts."""
+        """Warm up, become ready, and from then on keep probing the parts. Wait for other processes; call `on_failure`
+        after any other error."""
         if self.built is None:
             return
-        await self._warm_up(self.built)
-        if self.ready:
-            self.readiness = Readiness(
-                self.built.probes,
-                interval=self.settings.ready_interval_seconds,
-                timeout=self.settings.ready_timeout_seconds,
-            )
-            await self.readiness.follow()
-
-    async def _warm_up(self, built: Parts) -> None:
-        """Warm up, and become ready. Wait for other processes; call `on_failure` after any other error."""
         try:
-            await self._check(built)
+            await self._check(self.built)
         except Exception as error:
-            self._fail_at_start(error)
-        else:
-            # Objects of the start live on; without this, the collector would traverse them while parsing a large pool.
-            gc.collect()
-            gc.freeze()
-            self.ready = True
-            log.info("ready")
+            return self._fail_at_start(error)
+        # Objects of the start live on; without this, the collector would traverse them while parsing a large pool.
+        gc.collect()
+        gc.freeze()
+        self.ready = True
+        log.info("ready")
+        interval, timeout = self.settings.ready_interval_seconds, self.settings.ready_timeout_seconds
+        self.readiness = Readiness(self.built.probes, interval=interval, timeout=timeout)
+        await self.readiness.follow()
 
     def health(self) -> Ready:
         """Return whether the process can serve, with every detail."""
@@ -260,9 +252,6 @@ class Lifecycle:
     def _fail_at_start(self, error: Exception) -> None:
         log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
         self._fail(str(error) or repr(error))
-
-    def _break(self) -> None:
-        self._fail("the device is lost; start a new process")
 
     def _fail(self, reason: str) -> None:
         self.ready, self.failure = False, reason
@@ -367,10 +356,7 @@ def _network(host: str) -> str:
 
 def _refuse_unknown_parameters(request: Request) -> None:
     """Raises InvalidInput for an unknown query parameter."""
-    route = request.scope["route"]
-    described = (route.openapi_extra or {}).get("parameters", ())
-    known = {field.alias for field in route.dependant.query_params}
-    known |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
     if unknown := sorted(set(request.query_params) - known):
         raise InvalidInput(
             f"there is no query parameter {unknown[0]!r} here; "

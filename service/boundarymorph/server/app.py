@@ -23,14 +23,12 @@ from boundarymorph.api import (
     select,
 )
 from boundarymorph.api.bodies import (
-    EncodedSlash,
     FromAllowed,
     HeadAsGet,
     InPieces,
     Observed,
+    Paths,
     Unexpected,
-    UntilEnd,
-    WithSlash,
 )
 from boundarymorph.api.dependencies import Build, Lifecycle
 from boundarymorph.api.rerank import routes as rerank
@@ -153,12 +151,10 @@ def _application(
     problems.install(app)
     operations.install(app, settings.metrics_seconds)
     openapi.install(app, settings.public_url)
-    app.add_middleware(WithSlash, routes=app.routes)
     app.add_middleware(Unexpected)
     app.add_middleware(InPieces)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(EncodedSlash)
-    app.add_middleware(UntilEnd)
+    app.add_middleware(Paths, routes=app.routes)
     app.add_middleware(FromAllowed, origins=access.origins)
     app.add_middleware(Observed)
     return app

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, cast
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -40,6 +40,7 @@ HUNG_SECONDS = 60  # without an answer of a worker, which may be importing a lar
 TICK = 0.1  # seconds between looks for signals and ended workers while all are stopping
 log = logging.getLogger(__name__)
 Make = Callable[[bool], "_DrainingServer"]
+Create = Callable[..., FastAPI]  # such as `create_app`, of settings and `on_failure`; picklable with several workers
 
 
 class Worker(multiprocess.Process):
@@ -143,12 +144,6 @@ PACKAGE = str(Path(__file__).parents[1])
 BACKLOG = 2048  # connections that may wait to be accepted by several processes
 ARENAS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
-
-
-class Create(Protocol):
-    """A function that makes an application, such as `create_app`; with several workers it must be picklable."""
-
-    def __call__(self, settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI: ...
 
 
 def serve(create: Create, settings: Settings, name: str) -> int:
