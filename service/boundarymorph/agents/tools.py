@@ -185,7 +185,7 @@ async def select_documents(
     if body["max_tokens"] is None and body["k"] is None:
         body["k"] = DEFAULT_K
     selection = await _select(context, body)
-    detailed = response_format == "detailed"
+    detailed, usage = response_format == "detailed", selection["usage"]
     answer = answers.SelectedTexts(
         documents=[_selected(service, index, found, detailed) for found in selection["documents"]],
         notes=[
@@ -194,7 +194,14 @@ async def select_documents(
             *await _unknown_fields(service, index, selection["warnings"]),
         ],
         answerable=_rounded(selection["answerable"]),
-        costs=_costs(selection) if detailed else None,
+        costs=answers.Costs(
+            budget=usage["budget"],
+            judgements=usage["cross_encoder_calls"],
+            reused=usage["reused_scores"] + usage["cached_scores"],
+            expected_loss=round(selection["expected_loss"], 3),
+        )
+        if detailed
+        else None,
     )
     most = min(service.settings.answer_tokens, body["max_tokens"] or service.settings.answer_tokens)
     return _result(await asyncio.to_thread(answers.fitted, answer, most))
@@ -440,16 +447,6 @@ def _unanswered(answerable: float | None) -> list[str]:
 
 def _rounded(probability: float | None) -> float | None:
     return None if probability is None else round(probability, 3)
-
-
-def _costs(selection: Mapping[str, Any]) -> answers.Costs:
-    usage = selection["usage"]
-    return answers.Costs(
-        budget=usage["budget"],
-        judgements=usage["cross_encoder_calls"],
-        reused=usage["reused_scores"] + usage["cached_scores"],
-        expected_loss=round(selection["expected_loss"], 3),
-    )
 
 
 def _title(found: Mapping[str, Any]) -> str:

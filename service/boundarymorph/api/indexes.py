@@ -378,8 +378,13 @@ async def _lines(
                 pace.observe(report.documents, report.position)
                 now = time.monotonic()
                 if now - reported >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
-                    reported = now
-                    yield _line("progress", _progress(report, pace))
+                    reported, left = now, pace.seconds_left
+                    told = asdict(report) | {
+                        "documents": report.documents,
+                        "documents_per_second": round(pace.documents_per_second, 1),
+                        "seconds_left": None if left is None else round(left, 1),
+                    }
+                    yield _line("progress", UploadProgress.model_validate(told))
         yield _line("report", _finished(report))
     except ClientDisconnect:
         return
@@ -389,12 +394,6 @@ async def _lines(
 
 def _line(name: str, content: BaseModel) -> bytes:
     return f'{{"{name}":{content.model_dump_json(exclude_none=name == "problem")}}}\n'.encode()
-
-
-def _progress(report: IngestReport, pace: UploadSpeed) -> UploadProgress:
-    left = None if pace.seconds_left is None else round(pace.seconds_left, 1)
-    speed = {"documents_per_second": round(pace.documents_per_second, 1), "seconds_left": left}
-    return UploadProgress.model_validate({**asdict(report), "documents": report.documents, **speed})
 
 
 def _finished(report: IngestReport) -> UploadReport:

@@ -312,12 +312,9 @@ def _exit_although() -> None:
         f"{thread.name} in {found.name} ({found.filename}:{found.lineno})"
         for thread in threading.enumerate()
         if not thread.daemon and thread.ident in frames and thread is not threading.main_thread()
-        for found in _ours(traceback.extract_stack(frames[thread.ident]))
+        for stack in [traceback.extract_stack(frames[thread.ident])]
+        for found in stack[-1:]  # the innermost call of a thread that does some work of ours
+        if any(PACKAGE in frame.filename for frame in stack)
     ]
     log.critical("exiting although this does not end: %s", "; ".join(running) or "unknown; no thread of ours")
     os._exit(1)
-
-
-def _ours(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Return the innermost call of a thread, if it does some work of ours."""
-    return stack[-1:] if any(PACKAGE in frame.filename for frame in stack) else []
