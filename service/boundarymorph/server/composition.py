@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
+from boundarymorph.access.limits import Spending
 from boundarymorph.api.dependencies import Parts, Probe
-from boundarymorph.caching.build import Caches, build_caches
+from boundarymorph.caching.build import build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
 from boundarymorph.scoring.costs import Ledger
-from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -28,7 +28,7 @@ from boundarymorph.telemetry import metrics
 
 # At run time each is imported where it is built: a process with a remote retriever loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.interfaces import Catalog, Retriever
+    from boundarymorph.retrieval.interfaces import Catalog
 
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
 
@@ -46,9 +46,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Par
     its threads would spin while waiting for each other.
     """
     indexes = build_retrieval(settings, on_lost)
-    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = _selector(settings, indexes.retriever, scorer, indexes.caches, partial(identity_of, indexes.encoder))
-    return replace(indexes, scorer=scorer, selector=selector, probes={**indexes.probes, **_probes_of(settings, scorer)})
+    return _selecting(settings, indexes, partial(identity_of, indexes.encoder), on_lost)
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
@@ -84,11 +82,30 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
     Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
     """
     retriever = build_remote_retriever(settings)
-    caches = build_caches(settings.cache)
+    probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}
+    parts = Parts(retriever=retriever, caches=build_caches(settings.cache), probes=probes)
+    return _selecting(settings, parts, lambda: retriever.identity, on_lost)
+
+
+def _selecting(
+    settings: Settings, parts: Parts, encoder: Callable[[], str | None], on_lost: Callable[[], None]
+) -> Parts:
+    """Return the parts with a cross-encoder and a selector. encoder: returns the identity of the retriever's."""
+    threadpool_limits(1, user_api="blas")
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = _selector(settings, retriever, scorer, caches, lambda: retriever.identity)
-    probes = {"retriever": lambda deadline: retriever.check(), **_probes_of(settings, scorer)}
-    return Parts(retriever=retriever, scorer=scorer, selector=selector, caches=caches, probes=probes)
+    selector = Selector(
+        parts.retriever,
+        scorer,
+        parts.caches.scores,
+        trips=trips_to(settings.scorer, scorer),
+        encoder=encoder,
+        threads=settings.selector_threads,
+        share=settings.limits.key_share,
+    )
+    probes = dict(parts.probes)
+    if not scorer_is_paid(settings.scorer):
+        probes["scorer"] = ScorerProbe(scorer, tests=settings.scorer.self_test)
+    return replace(parts, scorer=scorer, selector=selector, probes=probes)
 
 
 def ledger(settings: Settings) -> Ledger:
@@ -96,8 +113,6 @@ def ledger(settings: Settings) -> Ledger:
 
     Raises InvalidConfiguration.
     """
-    from boundarymorph.access.limits import Spending
-
     timeout = settings.rate_limits.timeout_seconds
     return Spending(settings.scorer.judge, url=settings.counters_url, timeout=timeout)
 
@@ -132,26 +147,3 @@ def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monoton
                 check = None
 
     return probe
-
-
-def _selector(
-    settings: Settings,
-    retriever: Retriever,
-    scorer: Scorer,
-    caches: Caches,
-    encoder: Callable[[], str | None],
-) -> Selector:
-    threadpool_limits(1, user_api="blas")
-    return Selector(
-        retriever,
-        scorer,
-        caches.scores,
-        trips=trips_to(settings.scorer, scorer),
-        encoder=encoder,
-        threads=settings.selector_threads,
-        share=settings.limits.key_share,
-    )
-
-
-def _probes_of(settings: Settings, scorer: Scorer) -> dict[str, Probe]:
-    return {} if scorer_is_paid(settings.scorer) else {"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)}
