@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
 from load_tests import report
 from load_tests.workload import passages, queries_of
@@ -83,7 +83,7 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path) 
             {"data_directory": folder, "scorer": scorer_settings, "cache": {"enabled": False}}
         )
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             parts, scorer = fake_service(settings), build_scorer(settings)
             selector = Selector(parts.retriever, scorer, trips=trips_to(settings.scorer, scorer))
             return replace(parts, scorer=scorer, selector=selector)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import Limits, Settings
-from boundarymorph.settings.settings import MASKED
+from boundarymorph.settings import MASKED, Limits, Settings
 
 NAMED = ('precision = "fp32"', 'device = "cpu"', 'instruction = "x"', "batch_tokens = 9", "trust_remote_code = true")
 CHOSEN = ('query_prompt = "q: "', 'document_prompt = "d: "', "dimension = 9")

@@ -32,8 +32,7 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.pool import Evidence
 from boundarymorph.selector import selector
 from boundarymorph.selector.task import Progress
-from boundarymorph.settings import Settings
-from boundarymorph.settings.settings import mistakes
+from boundarymorph.settings import Settings, mistakes
 
 Text = str | Mapping[str, Any]
 """A text, or a document with the fields of one in `pool.documents`."""

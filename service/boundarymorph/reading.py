@@ -41,6 +41,13 @@ def has_content(text: str) -> bool:
     )
 
 
+def readable(query: str) -> str:
+    """Return a query that has content. Raises ValueError for any other."""
+    if not has_content(query):
+        raise ValueError("must have something to read, such as a word")
+    return query
+
+
 def blank(texts: Sequence[str]) -> list[int]:
     """Return the places of the texts without content."""
     return [place for place, text in enumerate(texts) if not has_content(text)]

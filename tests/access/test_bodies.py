@@ -5,7 +5,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +14,6 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from boundarymorph.errors import Overloaded
 from boundarymorph.inference.concurrency import Shares
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
 from tests.api.service import answer, application, client_of, listening, on_socket, problem, ready, texts
@@ -151,20 +149,6 @@ async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 class TestBytesInHand:
-    def test_at_the_bound_and_over_it(self) -> None:
-        hand = Shares(10, what="bytes")
-        with hand.holding("a") as take:
-            take(4)
-            with hand.holding("b") as other:
-                other(6)
-                for refused in (take, other, partial(hand.check, "c")):
-                    with pytest.raises(Overloaded, match="10 of 10 bytes"):
-                        refused(1)
-                take(0)
-            assert hand.total == 4
-            take(6)
-        assert hand.total == 0
-
     def test_a_body_may_always_have_room(self) -> None:
         """The largest body fits into the share of one key."""
         for share, bytes_in_hand in ((0.75, 4_096), (1.0, 3_072)):

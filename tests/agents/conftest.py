@@ -20,17 +20,12 @@ from mcp.client.streamable_http import streamable_http_client
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.caching.build import build_caches
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
-from tests.api.service import answer, on_socket, ready
+from tests.api.service import answer, faked, on_socket, ready
 from tests.patience import PATIENCE
-from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 
 SECRETS = {
@@ -136,13 +131,6 @@ def serve(tmp_path: Path) -> Serve:
     async def serving(**changes: Any) -> AsyncIterator[Running]:
         scorer = GatedScorer()
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
-            catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
-            retriever = IndexRetriever(catalog, encoder)
-            caches = build_caches(settings.cache)
-            selector = Selector(retriever, scorer, caches.scores)
-            return AllInOne(catalog, encoder, retriever, scorer, selector, caches=caches)
-
         given = {
             "data_directory": tmp_path,
             "keys": tuple(str(key) for _, key in SECRETS.values()),
@@ -150,6 +138,7 @@ def serve(tmp_path: Path) -> Serve:
             "agents": AgentSettings(),
         }
         settings = Settings(**{**given, **changes})
+        build = faked(scorer, cache=MemoryScoreCache())
         async with on_socket(create_app(settings, build=build)) as url:
             running = Running(url, scorer)
             async with running.api() as api:

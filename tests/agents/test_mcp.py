@@ -166,14 +166,6 @@ class TestKeysAndLimits:
                 else:
                     problem(refusal, 429, "rate-limited")
 
-    @pytest.mark.parametrize("transport", OVER_HTTP)
-    async def test_a_client_over_the_limit_says_what_to_do(self, serve: Serve, transport: Transport) -> None:
-        limits = RateLimitSettings(keys={"rare": "6/hour"})
-        async with serve(rate_limits=limits) as service, service.connect(transport, "rare") as client:
-            results = [await client.call_tool("list_indexes", {}) for _ in range(7)]
-            assert not results[0].is_error
-            assert results[-1].is_error and "Wait " in str(results[-1].content)
-
     @pytest.mark.slow
     @pytest.mark.strangers
     async def test_nobody_at_the_url_is_said_at_once_and_in_answers(self, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
+from boundarymorph.api.dependencies import Build, Parts
 from boundarymorph.caching.known import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder
@@ -29,8 +30,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, Scores
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.app import Build, create_app, create_retriever_app, create_scorer_app
-from boundarymorph.server.composition import AllInOne, Gateway, Retrieval, Scoring
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.protocol import configured
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.patience import PATIENCE
@@ -42,13 +42,13 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 def faked(
     scorer: Scorer | None = None, encoder: Encoder | None = None, cache: ScoreCache | None = None
-) -> Callable[..., AllInOne]:
+) -> Callable[..., Parts]:
     """Builds real indexes, and what is not given cheap and deterministic."""
 
-    def build(settings: Settings, on_lost: object = None) -> AllInOne:
+    def build(settings: Settings, on_lost: object = None) -> Parts:
         parts, scoring = fake_retrieval(settings, encoder=encoder), scorer or SeededScorer()
         selector = Selector(parts.retriever, scoring, cache)
-        return AllInOne(parts.catalog, parts.encoder, parts.retriever, scoring, selector)
+        return Parts(parts.catalog, parts.encoder, parts.retriever, scoring, selector)
 
     return build
 
@@ -56,16 +56,26 @@ def faked(
 fake_service = faked()
 
 
-def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder | None = None) -> Retrieval:
+def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder | None = None) -> Parts:
     """Real indexes; the encoder, unless it is given, is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), encoder or SeededEncoder()
-    return Retrieval(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, settings)))
+    return Parts(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, settings)))
 
 
-def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """A real client of a retriever; the scorer is cheap and deterministic."""
     retriever, scorer = RemoteRetriever(*settings.retriever.url), SeededScorer()
-    return Gateway(retriever, scorer, Selector(retriever, scorer))
+    return Parts(retriever=retriever, scorer=scorer, selector=Selector(retriever, scorer))
+
+
+def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]:
+    """A scorer alone; the model, unless it is given, is cheap and deterministic."""
+
+    def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
+        tokens = settings.scorer.queue_tokens
+        return Parts(scorer=BatchingScorer(model or SeededCrossEncoder(), queue_tokens=tokens, on_lost=on_lost))
+
+    return build
 
 
 def application(role: str, settings: Settings) -> FastAPI:
@@ -78,7 +88,7 @@ def application(role: str, settings: Settings) -> FastAPI:
         case "retriever":
             return create_retriever_app(settings, build=fake_retrieval)
         case _:
-            return create_scorer_app(settings, build=lambda *_: Scoring(BatchingScorer(SeededCrossEncoder())))
+            return create_scorer_app(settings, build=fake_scorer())
 
 
 class Server(uvicorn.Server):

@@ -9,10 +9,10 @@ import httpx
 import lancedb
 import pytest
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
 from tests.agents import rpc
 from tests.api.service import answer, problem, serving
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.strangers
 ROWS = [{"id": str(n), "text": f"apple {n}", "vector": [float(n + 1), 1.0]} for n in range(4)]
 
 
-def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
+def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     catalog, encoder, scorer = build_indexes(settings), SeededEncoder(), SeededScorer()
     retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, settings))
-    return AllInOne(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
+    return Parts(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from boundarymorph.access import callers
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Scope
+from boundarymorph.access.limits import Access
 from boundarymorph.api import batch
 from boundarymorph.errors import Overloaded
 from boundarymorph.scoring.scorer import Scores

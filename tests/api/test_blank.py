@@ -11,12 +11,10 @@ import pytest_asyncio
 
 from boundarymorph.errors import ScorerFailed
 from boundarymorph.reading import has_content
-from boundarymorph.scoring.scorer import BatchingScorer, Scores
-from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import Scoring
+from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
-from tests.api.service import answer, client_of, faked, problem, ready, serving
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
+from tests.api.service import answer, application, client_of, faked, problem, ready, serving
+from tests.scoring.fakes import SeededScorer
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
 
@@ -143,10 +141,7 @@ async def test_a_query_without_content_is_refused(
 
 
 async def test_scores_of_the_scorer_s_own_route(tmp_path: Path) -> None:
-    def cross_encoder(*_: Any) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
-
-    async with client_of(create_scorer_app(Settings(data_directory=tmp_path), build=cross_encoder)) as client:
+    async with client_of(application("scorer", Settings(data_directory=tmp_path))) as client:
         await ready(client)
         body = answer(await client.post("/score", json={"query": "q", "texts": ["", "a", "\u200b"]}))
         scores = np.array(body["scores"])

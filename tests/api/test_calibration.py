@@ -102,10 +102,8 @@ async def test_what_is_made_or_deleted_counts_for_the_next_request_through_a_gat
 
 async def test_unknown_and_misnamed_ones(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "pool": POOL}
-    refused = problem(
-        await client.post("/select", json={**request, "calibration": "other"}), 404, "unknown-calibration"
-    )
-    assert "full, scale, texts" in refused
+    refused = await client.post("/select", json={**request, "calibration": "other"})
+    assert "full, scale, texts" in problem(refused, 404, "unknown-calibration")
 
 
 async def test_rerank_routes_take_a_calibration_and_a_threshold(client: httpx.AsyncClient) -> None:

@@ -17,21 +17,25 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from boundarymorph.settings import Settings
+from boundarymorph.errors import ScorerUnavailable
+from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
 from tests.api.service import answer, application, listening, serving
-from tests.scoring.fakes import score_of
+from tests.scoring.fakes import SeededScorer, failing, score_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUERY = "what is asked"
 TEXTS = [f"text {number}" for number in range(30)]
 SCORES = [score_of(QUERY, text) for text in TEXTS]
+OBJECTS = [*TEXTS, ""]  # of an object without the property
+OBJECT_SCORES = [*SCORES, 0.0]
 ORDER = sorted(range(30), key=lambda index: -SCORES[index])
 ALIYUN = "/api/v1/services/rerank/text-rerank/text-rerank"
 POLICIES = {
     "strict": PolicySettings(min_relevance=0.5),
     "none": PolicySettings(min_relevance=1.0),
+    "few": PolicySettings(budget=8),
     "once": PolicySettings(distinct=True),
     "groups": PolicySettings(distinct={"by": "doc", "at_most": 2, "k_counts": "groups"}),
 }
@@ -39,7 +43,13 @@ POLICIES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(Settings(data_directory=tmp_path_factory.mktemp("doors"), policies=POLICIES)) as client:
+    settings = Settings(
+        data_directory=tmp_path_factory.mktemp("doors"),
+        limits=Limits(pool=40, answer_bytes=10_000),
+        depth=40,
+        policies=POLICIES,
+    )
+    async with serving(settings) as client:
         yield client
 
 
@@ -139,7 +149,7 @@ async def test_the_recipe_for_elasticsearch_s_custom(client: httpx.AsyncClient) 
     assert sorted(index for index, _ in pairs) == list(range(30)) and exact(pairs) == 6
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "few"])
 async def test_what_a_policy_leaves_out_keeps_its_place(client: httpx.AsyncClient, policy: str) -> None:
     """Weaviate's reranker-cohere writes each score to its index in a list of as many as results."""
     documents = [{"text": text, "doc": number % 3} for number, text in enumerate([*TEXTS[:20], *TEXTS[:20]])]
@@ -170,3 +180,63 @@ async def test_mem0_by_cohere_s_client(tmp_path: Path) -> None:
         found = await sdk.rerank(model="rerank-english-v3.0", top_n=5, **asked)
     assert len(found.results) == 5
     assert found.boundarymorph["cross_encoder_calls"] == 6
+
+
+async def weaviate(client: httpx.AsyncClient, path: str = "/rerank", **fields: Any) -> httpx.Response:
+    """What the module reranker-transformers sends: the bytes of Go's encoder, without a content type or a key."""
+    sent = {"query": QUERY, "documents": OBJECTS, "property": "", **fields}
+    content = json.dumps(sent, separators=(",", ":"), ensure_ascii=False).encode()
+    return await client.post(path, content=content)
+
+
+async def test_every_document_has_its_score_at_its_place(client: httpx.AsyncClient) -> None:
+    pairs = [{"document": text, "score": score} for text, score in zip(OBJECTS, OBJECT_SCORES, strict=True)]
+    assert answer(await weaviate(client)) == {"query": QUERY, "scores": pairs}
+
+
+async def test_without_its_mark_a_list_of_documents_is_answered_as_before(client: httpx.AsyncClient) -> None:
+    body = answer(await client.post("/rerank", json={"query": QUERY, "documents": OBJECTS}))
+    assert "scores" not in body and len(body["results"]) == len(OBJECTS)
+    texts = answer(await client.post("/rerank", json={"query": QUERY, "texts": OBJECTS, "property": ""}))
+    assert len(texts) == len(OBJECTS)
+
+
+async def test_policies_leave_no_place_out(client: httpx.AsyncClient) -> None:
+    strict = answer(await weaviate(client, "/p/strict/rerank"))["scores"]
+    assert [pair["score"] for pair in strict] == [score if score >= 0.5 else 0 for score in OBJECT_SCORES]
+    few = answer(await weaviate(client, "/p/few/rerank", query="another question"))["scores"]
+    assert [pair["document"] for pair in few] == OBJECTS
+    assert sum(pair["score"] == score_of("another question", pair["document"]) for pair in few) == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"documents": [*OBJECTS, *OBJECTS]}, "documents: over this service's limit of 40"),
+        ({"documents": ["x" * 11_000]}, "limits.answer_bytes"),
+        ({"query": ""}, "query: "),
+    ],
+)
+async def test_an_error_is_a_text(client: httpx.AsyncClient, fields: dict[str, Any], message: str) -> None:
+    refused = await weaviate(client, **fields)
+    assert refused.status_code == 422
+    assert message in refused.json()["error"]
+
+
+async def test_a_scorer_that_is_away(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SeededScorer, "score", failing(ScorerUnavailable("away")))
+    refused = await weaviate(client, query="nobody knows this")
+    assert refused.status_code == 503
+    assert isinstance(refused.json()["error"], str)
+
+
+async def test_warnings_are_in_a_header(client: httpx.AsyncClient) -> None:
+    response = await weaviate(client, documents=OBJECTS[:3], unheard_of=1)
+    [warning] = json.loads(response.headers["x-boundarymorph-warnings"])
+    assert "'unheard_of'" in warning
+
+
+@pytest.mark.parametrize("prefix", ["", "/p/few"])
+async def test_what_it_asks_for_before_and_besides(client: httpx.AsyncClient, prefix: str) -> None:
+    assert answer(await client.get(f"{prefix}/.well-known/ready"))["status"] == "ok"
+    assert answer(await client.get(f"{prefix}/meta"))["model_id"] == "seeded"

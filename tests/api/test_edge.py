@@ -1,25 +1,38 @@
-"""What every route has in common at the edge: methods, types, what Accept says, paths, and secrets."""
+"""What every route has in common at the edge: methods, types, what Accept says, paths, secrets, on whose behalf its
+work is done, and what no route should raise."""
 
 import gzip
+import io
 import logging
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import pytest
-from fastapi import Request
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api.dependencies import prefers
+from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
+from boundarymorph.telemetry import tracing
+from tests.agents import rpc
 from tests.api.service import (
     answer,
     application,
+    client_of,
+    fake_service,
     gateway,
     listening,
+    on_socket,
     problem,
+    ready,
     serving,
     texts,
 )
@@ -181,3 +194,116 @@ async def test_paths_that_are_nearly_right(tmp_path: Path) -> None:
         refused = await client.post("/v2/v2/rerank", json=body)
         assert refused.status_code == 404 and "/v2/rerank" in refused.text
         assert "message" in refused.json()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The callers of the lists of indexes."""
+    told: list[str] = []
+    listed = LocalCatalog.list
+
+    def noted(catalog: LocalCatalog) -> Any:
+        told.append(CALLER.get())
+        return listed(catalog)
+
+    monkeypatch.setattr(LocalCatalog, "list", noted)
+    return told
+
+
+async def ask(client: httpx.AsyncClient, **headers: str) -> None:
+    answer(await client.get("/indexes", headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("address", "caller"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+async def test_without_keys_it_is_the_address(tmp_path: Path, told: list[str], address: str, caller: str) -> None:
+    app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+    async with client_of(app) as client:
+        await ready(client)
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as from_there:
+            await ask(from_there)
+            called = await rpc.call(from_there, "list_indexes")
+            assert called["structuredContent"]["indexes"] == []
+    assert told == [caller, caller], "a tool calls on behalf of its caller"
+
+
+async def test_behind_a_proxy_on_this_machine_it_is_the_address_that_the_proxy_tells(
+    tmp_path: Path, told: list[str]
+) -> None:
+    app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+    async with on_socket(app) as url, httpx.AsyncClient(base_url=url) as client:
+        await ready(client)
+        await ask(client)
+        await ask(client, **{"X-Forwarded-For": "203.0.113.9, 192.0.2.7"})
+    assert told == ["127.0.0.1", "192.0.2.7"], "what a client itself puts before it counts for nothing"
+
+
+async def test_with_keys_it_is_the_key_wherever_it_comes_from(tmp_path: Path, told: list[str]) -> None:
+    secret, key = callers.make_key("rag", [callers.Scope.SELECT])
+    app = create_app(Settings(data_directory=tmp_path, keys=(str(key),)), build=fake_service)
+    async with client_of(app) as client:
+        client.headers["Authorization"] = f"Bearer {secret}"
+        await ready(client)
+        await ask(client)
+        await ask(client, **{"X-BoundaryMORPH-Caller": "another"})
+    assert told == ["rag", "rag"]
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """The lines as they are written, with the ids of their requests."""
+    lines, logger = io.StringIO(), logging.getLogger("boundarymorph.api.problems")
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(tracing.Lines())
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> FastAPI:
+    """With a route that raises, and one that raises when its answer has begun."""
+    app = create_app(Settings(data_directory=tmp_path), build=fake_service)
+
+    async def raising() -> None:
+        raise KeyError("a private matter")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise KeyError("a private matter")
+
+    async def breaking() -> StreamingResponse:
+        return StreamingResponse(pieces())
+
+    app.add_api_route("/raises", raising)
+    app.add_api_route("/breaks", breaking)
+    return app
+
+
+async def test_has_what_every_answer_has(app: FastAPI, log: io.StringIO) -> None:
+    async with client_of(app) as client:
+        response = await client.get("/raises", headers={"x-request-id": "r1"})
+        assert "private" not in problem(response, 500, "internal-error")
+        assert response.headers["x-request-id"] == "r1"
+        assert response.headers["server-timing"].startswith("total;")
+        assert response.headers["x-content-type-options"] == "nosniff"
+        exposed = (await client.get("/metrics")).text
+    assert 'count{method="GET",route="/raises",status="500"} 1.0' in exposed
+    assert "unexpected error [r1]" in log.getvalue()
+    assert "KeyError: 'a private matter'" in log.getvalue()
+
+
+async def test_after_an_answer_has_begun_breaks_it(app: FastAPI, log: io.StringIO) -> None:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        with pytest.raises(KeyError):
+            await client.get("/breaks", headers={"x-request-id": "r2"})
+    assert "unexpected error [r2]" in log.getvalue()

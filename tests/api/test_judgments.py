@@ -59,14 +59,8 @@ async def test_scopes(tmp_path: Path) -> None:
         client.headers["authorization"] = f"Bearer {made[callers.Scope.SELECT][0]}"
         problem(await client.post("/judgments", json={**GIVEN, "index": "own"}), 403, "forbidden")
         client.headers["authorization"] = f"Bearer {made[callers.Scope.JUDGE][0]}"
-        assert (
-            answer(
-                await client.post(
-                    "/judgments", json={**GIVEN, "index": "own", "judgments": [{"document": "e1", "grade": 1}]}
-                )
-            )["kept"]
-            == 1
-        )
+        own = {**GIVEN, "index": "own", "judgments": [{"document": "e1", "grade": 1}]}
+        assert answer(await client.post("/judgments", json=own))["kept"] == 1
         problem(await client.post("/judgments", json=GIVEN), 404, "unknown-index")
         problem(await client.delete("/judgments", params={"index": "own"}), 403, "forbidden")
         problem(await client.post("/select", json={"query": "q", "index": "own"}), 403, "forbidden")

@@ -12,16 +12,13 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.caching.build import build_caches
-from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.api.dependencies import Parts
+from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer
-from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne, ledger
+from boundarymorph.server.composition import ledger
 from boundarymorph.settings import Settings
 from tests.api.service import answer as body_of
-from tests.api.service import bearer, problem, select, serving, streamed
-from tests.retrieval.fakes import SeededEncoder
+from tests.api.service import bearer, faked, problem, select, serving, streamed
 from tests.scoring.fakes import score_of
 from tests.scoring.judge.scripted import READ, WRITTEN, Chat, completion
 from tests.scoring.remote.servers import Behaviour, Server, answer, running
@@ -31,13 +28,10 @@ POOL = [{"id": f"d{number}", "text": f"Text {number} of music.", "score": -float
 REQUEST: dict[str, Any] = {"query": "music", "pool": POOL, "budget": 6, "rounds": 3, "k": 4}
 
 
-def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
+def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """A service on a cheap encoder and the scorer of its settings."""
-    catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), SeededEncoder()
-    retriever, caches = IndexRetriever(catalog, encoder), build_caches(settings.cache)
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = Selector(retriever, scorer, caches.scores)
-    return AllInOne(catalog, encoder, retriever, scorer, selector, caches=caches)
+    return faked(scorer, cache=MemoryScoreCache())(settings)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import Abandoned
 from boundarymorph.retrieval import lexical_vectors as lexical
@@ -18,7 +19,6 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import Settings
 from tests.api.service import answer, block, faked, problem, serving
 from tests.patience import PATIENCE
@@ -189,10 +189,10 @@ async def test_a_service_without_an_encoder(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         await IndexRetriever(LocalCatalog(tmp_path), None).embed_query("")
 
-    def without(settings: Settings, on_lost: object = None) -> AllInOne:
+    def without(settings: Settings, on_lost: object = None) -> Parts:
         parts = built(settings)
         retriever, scorer = IndexRetriever(parts.catalog, None), SeededScorer()
-        return AllInOne(parts.catalog, ENCODER, retriever, scorer, Selector(retriever, scorer))
+        return Parts(parts.catalog, ENCODER, retriever, scorer, Selector(retriever, scorer))
 
     async with serving(Settings(data_directory=tmp_path), build=without) as client:
         assert (await select(client, budget=3, k=2))["usage"]["cross_encoder_calls"] == 3

@@ -12,14 +12,15 @@ import orjson
 import pytest
 
 from boundarymorph.access.limits import Admission
-from boundarymorph.inference.concurrency import Shares
-from boundarymorph.scoring.scorer import BatchingScorer, Scores
-from boundarymorph.server.app import create_app, create_scorer_app
-from boundarymorph.server.composition import Scoring
+from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.api.translate import task_of
+from boundarymorph.inference.concurrency import Deadline, Shares
+from boundarymorph.scoring.scorer import Scores
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, client_of, faked, problem, ready, texts
+from tests.api.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
+from tests.scoring.fakes import SeededScorer
 
 FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # of two calls among three vectors of two dimensions
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
@@ -163,7 +164,9 @@ async def test_a_longer_deadline_is_cut(path: str, tmp_path: Path) -> None:
     """A client whose timeout is longer gets its answer by then, not an error."""
     limits = Limits(deadline_seconds=3)
     settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
-    assert [settings.seconds_of(asked) for asked in (None, 2_999.0, 3_001.0)] == [2, 2.999, 3]
+    for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
+        request = SelectRequest.model_validate({"query": "q", "pool": ["a"], "deadline_ms": asked})
+        assert task_of(request, settings, arrival=0.0).deadline.moment == Deadline.of_request(0.0, seconds).moment
     async with client_under(settings, scorer=False) as client:
         body = {"query": "q", "deadline_ms": 86_400_000}
         answer(await client.post(path, json=body | {"pool" if path == "/select" else "documents": ["a", "b"]}))
@@ -197,13 +200,9 @@ async def test_of_what_an_index_gives(tmp_path: Path) -> None:
 @asynccontextmanager
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a scorer, or of a service with one document in "texts"."""
-
-    def cross_encoder(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=1_000))
-
     Held.open = asyncio.Event()
     Held.open.set()
-    app = create_scorer_app(settings, build=cross_encoder) if scorer else create_app(settings, build=faked(Held()))
+    app = application("scorer", settings) if scorer else create_app(settings, build=faked(Held()))
     Held.admission = app.state.access.admission
     Held.bytes_in_hand = app.state.access.bytes_in_hand
     Held.selections = app.state.access.selections

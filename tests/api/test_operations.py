@@ -13,9 +13,8 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
+from boundarymorph.api.dependencies import Lifecycle, Parts
 from boundarymorph.errors import ModelUnavailable, NotReady
-from boundarymorph.server.app import Lifecycle
-from boundarymorph.server.composition import AllInOne
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics
 from tests.api.service import answer, fake_service, problem, serving, starting, texts
@@ -36,7 +35,7 @@ class TestStarting:
     async def test_it_listens_when_its_parts_are_built(self, settings: Settings) -> None:
         may_go_on = threading.Event()
 
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             assert may_go_on.wait(PATIENCE)
             return fake_service(settings)
 
@@ -91,7 +90,7 @@ class TestStarting:
         ],
     )
     async def test_a_failure_says_why(self, settings: Settings, error: Exception, why: str) -> None:
-        def build(settings: Settings, on_lost: Callable[[], None]) -> AllInOne:
+        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             raise error
 
         async with starting(settings, build) as client:

@@ -124,11 +124,8 @@ async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
         assert by_name.status_code == 400 and "(@0.2)" in by_name.json()["message"]
         by_path = await client.post(f"/p/fast@{quote(budget)}/v1/rerank", json={"query": QUERY, "documents": TEXTS})
         assert by_path.status_code == 400 and len(by_path.text) < 1_000
-        problem(
-            await client.post(f"/p/fast@{quote(budget)}/select", json={"query": QUERY, "pool": TEXTS}),
-            422,
-            "invalid-input",
-        )
+        refused = await client.post(f"/p/fast@{quote(budget)}/select", json={"query": QUERY, "pool": TEXTS})
+        problem(refused, 422, "invalid-input")
     assert (await client.post("/p/fast/nothing", json={})).status_code == 404
 
 

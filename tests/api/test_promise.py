@@ -85,9 +85,7 @@ async def test_an_audit_knows_what_was_lost(client: httpx.AsyncClient, settings:
     memory = next(iter(LocalCatalog(settings.data_directory / "indexes").belongings("texts").memories.all().values()))
     looks = memory.audits[0].audit.looks
     assert looks[-1].calls == 36 and [look.calls for look in looks] == sorted({look.calls for look in looks})
-    last = answer(
-        await client.post("/select", json={**ASKED, "query": "query 0", "budget": 36, "learn": False, "reuse": False})
-    )
+    last = await select(client, **ASKED, query="query 0", budget=36, learn=False, reuse=False)
     scores = {f"d{number}": score_of("query 0", f"text {number}") for number in range(40)}
     best, chosen = sum(sorted(scores.values())[-4:]), sum(scores[one["id"]] for one in last["documents"])
     assert looks[-1].real == pytest.approx(1 - chosen / best, abs=1e-5)

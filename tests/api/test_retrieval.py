@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import callers
-from boundarymorph.api.dependencies import JSON
+from boundarymorph.api.dependencies import JSON, Parts
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -27,7 +27,6 @@ from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_pool
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_retriever_app
-from boundarymorph.server.composition import Gateway, Retrieval
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
 from tests.api.service import (
     NDJSON,
@@ -139,8 +138,8 @@ class TestRetriever:
             async def close(self) -> None:
                 pass
 
-        monkeypatch.setattr("boundarymorph.server.app.RETRY_SECONDS", 0.01)
-        app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Retrieval, Elsewhere()))
+        monkeypatch.setattr("boundarymorph.api.dependencies.RETRY_SECONDS", 0.01)
+        app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Parts, Elsewhere()))
         async with client_of(app) as client, asyncio.timeout(PATIENCE):
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
                 await asyncio.sleep(0.005)
@@ -251,7 +250,7 @@ class TestGateway:
 
     async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waits for it, does without it in order, and finds it again."""
-        monkeypatch.setattr("boundarymorph.server.app.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.api.dependencies.RETRY_SECONDS", 0.01)
         retriever = application("retriever", Settings(data_directory=tmp_path))
         async with on_socket(retriever) as url:
             pass
@@ -292,10 +291,10 @@ async def in_front_of(
         await writer.drain()
         writer.close()
 
-    async def unprobed(_: Gateway) -> None:
+    async def unprobed(_: Parts) -> None:
         """It need not describe itself."""
 
-    patch.setattr(Gateway, "check", unprobed)
+    patch.setattr(Parts, "check", unprobed)
     server = await asyncio.start_server(answering, "127.0.0.1", 0)
     async with server:
         behind = RetrieverSettings(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")

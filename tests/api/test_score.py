@@ -2,17 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import Limits, ScorerSettings, Settings
-from tests.api.service import answer, client_of, problem, ready
+from tests.api.service import answer, client_of, fake_scorer, problem, ready
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
@@ -27,11 +25,8 @@ def model(request: pytest.FixtureRequest) -> SeededCrossEncoder:
 
 @pytest.fixture
 async def client(model: SeededCrossEncoder) -> AsyncIterator[httpx.AsyncClient]:
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(model, queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost))
-
     settings = Settings(limits=LIMITS, scorer=ScorerSettings(queue_tokens=300))
-    async with client_of(create_scorer_app(settings, build=build)) as client:
+    async with client_of(create_scorer_app(settings, build=fake_scorer(model))) as client:
         await ready(client)
         yield client
 
@@ -114,10 +109,7 @@ async def test_a_deadline_that_passes(client: httpx.AsyncClient, model: SeededCr
 async def test_a_lost_device_ends_the_service() -> None:
     ended = threading.Event()
 
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
-
-    app = create_scorer_app(Settings(), build=build, on_failure=ended.set)
+    app = create_scorer_app(Settings(), build=fake_scorer(), on_failure=ended.set)
     async with client_of(app) as client, asyncio.timeout(PATIENCE):
         await ready(client)
         assert not ended.is_set()
@@ -130,12 +122,9 @@ async def test_a_lost_device_ends_the_service() -> None:
 
 
 async def test_a_model_that_breaks_at_its_probe_is_never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Scoring:
-        return Scoring(BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
-
     monkeypatch.setattr(SeededCrossEncoder, "tokenize", lambda *_: 1 / 0)
     ended = asyncio.Event()
-    async with client_of(create_scorer_app(Settings(), build=build, on_failure=ended.set)) as client:
+    async with client_of(create_scorer_app(Settings(), build=fake_scorer(), on_failure=ended.set)) as client:
         async with asyncio.timeout(PATIENCE):
             await ended.wait()
         assert (await client.get("/readyz")).json()["status"] == "failed"

@@ -14,7 +14,7 @@ from boundarymorph.errors import (
     Overloaded,
     ScorerFailed,
 )
-from tests.api.service import answer, problem, texts
+from tests.api.service import answer, problem, select, texts
 from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.scoring.fakes import SeededScorer, failing, late
 
@@ -145,15 +145,11 @@ async def test_the_set_before_the_first_score_is_that_of_a_budget_of_zero(
 ) -> None:
     """In the first event of a stream, and when the deadline comes before the first score."""
     request = {"query": "text 7 and 11", "pool": texts(80), "k": 9, "reuse": False, **ranked}
-    without = [
-        document["id"] for document in answer(await client.post("/select", json=request | {"budget": 0}))["documents"]
-    ]
+    without = [document["id"] for document in (await select(client, **request, budget=0))["documents"]]
     stream = await client.post("/select", json=request | {"budget": 8}, headers={"accept": "text/event-stream"})
     first = next(line for line in stream.text.splitlines() if line.startswith("data: "))
     assert orjson.loads(first.removeprefix("data: "))["ids"] == without
     monkeypatch.setattr(SeededScorer, "score", late)
-    body = answer(
-        await client.post("/select", json=request | {"budget": 8, "deadline_ms": 300, "on_failure": "degrade"})
-    )
+    body = await select(client, **request, budget=8, deadline_ms=300, on_failure="degrade")
     assert body["status"] == "retrieval_only"
     assert [document["id"] for document in body["documents"]] == without

@@ -5,16 +5,17 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import httpx
 import pytest
 
 from boundarymorph.access.callers import Scope, make_key
+from boundarymorph.api.dependencies import Parts, Readiness
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote import RemoteScorer
-from boundarymorph.server.app import Readiness, create_app
-from boundarymorph.server.composition import Gateway, build_gateway
+from boundarymorph.server.app import create_app
+from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from boundarymorph.telemetry import tracing
 from tests.api.service import client_of, fake_service, faked, problem, ready, serving, texts
@@ -78,10 +79,10 @@ async def test_callers_read_nothing_of_a_scorer(
 async def test_nor_of_a_retriever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def unprobed(_: Gateway) -> None:
+    async def unprobed(_: Parts) -> None:
         """It does not wait for what is behind it."""
 
-    monkeypatch.setattr(Gateway, "check", unprobed)
+    monkeypatch.setattr(Parts, "check", unprobed)
     async with running(Ours()) as [server]:
         url, nowhere = f"http://127.0.0.1:{server.port}", ScorerSettings(url=("http://127.0.0.1:1",))
         retriever, cache = RetrieverSettings(url=(url,)), CacheSettings(enabled=False)
@@ -148,7 +149,7 @@ async def test_a_service_that_waits_names_nobody(tmp_path: Path, monkeypatch: py
         async def close(self) -> None:
             pass
 
-    app = create_app(Settings(data_directory=tmp_path), build=lambda *_: Elsewhere())
+    app = create_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Parts, Elsewhere()))
     async with client_of(app) as client:
         await asked.wait()
         assert "no retriever is able to work now" in problem(

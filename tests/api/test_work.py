@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[str, str, tuple[str, str, Any], list[tuple[str, str, An
         ("POST", "/retrieve", {"index": "texts", "query": "q", "depth": 2}),
         [("POST", "/documents", {"index": "texts", "ids": ["d0"]})],
     ),
-    "parsing": ("api.select._parse", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
+    "parsing": ("api.select.task_of", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
 }
 
 
@@ -134,57 +134,18 @@ async def settle() -> None:
         await asyncio.sleep(0.001)
 
 
-class TestBoundedExecutor:
-    async def test_at_its_bound_and_over_it(self) -> None:
-        executor, gate = BoundedExecutor("read", threads=2, waiting=1), Gate()
-        calls = [asyncio.create_task(executor.run(gate.before(abs), -number)) for number in range(3)]
-        await until_async(lambda: gate.came >= 2)
-        with pytest.raises(Overloaded, match=r"work\.read_waiting"):
-            await executor.run(abs, -3)
-        gate.open.set()
-        assert await asyncio.gather(*calls) == [0, 1, 2]
-        assert executor.taken == 0
-        assert await executor.run(abs, -3) == 3
-        await executor.close()
-
-    async def test_a_call_that_nobody_waits_for_keeps_its_place_until_it_ends(self) -> None:
-        executor, gate = BoundedExecutor("read", threads=1, waiting=0), Gate()
-        call = asyncio.create_task(executor.run(gate.before(abs), -1))
-        await until_async(lambda: gate.came >= 1)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        with pytest.raises(Overloaded):
-            await executor.run(abs, -2)
-        gate.open.set()
-        await until_async(lambda: not executor.taken)
-        assert await executor.run(abs, -2) == 2
-
-    async def test_one_that_has_not_begun_gives_its_place_back_at_once(self) -> None:
-        executor, gate = BoundedExecutor("read", threads=1, waiting=1), Gate()
-        first = asyncio.create_task(executor.run(gate.before(abs), -1))
-        await until_async(lambda: gate.came >= 1)
-        waiting = asyncio.create_task(executor.run(abs, -2))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
+async def test_a_place_is_kept_for_all_of_its_calls() -> None:
+    executor = BoundedExecutor("write", threads=1, waiting=0)
+    with executor.place() as run:
+        assert [await run(abs, -number) for number in range(3)] == [0, 1, 2]
+        with pytest.raises(Overloaded), executor.place():
+            pass
+        with pytest.raises(ZeroDivisionError):
+            await run(lambda: 1 // 0)
+    assert executor.taken == 0
+    with executor.place():
         assert executor.taken == 1
-        gate.open.set()
-        assert await first == 1
-
-    async def test_a_place_is_kept_for_all_of_its_calls(self) -> None:
-        executor = BoundedExecutor("write", threads=1, waiting=0)
-        with executor.place() as run:
-            assert [await run(abs, -number) for number in range(3)] == [0, 1, 2]
-            with pytest.raises(Overloaded), executor.place():
-                pass
-            with pytest.raises(ZeroDivisionError):
-                await run(lambda: 1 // 0)
-        assert executor.taken == 0
-        with executor.place():
-            assert executor.taken == 1
-        assert executor.taken == 0
+    assert executor.taken == 0
 
 
 class TestUploads:

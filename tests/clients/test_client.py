@@ -23,8 +23,7 @@ from boundarymorph.access.callers import Scope
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
-from boundarymorph.settings import RateLimitSettings, Settings
-from boundarymorph.settings.settings import CLIENT_VARIABLES
+from boundarymorph.settings import CLIENT_VARIABLES, RateLimitSettings, Settings
 from boundarymorph_client import Round, Selection
 from tests.api.service import on_socket, texts
 from tests.clients.flavours import Connect

@@ -16,6 +16,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
 from boundarymorph.access.limits import Admission, RateLimits, Spending
+from boundarymorph.api import bodies
+from boundarymorph.api.dependencies import Readiness
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.memory.memory import Observation
@@ -24,8 +26,6 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.costs import Amount, Bill
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer
-from boundarymorph.server import middleware
-from boundarymorph.server.app import Readiness
 from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
 from tests.api.service import filled
@@ -77,7 +77,7 @@ async def slow(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIt
         return clock.now
 
     async with filled(Settings(data_directory=folder)) as client:
-        patch.setattr(middleware, "time", SimpleNamespace(perf_counter=later))
+        patch.setattr(bodies, "time", SimpleNamespace(perf_counter=later))
         yield lambda: client.post("/select", json=REQUEST)
 
 

@@ -14,11 +14,12 @@ from pydantic import SecretStr
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.server.composition import Gateway, Scoring, build, build_retrieval, build_scoring
+from boundarymorph.server.composition import build, build_retrieval, build_scoring
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready, texts
 from tests.patience import PATIENCE
@@ -74,12 +75,14 @@ async def _fill(client: httpx.AsyncClient) -> None:
     assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
 
 
-def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
-    return Scoring(BatchingScorer(SeededCrossEncoder(), queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost))
+def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
+    return Parts(
+        scorer=BatchingScorer(SeededCrossEncoder(), queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost)
+    )
 
 
-def _cheap_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+def _cheap_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     given, scorer = settings.retriever, SeededScorer()
     assert given.api_key is not None
     retriever = RemoteRetriever(*given.url, api_key=given.api_key.get_secret_value())
-    return Gateway(retriever, scorer, Selector(retriever, scorer))
+    return Parts(retriever=retriever, scorer=scorer, selector=Selector(retriever, scorer))

@@ -11,8 +11,8 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings

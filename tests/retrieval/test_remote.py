@@ -18,6 +18,7 @@ import pytest_asyncio
 from numpy.typing import ArrayLike
 
 from boundarymorph import errors
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.errors import (
     PROBLEM_TYPE,
     BodyTooLarge,
@@ -40,7 +41,6 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
-from boundarymorph.server.composition import Retrieval
 from boundarymorph.settings import Limits, Settings
 from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
@@ -109,7 +109,7 @@ async def retriever(made: Path) -> AsyncIterator[RemoteRetriever]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def local(made: Path) -> AsyncIterator[IndexRetriever]:
     part = fake_retrieval(Settings(data_directory=made))
-    yield part.retriever
+    yield cast(IndexRetriever, part.retriever)
     await part.close()
 
 
@@ -222,7 +222,7 @@ class Failing:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, (*GONE, CostCeiling))])  # a scorer's
 async def test_what_the_retriever_raises_is_raised_here(kind: type[BoundaryMorphError]) -> None:
     failing = Failing()
-    app = create_retriever_app(Settings(), build=lambda *_: cast(Retrieval, failing))
+    app = create_retriever_app(Settings(), build=lambda *_: cast(Parts, failing))
     async with on_socket(app) as url:
         retriever = RemoteRetriever(url)
         async with client_of(app) as client:
@@ -246,7 +246,7 @@ async def test_a_retriever_that_breaks_or_starts() -> None:
         await there.wait()
 
     failing.check = check  # type: ignore[method-assign]
-    async with on_socket(create_retriever_app(Settings(), build=lambda *_: cast(Retrieval, failing))) as url:
+    async with on_socket(create_retriever_app(Settings(), build=lambda *_: cast(Parts, failing))) as url:
         retriever = RemoteRetriever(url)
         with pytest.raises(RetrieverUnavailable, match="warming up"):
             await retriever.embed_query("q")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from boundarymorph.api.dependencies import Readiness
 from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
-from boundarymorph.server.app import Readiness
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
 from tests.patience import PATIENCE

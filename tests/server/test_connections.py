@@ -1,10 +1,11 @@
-"""Callers' connections that never send a request, are too many, or do not read, over real sockets."""
+"""Connections that never send a request, are too many, do not read, or ask for an upgrade, over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import httpx
 import orjson
@@ -12,7 +13,14 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server.app import create_app
-from boundarymorph.server.protocol import ROOM, Connections, check_connections, descriptors, most_connections
+from boundarymorph.server.protocol import (
+    ROOM,
+    Connections,
+    ProblemProtocol,
+    check_connections,
+    descriptors,
+    most_connections,
+)
 from boundarymorph.settings import Limits, Settings
 from tests.access.test_bodies import SECONDS, SELECT, connected, head
 from tests.api.service import answer, fake_service, on_socket, ready
@@ -157,23 +165,16 @@ async def test_who_reads_slowly_is_not_hung_up_on(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
 
 
-class _Made:
-    def __init__(self) -> None:
-        self.aborted: list[str] = []
-
-    def abort(self, reason: str) -> None:
-        self.aborted.append(reason)
-
-
 def test_a_new_one_is_closed_if_all_others_work() -> None:
     connections = Connections(1)
     for _ in range(1 + ROOM):
-        working = _Made()
+        working = create_autospec(ProblemProtocol, instance=True)
         connections.opened(working)
         connections.works(working)
-    new = _Made()
+    new = create_autospec(ProblemProtocol, instance=True)
     connections.opened(new)
-    assert (new.aborted, working.aborted) == (["full"], [])
+    new.abort.assert_called_once_with("full")
+    working.abort.assert_not_called()
 
 
 def test_the_limit_follows_the_descriptors() -> None:
@@ -182,3 +183,55 @@ def test_the_limit_follows_the_descriptors() -> None:
     check_connections(None)
     with pytest.raises(InvalidConfiguration, match=r"limits\.connections is .*ulimit -n"):
         check_connections(descriptors() - ROOM)
+
+
+BODY = b'{"query":"a","documents":["a","b"]}'
+HEAD = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+LENGTH = b"Content-Length: %d\r\n\r\n" % len(BODY)
+CHUNKS = (b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n" % len(BODY) + BODY + b"\r\n", b"0\r\n\r\n")
+LAST = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade, close\r\nUpgrade: h2c\r\n\r\n"
+UPGRADES = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n",
+    b"Connection: upgrade\r\nUpgrade: websocket\r\n",
+    b"Connection: upgrade\r\nUpgrade: TLS/1.0\r\nUpgrade: foo/2, h2c\r\n",
+)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize(
+    "rest_of_request",
+    [(LENGTH + BODY,), (LENGTH, BODY), CHUNKS, (b"".join(CHUNKS),), (b"Expect: 100-continue\r\n" + LENGTH, BODY)],
+)
+async def test_the_body_is_read(tmp_path: Path, upgrade: bytes, rest_of_request: tuple[bytes, ...]) -> None:
+    async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
+        first, *others = rest_of_request
+        writer.write(HEAD + upgrade + first)
+        if b"Expect" in first:
+            async with asyncio.timeout(SECONDS):
+                await reader.readuntil(b"HTTP/1.1 100 Continue\r\n\r\n")
+        for part in others:
+            await asyncio.sleep(0.01)  # so that it is a segment of its own
+            writer.write(part)
+        writer.write(LAST)  # pipelined
+        read = await rest(reader)
+        assert read.count(b"HTTP/1.1 200 OK") == 2
+        assert read.count(b'"relevance_score"') == 2
+
+
+@pytest.mark.strangers
+async def test_a_body_is_no_request(tmp_path: Path) -> None:
+    body = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
+        writer.write(HEAD + UPGRADES[0] + b"Content-Length: %d\r\n\r\n" % len(body))
+        await asyncio.sleep(0.01)
+        writer.write(body + LAST)
+        read = await rest(reader)
+        assert read.count(b"HTTP/1.1 400 ") == 1 and read.count(b"HTTP/1.1 200 ") == 1
+
+
+async def test_no_tunnel(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
+        writer.write(b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n" + LAST)
+        read = await rest(reader)
+        assert read.startswith(b"HTTP/1.1 400 ") and read.count(b"HTTP/1.1") == 1

@@ -12,13 +12,15 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from boundarymorph.api.dependencies import Readiness
 from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
 from boundarymorph.retrieval.interfaces import IndexTotals
-from boundarymorph.server.app import Readiness, create_app
+from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
+from tests.clocks import Clock
 from tests.metrics import sample
 from tests.patience import PATIENCE, until_async
 from tests.ports import free_port
@@ -49,17 +51,9 @@ class Part:
             self.under_way -= 1
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 0
-
-    def __call__(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.seconds)
-
-
 async def test_since_when_and_why() -> None:
-    parts, clock = {"retriever": Part(), "scorer": Part()}, Clock()
-    followed = Readiness(parts, interval=10, timeout=5, now=clock)
+    parts, clock = {"retriever": Part(), "scorer": Part()}, Clock(0.0)
+    followed = Readiness(parts, interval=10, timeout=5, now=lambda: EPOCH + timedelta(seconds=clock.now))
     for seconds, trouble, missing, since in (
         (10, None, None, 0),
         (20, ScorerUnavailable("gone"), "scorer: gone", 20),
@@ -68,7 +62,7 @@ async def test_since_when_and_why() -> None:
         (50, ValueError(), "scorer: ValueError()", 50),
         (60, None, None, 60),
     ):
-        clock.seconds, parts["scorer"].trouble = seconds, trouble
+        clock.now, parts["scorer"].trouble = seconds, trouble
         await followed.ask()
         assert followed.missing == missing
         assert followed.parts["scorer"].since == EPOCH + timedelta(seconds=since)

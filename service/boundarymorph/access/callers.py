@@ -247,6 +247,14 @@ def _name(url: str) -> str:
         return ""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host, or a request from there is from this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _is_private(name: str) -> bool:
     """Whether no other site can have this name: an address, a name without dots, or one of a private domain."""
     try:
@@ -339,18 +347,6 @@ class Policies:
 
 
 CalibrationName = str | Literal[False] | None  # a name; none at all; or the default
-
-
-class Calibrations:
-    """The default calibrations of keys, for what their callers may choose."""
-
-    def __init__(self, of_keys: Mapping[str, str]) -> None:
-        """of_keys: the names of default calibrations, by the names of keys."""
-        self._of_keys = of_keys
-
-    def choice(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
-        """Return what a caller wants, or the default of its key."""
-        return CalibrationChoice(self._of_keys.get(caller.name) if wanted is None else wanted, caller)
 
 
 @dataclass(frozen=True, slots=True)

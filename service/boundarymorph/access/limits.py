@@ -1,4 +1,5 @@
-"""How much callers may do: turns at work, rate limits of keys, and cost ceilings of language models."""
+"""How much callers may do: the checks that every request passes, turns at work, rate limits of keys, and cost ceilings
+of language models."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -18,11 +19,14 @@ from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
+from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
+from boundarymorph.access.learned import Audits, MemoriesInUse
 from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
 from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
-from boundarymorph.inference.concurrency import Shares, Turns
+from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
 from boundarymorph.scoring.costs import NANO, Amount, Bill, Reservation
-from boundarymorph.settings import UNLIMITED, JudgeSettings, RateLimitSettings
+from boundarymorph.selector.documents import Room
+from boundarymorph.settings import UNLIMITED, JudgeSettings, RateLimitSettings, Settings, WorkSettings
 from boundarymorph.telemetry import metrics
 
 MEMORY = 0.9  # weight of earlier requests in the moving average of their seconds
@@ -289,11 +293,11 @@ class _Ceiling:
     added: int
 
     @property
-    def _in_money(self) -> bool:
+    def in_money(self) -> bool:
         return self.name.endswith("_cost")
 
     def shown(self, sum_: int) -> str:
-        return f"{max(0, sum_) / NANO:.6g}" if self._in_money else f"{max(0, sum_):,} tokens"
+        return f"{max(0, sum_) / NANO:.6g}" if self.in_money else f"{max(0, sum_):,} tokens"
 
 
 class Spending:
@@ -352,27 +356,24 @@ class Spending:
             await self._counters.close()
 
     def _within_request(self, bill: Bill, most: Amount) -> None:
-        if not bill.caller:
-            return
-        chosen, so_far = self._chosen, bill.spent.plus(bill.reserved)
-        for name, ceiling, had, added in (
-            ("request_tokens", chosen.request_tokens, so_far.tokens, most.tokens),
-            ("request_cost", _nanos(chosen.request_cost), so_far.nanos, most.nanos),
-        ):
-            if ceiling is not None and had + added > ceiling:
-                self._refuse(_Ceiling(name, "", ceiling, added), had, math.inf)
+        so_far = bill.spent.plus(bill.reserved)
+        for ceiling in self._ceilings("request", most) if bill.caller else ():
+            had = so_far.nanos if ceiling.in_money else so_far.tokens
+            if had + ceiling.added > ceiling.most:
+                self._refuse(ceiling, had, math.inf)
 
     def _of_day(self, day: str, caller: str, amount: Amount) -> Iterator[_Ceiling]:
         """Yield the day's ceilings that are set, with the amount to add. Work without a request counts for no key."""
-        chosen = self._chosen
-        for name, scope, ceiling, added in (
-            ("key_day_tokens", f"key:{caller}", chosen.key_day_tokens, amount.tokens),
-            ("key_day_cost", f"key:{caller}", _nanos(chosen.key_day_cost), amount.nanos),
-            ("day_tokens", "all", chosen.day_tokens, amount.tokens),
-            ("day_cost", "all", _nanos(chosen.day_cost), amount.nanos),
-        ):
-            if ceiling is not None and (caller or scope == "all"):
-                yield _Ceiling(name, f"{day}:{name}:{scope}", ceiling, added)
+        if caller:
+            yield from self._ceilings("key_day", amount, day, f"key:{caller}")
+        yield from self._ceilings("day", amount, day, "all")
+
+    def _ceilings(self, scope: str, amount: Amount, day: str = "", whose: str = "") -> Iterator[_Ceiling]:
+        """Yield the ceilings of a scope that are set."""
+        for name, added, unit in ((f"{scope}_tokens", amount.tokens, 1), (f"{scope}_cost", amount.nanos, NANO)):
+            most = getattr(self._chosen, name)
+            if most is not None:
+                yield _Ceiling(name, f"{day}:{name}:{whose}", int(most * unit), added)
 
     def _refuse(self, ceiling: _Ceiling, had: int, again: float) -> None:
         metrics.cost_refused.labels(ceiling.name).inc()
@@ -403,5 +404,80 @@ class Spending:
         return self._own[key] if shared is None else max(shared, before + amount)
 
 
-def _nanos(cost: float | None) -> int | None:
-    return None if cost is None else int(cost * NANO)
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The thread pools for each kind of blocking work in a process; a retriever has its own for searches.
+
+    parsing: large bodies of requests and answers; read: descriptions of indexes, and their documents; write: uploads,
+    including the parsing of their documents, and other changes to indexes.
+    """
+
+    parsing: BoundedExecutor
+    read: BoundedExecutor
+    write: BoundedExecutor
+
+    @classmethod
+    def of(cls, settings: WorkSettings, share: float) -> Work:
+        def executor(kind: str, threads: int, waiting: int) -> BoundedExecutor:
+            return BoundedExecutor(kind, threads=threads, waiting=waiting, share=share)
+
+        return cls(
+            executor("parsing", settings.parsing_threads, settings.parsing_waiting),
+            executor("read", settings.read_threads, settings.read_waiting),
+            executor("write", settings.write_threads, settings.write_waiting),
+        )
+
+    async def close(self) -> None:
+        """Wait for running calls, then release the threads."""
+        for executor in (self.parsing, self.read, self.write):
+            await executor.close()
+
+
+class Access:
+    """The limits on requests to one process, from its settings."""
+
+    def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
+        """behind_gateways: whether its callers are gateways, which tell on whose behalf they call.
+
+        Raises InvalidConfiguration for malformed keys, policies and rate limits.
+        """
+        limits = settings.limits
+        self.settings = settings
+        self.behind_gateways = behind_gateways
+        self.keys = KeyRing(settings.keys)
+        self.memories = MemoriesInUse()
+        self.policies = Policies(settings, self.keys.callers)
+        self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
+        self.rates = RateLimits(settings.rate_limits, self.keys.callers, url=settings.counters_url)
+        self.admission = Admission(
+            running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
+        )
+        self.audits = Audits(settings, lambda: self.admission.inside > 0, self.room)
+        self.background = Turns(settings.batch_sessions)
+        self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
+        self.selections = Shares(
+            limits.selection_bytes, limits.key_share, what="bytes for selections (limits.selection_bytes)"
+        )
+        self.forwarded = Shares(
+            max(1, settings.retriever.connections * 3 // 4),  # the others are for selections
+            limits.key_share,
+            what="connections for forwarded requests (retriever.connections)",
+        )
+        self.work = Work.of(settings.work, limits.key_share)
+
+    def room(self, until_end: ExitStack) -> Room:
+        """Return the room for a selection of the present caller, until the end of its request."""
+        return Room(
+            texts=until_end.enter_context(self.bytes_in_hand.holding(CALLER.get())),
+            selection=until_end.enter_context(self.selections.holding(CALLER.get())),
+            answer=self.settings.limits.answer_bytes,
+        )
+
+    def calibration(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
+        """Return what a caller wants, or the default of its key."""
+        return CalibrationChoice(self.settings.calibration.keys.get(caller.name) if wanted is None else wanted, caller)
+
+    async def close(self) -> None:
+        """Release threads and connections, but for memories, which are closed before their retriever is."""
+        await self.work.close()
+        await self.rates.close()

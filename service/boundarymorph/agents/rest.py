@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message
 
 from boundarymorph.api.dependencies import COUNTED
 from boundarymorph.errors import PROBLEM_TYPE
+from boundarymorph.settings import AgentSettings
 
 STARTING_SECONDS, START_PAUSE = 60.0, 0.2  # how long to wait for a service that is loading its models, and how often
 ADVICE = {
@@ -51,14 +52,16 @@ class Refused(ToolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """A service's API with the credentials of one caller.
+class Service:
+    """A service's API, as the tools call it on behalf of one caller.
 
-    url: the public URL of the service, for links to documents. headers: sent with every request.
+    url: the public URL of the service, for links to documents. headers: sent with every request, with the credentials
+    of the caller.
     """
 
     http: httpx2.AsyncClient
     url: str
+    settings: AgentSettings
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def get(self, path: str) -> Any:
@@ -133,52 +136,47 @@ class Loopback(httpx2.AsyncBaseTransport):
         self._app = app
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        exchange = _Exchange(await request.aread())
-        task = asyncio.create_task(self._run(_scope(request), exchange))
+        body, messages, left = [await request.aread()], asyncio.Queue[Message | None](), asyncio.Event()
+
+        async def receive() -> Message:
+            if body:
+                return {"type": "http.request", "body": body.pop(), "more_body": False}
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def run() -> None:
+            try:
+                await self._app(_scope(request), receive, messages.put)
+            finally:
+                messages.put_nowait(None)
+
+        task = asyncio.create_task(run())
         _running.add(task)
         task.add_done_callback(_running.discard)
         try:
-            start = await exchange.messages.get()
+            start = await messages.get()
         except asyncio.CancelledError:
-            exchange.left.set()
+            left.set()
             raise
         if start is None:
             raise httpx2.RemoteProtocolError("the application gave no answer", request=request)
-        return httpx2.Response(start["status"], headers=start["headers"], stream=exchange)
-
-    async def _run(self, scope: dict[str, Any], exchange: _Exchange) -> None:
-        try:
-            await self._app(scope, exchange.receive, exchange.send)
-        finally:
-            exchange.messages.put_nowait(None)
+        return httpx2.Response(start["status"], headers=start["headers"], stream=_Answer(messages, left))
 
 
-class _Exchange(httpx2.AsyncByteStream):
-    """One request and its response. left: the response has been closed."""
+class _Answer(httpx2.AsyncByteStream):
+    """The body of a response, by its messages. left: set when it is closed."""
 
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
-        self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        self.left = asyncio.Event()
-
-    async def receive(self) -> Message:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        self.messages.put_nowait(message)
+    def __init__(self, messages: asyncio.Queue[Message | None], left: asyncio.Event) -> None:
+        self._messages, self._left = messages, left
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (message := await self.messages.get()) is not None:
+        while (message := await self._messages.get()) is not None:
             yield message.get("body", b"")
             if not message.get("more_body", False):
                 return
 
     async def aclose(self) -> None:
-        self.left.set()
+        self._left.set()
 
 
 def _scope(request: httpx2.Request) -> dict[str, Any]:

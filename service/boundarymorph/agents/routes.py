@@ -15,8 +15,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph import reading
-from boundarymorph.access import bodies, callers
+from boundarymorph.access import callers
 from boundarymorph.access.limits import RateLimited
+from boundarymorph.api import bodies
 from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
 from boundarymorph.errors import NotInstalled
 from boundarymorph.telemetry import tracing

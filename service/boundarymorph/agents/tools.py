@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from boundarymorph import __version__, reading
 from boundarymorph.agents import answers
-from boundarymorph.agents.rest import ADVICE, Loopback, Refused, Rest, path_of
+from boundarymorph.agents.rest import ADVICE, Loopback, Refused, Service, path_of
 from boundarymorph.api.schemas import Array, QueryText
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.settings import AgentSettings
@@ -52,21 +51,13 @@ IndexName = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What the tools call on behalf of one caller."""
-
-    rest: Rest
-    settings: AgentSettings
-
-
 SERVICE: ContextVar[Service] = ContextVar("the service that the tools of this task call")
 
 
 def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSettings) -> Service:
     """Return the service of this process. url: its public one; headers: with the credentials of the caller."""
     http = httpx2.AsyncClient(transport=Loopback(app), base_url="http://service", trust_env=False)
-    return Service(Rest(http, url, headers), settings)
+    return Service(http, url, settings, headers)
 
 
 class _Server(MCPServer[None]):
@@ -194,16 +185,23 @@ async def select_documents(
     if body["max_tokens"] is None and body["k"] is None:
         body["k"] = DEFAULT_K
     selection = await _select(context, body)
-    detailed = response_format == "detailed"
+    detailed, usage = response_format == "detailed", selection["usage"]
     answer = answers.SelectedTexts(
-        documents=[_selected(service.rest, index, found, detailed) for found in selection["documents"]],
+        documents=[_selected(service, index, found, detailed) for found in selection["documents"]],
         notes=[
             *_unanswered(selection["answerable"]),
             *selection["warnings"],
             *await _unknown_fields(service, index, selection["warnings"]),
         ],
         answerable=_rounded(selection["answerable"]),
-        costs=_costs(selection) if detailed else None,
+        costs=answers.Costs(
+            budget=usage["budget"],
+            judgements=usage["cross_encoder_calls"],
+            reused=usage["reused_scores"] + usage["cached_scores"],
+            expected_loss=round(selection["expected_loss"], 3),
+        )
+        if detailed
+        else None,
     )
     most = min(service.settings.answer_tokens, body["max_tokens"] or service.settings.answer_tokens)
     return _result(await asyncio.to_thread(answers.fitted, answer, most))
@@ -243,7 +241,7 @@ async def search(
         answers.Hit(
             id=f"{index}/{found['id']}",
             title=_title(found),
-            url=_url(service.rest, index, found["id"], found["metadata"]),
+            url=_url(service, index, found["id"], found["metadata"]),
         )
         for found in selection["documents"]
     ]
@@ -270,7 +268,7 @@ async def fetch(
         id=id,
         title=_title(found),
         text=found["text"][offset:],
-        url=_url(service.rest, index, own_id, found["metadata"]),
+        url=_url(service, index, own_id, found["metadata"]),
         metadata=found["metadata"],
     )
     answer = await asyncio.to_thread(answers.fitted_document, answer, service.settings.answer_tokens)
@@ -339,13 +337,13 @@ async def _found(service: Service, handle: str) -> tuple[str, str, dict[str, Any
         index, id = await _only_index(service), handle
     table, _, id_in_table = id.partition("/")
     try:
-        return index, id, await service.rest.get(path_of(index, "documents", id))
+        return index, id, await service.get(path_of(index, "documents", id))
     except Refused as error:
         if not id_in_table or error.slug not in ("unknown-index", "unknown-document"):
             raise
         with suppress(Refused):
             index = f"{index}/{table}"
-            return index, id_in_table, await service.rest.get(path_of(index, "documents", id_in_table))
+            return index, id_in_table, await service.get(path_of(index, "documents", id_in_table))
         raise
 
 
@@ -368,12 +366,12 @@ async def _select(context: Context[None, Any], body: Mapping[str, Any]) -> Any:
             await context.report_progress(spent, total, f"round {event['rounds'] + 1}: {spent} of {total} judgements")
 
     asked = {name: value for name, value in body.items() if value is not None}
-    return await SERVICE.get().rest.select({"return_documents": True, **asked}, told)
+    return await SERVICE.get().select({"return_documents": True, **asked}, told)
 
 
 async def _indexes(service: Service) -> tuple[list[answers.ListedIndex], list[str]]:
     """Return the indexes, and the names of those that cannot be read."""
-    found = await service.rest.get("/indexes")
+    found = await service.get("/indexes")
     indexes = []
     for index in found["indexes"]:
         said = index.get("description")
@@ -385,7 +383,7 @@ async def _indexes(service: Service) -> tuple[list[answers.ListedIndex], list[st
 async def _fields(service: Service, index: str) -> dict[str, answers.ListedField]:
     """Return the fields of the metadata in a sample of an index; none where it cannot be read now."""
     with suppress(ToolError):
-        found = (await service.rest.get(path_of(index, "stats")))["fields"]
+        found = (await service.get(path_of(index, "stats")))["fields"]
         return {name: _field(field["examples"]) for name, field in found.items()}
     return {}
 
@@ -425,10 +423,10 @@ async def _only_index(service: Service) -> str:
     )
 
 
-def _selected(rest: Rest, index: str, found: Mapping[str, Any], detailed: bool) -> answers.SelectedText:
+def _selected(service: Service, index: str, found: Mapping[str, Any], detailed: bool) -> answers.SelectedText:
     judged = found["source"] == "cross_encoder"
     details = {
-        "url": _url(rest, index, found["id"], found["metadata"]),
+        "url": _url(service, index, found["id"], found["metadata"]),
         "uncertainty": None if judged else round(found["std"], 3),
         "retrieval_rank": found["retrieval_rank"],
         "metadata": found["metadata"] or None,
@@ -451,26 +449,16 @@ def _rounded(probability: float | None) -> float | None:
     return None if probability is None else round(probability, 3)
 
 
-def _costs(selection: Mapping[str, Any]) -> answers.Costs:
-    usage = selection["usage"]
-    return answers.Costs(
-        budget=usage["budget"],
-        judgements=usage["cross_encoder_calls"],
-        reused=usage["reused_scores"] + usage["cached_scores"],
-        expected_loss=round(selection["expected_loss"], 3),
-    )
-
-
 def _title(found: Mapping[str, Any]) -> str:
     return answers.cut(found["title"] or found["text"] or found["id"], 20)
 
 
-def _url(rest: Rest, index: str, id: str, metadata: Mapping[str, Any] | None) -> str:
+def _url(service: Service, index: str, id: str, metadata: Mapping[str, Any] | None) -> str:
     """Return the URL in the document's metadata, else its address in the service."""
     own = (metadata or {}).get("url")
     if isinstance(own, str) and own.startswith(("https://", "http://")) and len(own) <= LONGEST_URL:
         return own
-    return rest.url.rstrip("/") + path_of(index, "documents", id)
+    return service.url.rstrip("/") + path_of(index, "documents", id)
 
 
 def _result(answer: BaseModel) -> CallToolResult:

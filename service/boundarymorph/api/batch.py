@@ -17,12 +17,11 @@ from fastapi import APIRouter, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
-from boundarymorph.access import bodies
 from boundarymorph.access.callers import NDJSON, UnsupportedMediaType
 from boundarymorph.access.limits import RateLimited
-from boundarymorph.api import openapi, problems
-from boundarymorph.api.dependencies import count, permitted
-from boundarymorph.api.select import Call, CallOf, content_of, selected
+from boundarymorph.api import bodies, openapi, problems
+from boundarymorph.api.dependencies import count, permitted, selected
+from boundarymorph.api.select import Call, CallOf, content_of
 from boundarymorph.errors import BodyTooLarge, BoundaryMorphError, InvalidInput, NotReady, Overloaded
 from boundarymorph.inference.concurrency import CALLER, end
 from boundarymorph.reading import bound, parse
@@ -34,6 +33,7 @@ BACKGROUND = -19  # what is added to the priority of a line: then it is below th
 PROGRESS_SECONDS = 10.0  # without an answer, after which a line says how far the batch is
 LONGEST_ID, LARGEST_ID = 512, 2**63  # characters; a whole number is below
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.){0,3072}"|-?[0-9]{1,19})\s*,')
+ASKED = "a line for each request: a SelectRequest, and an `id` that is unique in the batch"
 ANSWERED = (
     "lines in the order in which they are ready, with `id`, `status` and `answer` (SelectResponse) or `problem` "
     "(Problem); lines `progress` when there is no answer for long; the last one is `done`, after a line with nothing "
@@ -46,9 +46,9 @@ router = APIRouter(tags=["selection"])
 @router.post(
     "/select/batch",
     summary="Make many selections, one a line",
-    openapi_extra=openapi.batch(),
+    openapi_extra={"requestBody": {"required": True, **openapi.streamed(ASKED)}},
     response_class=Response,
-    responses={200: openapi.lines(ANSWERED), **openapi.problems(404, 415, 422, 429, 503)},
+    responses={200: openapi.streamed(ANSWERED), **openapi.problems(404, 415, 422, 429, 503)},
 )
 async def select_batch(call: CallOf) -> Response:
     """Takes NDJSON of any length, streamed: each line is a request of `POST /select`, with an `id`; without one it has

@@ -1,33 +1,261 @@
-"""Dependencies of routes: their process, the caller, the parts behind them, and the media type that the caller prefers.
+"""What routes depend on: the process and its parts, from their start to their end; the caller; and the media type that
+the caller prefers.
 
-They are coroutines because FastAPI calls plain functions in threads, which takes time and loses the order of arrival.
+Dependencies are coroutines because FastAPI calls plain functions in threads, which takes time and loses the order of
+arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import gc
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
-from starlette import types
-from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
-from starlette.routing import BaseRoute, Match
 
-from boundarymorph.access.access import Access
-from boundarymorph.access.callers import Caller, Scope
-from boundarymorph.api.schemas import Ready
-from boundarymorph.errors import InvalidInput
+from boundarymorph.access.callers import CalibrationChoice, Caller, Scope
+from boundarymorph.access.learned import TaskMemory
+from boundarymorph.access.limits import Access
+from boundarymorph.api.schemas import PartHealth, Ready
+from boundarymorph.caching.build import Caches
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    EncoderUnavailable,
+    InvalidInput,
+    NotReady,
+    Overloaded,
+    RetrieverUnavailable,
+    ScorerUnavailable,
+    StorageUnavailable,
+)
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
-from boundarymorph.retrieval.document import Retriever
-from boundarymorph.retrieval.interfaces import CalibrationSource, MemorySource
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer
 from boundarymorph.selector.selector import Selector
+from boundarymorph.selector.task import SelectionResult, SelectionTask
+from boundarymorph.settings import Settings
+from boundarymorph.telemetry import metrics, tracing
+from boundarymorph.telemetry.tracing import Stopwatch
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.encoders import Encoder
+    from boundarymorph.retrieval.index_retriever import IndexRetriever
     from boundarymorph.retrieval.interfaces import Catalog
+    from boundarymorph.retrieval.remote import RemoteRetriever
+
+RETRY_SECONDS = 1.0  # between probes while a part does not answer
+# What another process, or the disk, may still become ready for.
+NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
+LONGEST_PAUSE = 30.0  # seconds after which a caller is told to try again
+TICK = 0.1  # seconds between checks for a signal before the server runs
+ABSENT: Any = None  # in place of a part that a role does not have
+Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a process. A role has those that its routes use: indexes with their encoder and retriever, or the
+    client of a retriever elsewhere, or a scorer alone. probes: of the running process, by the name of their part."""
+
+    catalog: Catalog = ABSENT
+    encoder: Encoder = ABSENT
+    retriever: IndexRetriever | RemoteRetriever = ABSENT
+    scorer: Scorer = ABSENT
+    selector: Selector = ABSENT
+    caches: Caches = field(default_factory=Caches, kw_only=True)
+    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
+
+    async def check(self) -> None:
+        """Warm up and try every part once. Raises the error of a part that does not work."""
+        if self.catalog is not ABSENT:
+            await self.encoder.check()
+            probe = self.probes.get("indexes")
+            await (asyncio.to_thread(self.catalog.check) if probe is None else probe(math.inf))
+        elif self.retriever is not ABSENT:
+            await cast("RemoteRetriever", self.retriever).check()
+        if self.scorer is not ABSENT:
+            await self.scorer.check()
+
+    async def close(self) -> None:
+        """Release threads, files and connections, users before what they use."""
+        parts: tuple[Any, ...] = (self.selector, self.scorer, self.retriever, self.encoder)
+        for part in parts:
+            if part is not ABSENT:
+                await part.close()
+        if self.catalog is not ABSENT:
+            self.catalog.close()
+        await self.caches.close()
+
+
+Build = Callable[[Settings, Callable[[], None]], Parts]  # the second argument is called when the part breaks for good
+
+
+class Readiness:
+    """The state of each part after its last probe. All parts start as answering."""
+
+    def __init__(
+        self,
+        probes: Mapping[str, Probe],
+        *,
+        interval: float,
+        timeout: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """interval: seconds between probes while all parts answer; timeout: seconds that each may take."""
+        self._probes = probes
+        self._interval, self._timeout = interval, timeout
+        self._now = now
+        self.parts = {name: PartHealth(status="ok", since=now()) for name in probes}
+        for name in probes:
+            metrics.part_up.labels(name).set(1)
+
+    @property
+    def missing(self) -> str | None:
+        """The parts that do not answer and why; None if all do."""
+        away = [f"{name}: {part.detail}" for name, part in self.parts.items() if part.status != "ok"]
+        return "; ".join(away) or None
+
+    async def follow(self) -> None:
+        """Probe until cancelled, one round of probes after another."""
+        while self._probes:
+            await asyncio.sleep(self._interval if self.missing is None else min(RETRY_SECONDS, self._interval))
+            await self.ask()
+
+    async def ask(self) -> None:
+        """Probe all parts concurrently."""
+        await asyncio.gather(*(self._ask(name, probe) for name, probe in self._probes.items()))
+
+    async def _ask(self, name: str, probe: Probe) -> None:
+        detail = None
+        try:
+            with tracing.unseen():
+                async with asyncio.timeout(self._timeout):
+                    await probe(time.monotonic() + self._timeout)
+        except Overloaded:
+            pass  # an overloaded part is up
+        except TimeoutError as error:
+            detail = str(error) or f"no answer in {self._timeout:g} seconds"
+        except Exception as error:
+            detail = str(error) or repr(error)
+        before = self.parts[name]
+        status: Literal["ok", "away"] = "ok" if detail is None else "away"
+        changed = before.status != status
+        self.parts[name] = PartHealth(status=status, since=self._now() if changed else before.since, detail=detail)
+        metrics.part_up.labels(name).set(status == "ok")
+        if changed and status == "ok":
+            log.info("%s: ready again", name)
+        elif changed:
+            log.warning("%s: not ready: %s", name, detail)
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """The lifecycle of a process.
+
+    built: its parts, once they are built; ready: they have answered a first probe, and nothing has broken for good
+    since; readiness: the state of the parts from then on; waiting: what the process waits for, as shown to callers;
+    trouble: the same for operators; failure: why waiting is useless; draining: it has been told to stop;
+    listen_when_ready: it accepts no connection before it is ready.
+    """
+
+    settings: Settings
+    on_failure: Callable[[], None] = lambda: None
+    built: Parts | None = None
+    ready: bool = False
+    waiting: str = "the models are warming up"
+    trouble: str | None = None
+    failure: str | None = None
+    draining: bool = False
+    listen_when_ready: bool = False
+    readiness: Readiness | None = None
+    begun: float = field(default_factory=time.monotonic)
+
+    async def load(self, build: Build) -> None:
+        """Build the parts, whose models load meanwhile. Call `on_failure` after an error."""
+        try:
+            self.built = await asyncio.to_thread(
+                build, self.settings, partial(self._fail, "the device is lost; start a new process")
+            )
+        except Exception as error:
+            self._fail_at_start(error)
+
+    async def live(self) -> None:
+        """Warm up, become ready, and from then on keep probing the parts. Wait for other processes; call `on_failure`
+        after any other error."""
+        if self.built is None:
+            return
+        try:
+            await self._check(self.built)
+        except Exception as error:
+            return self._fail_at_start(error)
+        # Objects of the start live on; without this, the collector would traverse them while parsing a large pool.
+        gc.collect()
+        gc.freeze()
+        self.ready = True
+        log.info("ready")
+        interval, timeout = self.settings.ready_interval_seconds, self.settings.ready_timeout_seconds
+        self.readiness = Readiness(self.built.probes, interval=interval, timeout=timeout)
+        await self.readiness.follow()
+
+    def health(self) -> Ready:
+        """Return whether the process can serve, with every detail."""
+        parts = {} if self.readiness is None else self.readiness.parts
+        if self.failure is not None:
+            return Ready(status="failed", detail=self.failure, parts=parts)
+        if self.draining:
+            return Ready(status="draining", detail="finishing running requests", parts=parts)
+        if not self.ready:
+            return Ready(status="starting", detail=self.trouble or self.waiting)
+        missing = None if self.readiness is None else self.readiness.missing
+        return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
+
+    def require(self, *, probed: bool = True) -> Parts:
+        """Return the parts. Raises NotReady until they have answered a first probe, or, if not `probed`, until they are
+        built, and after a failure."""
+        if self.failure is not None:
+            raise NotReady("the service could not start, or failed; its log says why")
+        if self.built is None or (probed and not self.ready):
+            # As long as it has taken so far: nobody knows how long a model takes, or when another process comes.
+            seconds = math.ceil(min(max(time.monotonic() - self.begun, 1.0), LONGEST_PAUSE))
+            again = "in a second" if seconds == 1 else f"in {seconds} seconds"
+            raise NotReady(f"{self.waiting}; try again {again}", retry_after=seconds)
+        return self.built
+
+    async def may_listen(self) -> None:
+        """Wait until the process may accept connections: with listen_when_ready, until ready, failed or draining."""
+        while self.listen_when_ready and not (self.ready or self.failure or self.draining):  # noqa: ASYNC110
+            await asyncio.sleep(TICK)  # the signal handler, for example, cannot set an event
+
+    async def _check(self, built: Parts) -> None:
+        while True:
+            try:
+                with tracing.unseen():
+                    return await built.check()
+            except NOT_YET as error:
+                if self.failure is not None:
+                    raise
+                self.waiting, self.trouble = error.public, str(error)
+                log.warning("not ready: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _fail_at_start(self, error: Exception) -> None:
+        log.error("the service cannot start: %s", error, exc_info=not isinstance(error, BoundaryMorphError))
+        self._fail(str(error) or repr(error))
+
+    def _fail(self, reason: str) -> None:
+        self.ready, self.failure = False, reason
+        self.on_failure()
+
 
 JSON = "application/json"
 
@@ -58,79 +286,6 @@ def _of(kind: str, qualities: dict[str, float]) -> float:
     return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
 
-ENCODED_SLASH = "%2F"
-
-
-class _IndexName(StringConvertor):
-    """The name of an index: one segment of the path, in which a slash of the name, STORE/TABLE, is encoded."""
-
-    def convert(self, value: str) -> str:
-        return value.replace(ENCODED_SLASH, "/")
-
-
-class _AnyText(PathConvertor):
-    """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
-
-    regex = "(?s:.*)"
-
-
-register_url_convertor("text", _AnyText())
-register_url_convertor("index", _IndexName())
-
-
-class WithSlash:
-    """ASGI middleware that answers a path with a slash at its end as the path without, if only that has a route.
-
-    Not for DELETE: some clients resolve /indexes/a/documents/.. to /indexes/a/ and would delete the index.
-    """
-
-    def __init__(self, app: types.ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self._app, self._routes = app, routes
-
-    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
-        if scope["type"] == "http" and scope["path"].endswith("/") and scope["method"] != "DELETE":
-            without = {**scope, "path": scope["path"].removesuffix("/")}
-            if not self._has(scope) and self._has(without):
-                scope["path"] = without["path"]
-        await self._app(scope, receive, send)
-
-    def _has(self, scope: types.Scope) -> bool:
-        return any(route.matches(scope)[0] is not Match.NONE for route in self._routes)
-
-
-class Service(Protocol):
-    """The process of a route, and its parts once they are ready."""
-
-    def health(self) -> Ready: ...
-    def require(self, *, probed: bool = True) -> Any: ...
-
-
-class Learning(CalibrationSource, MemorySource, Protocol):
-    """Where what was learned of indexes and pools is."""
-
-
-class HasSelector(Protocol):
-    """Parts that include a selector."""
-
-    @property
-    def selector(self) -> Selector: ...
-    @property
-    def scorer(self) -> Scorer: ...
-    @property
-    def retriever(self) -> Learning: ...
-
-
-class HasIndexes(Protocol):
-    """Parts that include indexes in this process."""
-
-    @property
-    def catalog(self) -> Catalog: ...
-    @property
-    def encoder(self) -> Encoder: ...
-    @property
-    def retriever(self) -> Retriever: ...
-
-
 COUNTED = "counted"  # attribute of the state of a request that is part of another one
 BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
 
@@ -140,8 +295,8 @@ async def access(request: Request) -> Access:
     return found
 
 
-async def service(request: Request) -> Service:
-    found: Service = request.app.state.lifecycle
+async def service(request: Request) -> Lifecycle:
+    found: Lifecycle = request.app.state.lifecycle
     return found
 
 
@@ -157,7 +312,10 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         request.state.permitted = permitted = identified.within(scope)
         await count(request, found, permitted)
         _refuse_unknown_parameters(request)
-        _refuse_compressed(request)
+        if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+            raise InvalidInput(
+                f"the body has the content encoding {encoding!r}, which is not read here; send it as it is"
+            )
         if (index := request.path_params.get("name")) is not None:
             permitted.require(index)
         return permitted.name
@@ -197,21 +355,12 @@ def _network(host: str) -> str:
 
 def _refuse_unknown_parameters(request: Request) -> None:
     """Raises InvalidInput for an unknown query parameter."""
-    route = request.scope["route"]
-    described = (route.openapi_extra or {}).get("parameters", ())
-    known = {field.alias for field in route.dependant.query_params}
-    known |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
     if unknown := sorted(set(request.query_params) - known):
         raise InvalidInput(
             f"there is no query parameter {unknown[0]!r} here; "
             + (f"there is {', '.join(sorted(known))}" if known else "there are none")
         )
-
-
-def _refuse_compressed(request: Request) -> None:
-    """Raises InvalidInput for a compressed body."""
-    if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
-        raise InvalidInput(f"the body has the content encoding {encoding!r}, which is not read here; send it as it is")
 
 
 def permitted(request: Request) -> Caller:
@@ -220,26 +369,56 @@ def permitted(request: Request) -> Caller:
     return found
 
 
-async def ready(request: Request) -> Any:
+async def ready(request: Request) -> Parts:
     """Return the parts of the process, which have answered a probe."""
     return (await service(request)).require()
 
 
-async def built(request: Request) -> Any:
+async def built(request: Request) -> Parts:
     """Return the parts of the process, for what needs no model, and no other process."""
     return (await service(request)).require(probed=False)
 
 
-async def scorer(parts: Annotated[Any, Depends(ready)]) -> BatchingScorer:
-    found: BatchingScorer = parts.scorer
-    return found
+async def scorer(parts: Annotated[Parts, Depends(ready)]) -> BatchingScorer:
+    return cast("BatchingScorer", parts.scorer)
 
 
 AccessOf = Annotated[Access, Depends(access)]
-ServiceOf = Annotated[Service, Depends(service)]
+ServiceOf = Annotated[Lifecycle, Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
-BuiltOf = Annotated[HasSelector, Depends(built)]
-SelectingOf = Annotated[HasSelector, Depends(ready)]
-IndexesOf = Annotated[HasIndexes, Depends(built)]
-RetrievingOf = Annotated[HasIndexes, Depends(ready)]
-ScorerOf = Annotated[BatchingScorer, Depends(scorer)]
+BuiltOf = Annotated[Parts, Depends(built)]
+ReadyOf = Annotated[Parts, Depends(ready)]
+ScorerOf = Annotated[Any, Depends(scorer)]
+
+
+STATUS_HEADER = "X-BoundaryMORPH-Status"
+
+
+async def calibrated(
+    task: SelectionTask, choice: CalibrationChoice, source: IndexRetriever | RemoteRetriever
+) -> SelectionTask:
+    """Return the task of a pool with the calibration of this choice; those of an index come with its candidates. Raises
+    DeadlineExceeded, and what the source and the choice raise."""
+    if choice.name is None:
+        return task
+    async with task.deadline.enforced():
+        return replace(task, calibration=choice.among(await source.calibrations(choice.name)))
+
+
+def with_memory(
+    access: Access, task: SelectionTask, source: IndexRetriever | RemoteRetriever, index: str | None, name: str | None
+) -> SelectionTask:
+    """Return the task with the memory of its index, or of the name that a pool has."""
+    if not (access.settings.memory.enabled and (index or name)):
+        return task
+    return replace(task, memory=TaskMemory(access.memories, source, index, name or "", task.tenant, CALLER.get()))
+
+
+async def selected(
+    selector: Selector, task: SelectionTask, watch: Stopwatch, turn: AbstractAsyncContextManager[None]
+) -> SelectionResult:
+    """Wait for a turn, and return the result of a task."""
+    async with AsyncExitStack() as stack:
+        with watch.stage("wait"):
+            await stack.enter_async_context(turn)
+        return await selector.select(task, watch)

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
-from boundarymorph.access import bodies
 from boundarymorph.access.callers import NO_KEY, Forbidden, Unauthenticated
-from boundarymorph.api import openapi
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import STATUS_HEADER, selected
 from boundarymorph.api.rerank.routes import BY_POLICY, REFUSED, WARNINGS_HEADER
 from boundarymorph.api.schemas import Array, Problem, QueryText
-from boundarymorph.api.select import STATUS_HEADER, CallOf, selected
+from boundarymorph.api.select import CallOf
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.translate import response_of
 from boundarymorph.errors import PROBLEM_TYPE, InvalidInput, UnknownIndex
@@ -148,13 +148,17 @@ def _as_selection(data: object) -> dict[str, Any]:
     """Return the body of the same request to `POST /select`. Raises pydantic's ValidationError, and InvalidInput for a
     comparison that filters do not have."""
     wanted = RetrievalRequest.model_validate(data)
-    setting, condition = wanted.retrieval_setting, wanted.metadata_condition
+    setting, condition = wanted.retrieval_setting, wanted.metadata_condition or MetadataCondition()
+    compared = [
+        _compared(comparison, f"metadata_condition.conditions.{number}")
+        for number, comparison in enumerate(condition.conditions or ())
+    ]
     return {
         "query": wanted.query,
         "index": wanted.knowledge_id,
         "k": setting.top_k,
         "min_relevance": setting.score_threshold or None,
-        "filter": _filter(condition) if condition and condition.conditions else None,
+        "filter": {condition.logical_operator or "and": compared} if compared else None,
         "return_documents": True,
     }
 
@@ -171,15 +175,6 @@ def _answer(response: SelectResponse) -> RetrievalAnswer:
             for document in response.documents
         ]
     )
-
-
-def _filter(condition: MetadataCondition) -> dict[str, Any]:
-    """Return a filter in our language. Raises InvalidInput."""
-    conditions = [
-        _compared(comparison, f"metadata_condition.conditions.{number}")
-        for number, comparison in enumerate(condition.conditions or ())
-    ]
-    return {condition.logical_operator or "and": conditions}
 
 
 def _compared(comparison: MetadataComparison, place: str) -> dict[str, Any]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from copy import copy
 from typing import Annotated, Any
 
 import aiohttp
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette import types
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
-from boundarymorph.api import indexes, judgments, openapi
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, indexes, openapi
 from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
@@ -27,7 +26,6 @@ from boundarymorph.remote.peer import Unreadable
 from boundarymorph.remote.urls import segment
 from boundarymorph.retrieval.remote import RemoteRetriever
 
-router = APIRouter()
 REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "tracestate")
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
 _PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
@@ -74,7 +72,7 @@ async def _of_query(request: Request, access: AccessOf, retriever: RemoteOf) -> 
 
 async def _judge(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Pass judgements on, after looking whose they are."""
-    given = await judgments.received(request, access)
+    given = await indexes.received(request, access)
     content = given.model_dump_json().encode()
 
     async def body() -> AsyncIterator[bytes]:
@@ -82,7 +80,7 @@ async def _judge(request: Request, access: AccessOf, retriever: RemoteOf) -> Res
 
     headers = {"content-type": "application/json", "content-length": str(len(content))}
     request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
-    answer = retriever.forward("POST", judgments.router.prefix, headers, body())
+    answer = retriever.forward("POST", indexes.judged.prefix, headers, body())
     return _Passed(await bodies.while_connected(request, answer))
 
 
@@ -123,34 +121,21 @@ def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 
-def _declare() -> None:
-    """Declare the same routes here, so that other paths are refused and both have the same description."""
-    routes = (*indexes.router.routes, *judgments.router.routes)
-    own = [route for route in routes if isinstance(route, APIRoute)]
-    handlers = {
-        indexes.list_indexes: _list,
-        judgments.add: _judge,
-        judgments.count: _of_query,
-        judgments.delete: _of_query,
-    }
-    described = get_openapi(title="", version="", routes=own)["paths"]
-    for route in own:
-        (method,) = route.methods or {"GET"}
-        operation = described[route.path_format][method.lower()]
-        router.add_api_route(
-            route.path,
-            handlers.get(route.endpoint, _forward),
-            methods=[method],
-            dependencies=route.dependencies,
-            tags=route.tags,
-            summary=route.summary,
-            description=route.description,
-            operation_id=operation["operationId"],
-            status_code=route.status_code,
-            response_model=route.response_model,
-            responses={**openapi.problems(502), **route.responses},
-            openapi_extra={name: operation[name] for name in ("parameters", "requestBody") if name in operation},
-        )
+HANDLERS: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    indexes.list_indexes: _list,
+    indexes.add_judgments: _judge,
+    indexes.count_judgments: _of_query,
+    indexes.delete_judgments: _of_query,
+}
 
 
-_declare()
+def _forwarded(route: APIRoute) -> APIRoute:
+    """Return a route that looks like this one, in paths, parameters and description, and is answered elsewhere."""
+    handler, found = HANDLERS.get(route.endpoint, _forward), copy(route)
+    found.app = APIRoute(route.path, handler, methods=route.methods, dependencies=route.dependencies).app
+    found.responses = {**openapi.problems(502), **route.responses}
+    return found
+
+
+OWN = (*indexes.router.routes, *indexes.judged.routes)
+router = APIRouter(routes=[_forwarded(route) for route in OWN if isinstance(route, APIRoute)])

@@ -1,7 +1,8 @@
-"""The routes of indexes and their documents."""
+"""The routes of indexes, their documents and their judgements, which are what people say of answers."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -16,15 +17,15 @@ from pydantic import BaseModel
 from starlette import types
 from starlette.requests import ClientDisconnect
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
-from boundarymorph.api import openapi, problems, schemas
-from boundarymorph.api.dependencies import AccessOf, IndexesOf, allowed, permitted, prefers
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi, problems, schemas
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted, prefers
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
     CreateIndex,
+    Deleted,
     DeleteDocuments,
     DeleteReport,
     Describe,
@@ -32,16 +33,20 @@ from boundarymorph.api.schemas import (
     FieldStatistics,
     IndexList,
     IndexStatistics,
+    Judgments,
+    Kept,
+    KeptNow,
     LearnedMemories,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.calibration.belongings import checked_name
+from boundarymorph.calibration.belongings import Event, checked_name
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
-from boundarymorph.inference.concurrency import Run
+from boundarymorph.inference.concurrency import CALLER, Run
 from boundarymorph.memory.store import described as memories_described
+from boundarymorph.reading import bound
 from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.index_retriever import Learned
@@ -66,8 +71,14 @@ from boundarymorph.retrieval.uploads import (
 from boundarymorph.telemetry import metrics
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
-READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
+judged = APIRouter(prefix="/judgments", tags=["judgements"])
+READ, JUDGE, WRITE, ADMIN = (
+    [Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.JUDGE, Scope.WRITE, Scope.ADMIN)
+)
 Pools = Annotated[bool, Query(description="of the pools whose `memory` has this name, not of an index")]
+Place = Annotated[str, Query(description="name of the index")]
+LEAST = 1e-6  # how close to 0 or 1 a relevance is taken at its word
+MOST_NAMED = 20  # unknown documents in a message
 MOST_LISTED = 1_000  # documents in a page
 SAMPLE, FIELDS, EXAMPLES = 1_000, 64, 5  # documents, their fields, and values of each, in the statistics of an index
 EXAMPLE_BYTES = 200  # of a value that is shown
@@ -76,7 +87,7 @@ REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadRepor
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -> IndexList:
+async def list_indexes(request: Request, access: AccessOf, indexes: BuiltOf) -> IndexList:
     """List the indexes that the key may use, by name, and those of them that cannot be read."""
     found = [
         index
@@ -85,7 +96,11 @@ async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -
     ]
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
-        unreadable=[_unreadable(index) for index in found if isinstance(index, UnreadableIndex)],
+        unreadable=[
+            schemas.UnreadableIndex(name=index.name, type=PROBLEM_TYPE + index.error.slug, detail=index.error.public)
+            for index in found
+            if isinstance(index, UnreadableIndex)
+        ],
     )
 
 
@@ -97,7 +112,7 @@ async def list_indexes(request: Request, access: AccessOf, indexes: IndexesOf) -
     responses={201: {"model": IndexDescription}, **openapi.problems(404, 409, 413, 422, 503, 507)},
 )
 async def create_index(
-    name: str, request: Request, response: Response, access: AccessOf, indexes: IndexesOf
+    name: str, request: Request, response: Response, access: AccessOf, indexes: BuiltOf
 ) -> IndexDescription:
     """Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another."""
     wanted = await bodies.parsed(request, access, CreateIndex, default=b"{}")
@@ -119,7 +134,7 @@ async def create_index(
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> IndexDescription:
+async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
     return await access.work.read.run(described, indexes.catalog, name)
 
@@ -131,7 +146,7 @@ async def describe_index(name: str, access: AccessOf, indexes: IndexesOf) -> Ind
     responses=openapi.problems(404, 422, 503),
 )
 async def learned(
-    name: str, request: Request, access: AccessOf, indexes: IndexesOf, pools: Pools = False
+    name: str, request: Request, access: AccessOf, indexes: BuiltOf, pools: Pools = False
 ) -> LearnedMemories:
     """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
     held = Learned(indexes.catalog, access.settings)
@@ -146,7 +161,7 @@ async def learned(
     summary="Forget what selections have learned",
     responses=openapi.problems(404, 422, 503, 507),
 )
-async def forget(name: str, access: AccessOf, indexes: IndexesOf, pools: Pools = False) -> DeleteReport:
+async def forget(name: str, access: AccessOf, indexes: BuiltOf, pools: Pools = False) -> DeleteReport:
     """Forget it, for all scorers and tenants."""
     held = Learned(indexes.catalog, access.settings)
     index, of_pools = (None, checked_name(name)) if pools else (name, None)
@@ -161,7 +176,7 @@ async def forget(name: str, access: AccessOf, indexes: IndexesOf, pools: Pools =
     openapi_extra=openapi.body(Describe),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def describe_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> None:
+async def describe_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
     """Keep a description of its documents, for people and language models who choose among indexes."""
     given = await bodies.parsed(request, access, Describe)
 
@@ -179,7 +194,7 @@ async def describe_documents(name: str, request: Request, access: AccessOf, inde
     summary="Delete an index",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
+async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
     """Remove the index with all its documents, its judgements and the calibrations that were made for it."""
     await access.work.write.run(indexes.catalog.delete, name)
 
@@ -190,13 +205,13 @@ async def delete_index(name: str, access: AccessOf, indexes: IndexesOf) -> None:
     summary="Add or replace documents",
     openapi_extra=openapi.upload(),
     response_model=UploadReport,
-    responses={200: openapi.lines(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
+    responses={200: openapi.streamed(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
 )
 async def upsert_documents(
     name: str,
     request: Request,
     access: AccessOf,
-    indexes: IndexesOf,
+    indexes: BuiltOf,
     strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
 ) -> UploadReport | Response:
     """Takes NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`,
@@ -222,7 +237,7 @@ async def upsert_documents(
     openapi_extra=openapi.body(DeleteDocuments),
     responses=openapi.problems(404, 413, 422, 503),
 )
-async def delete_documents(name: str, request: Request, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
+async def delete_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> DeleteReport:
     """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     filter = None if wanted.filter is None else Filter(wanted.filter)
@@ -244,7 +259,7 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
 async def list_documents(
     name: str,
     access: AccessOf,
-    indexes: IndexesOf,
+    indexes: BuiltOf,
     after: Annotated[str, Query(description="the id after which the page begins")] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="documents in a page")] = 100,
 ) -> Response:
@@ -261,7 +276,7 @@ async def list_documents(
     summary="Describe an index and a sample of it",
     responses=openapi.problems(404, 422, 503),
 )
-async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexStatistics:
+async def statistics(name: str, access: AccessOf, indexes: BuiltOf) -> IndexStatistics:
     """Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
     large."""
     return await access.work.read.run(_statistics, indexes.catalog, name)
@@ -274,7 +289,7 @@ async def statistics(name: str, access: AccessOf, indexes: IndexesOf) -> IndexSt
     response_model=StoredDocument,
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> Response:
+async def read_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) -> Response:
     """Return its text, title and metadata."""
     return Response(await access.work.read.run(_one, indexes.catalog, name, id), media_type="application/json")
 
@@ -285,7 +300,7 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: IndexesOf
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_document(name: str, id: str, access: AccessOf, indexes: IndexesOf) -> DeleteReport:
+async def delete_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) -> DeleteReport:
     """404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list."""
     if not await access.work.write.run(lambda: indexes.catalog.get(name).delete([id])):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
@@ -363,8 +378,13 @@ async def _lines(
                 pace.observe(report.documents, report.position)
                 now = time.monotonic()
                 if now - reported >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
-                    reported = now
-                    yield _line("progress", _progress(report, pace))
+                    reported, left = now, pace.seconds_left
+                    told = asdict(report) | {
+                        "documents": report.documents,
+                        "documents_per_second": round(pace.documents_per_second, 1),
+                        "seconds_left": None if left is None else round(left, 1),
+                    }
+                    yield _line("progress", UploadProgress.model_validate(told))
         yield _line("report", _finished(report))
     except ClientDisconnect:
         return
@@ -374,12 +394,6 @@ async def _lines(
 
 def _line(name: str, content: BaseModel) -> bytes:
     return f'{{"{name}":{content.model_dump_json(exclude_none=name == "problem")}}}\n'.encode()
-
-
-def _progress(report: IngestReport, pace: UploadSpeed) -> UploadProgress:
-    left = None if pace.seconds_left is None else round(pace.seconds_left, 1)
-    speed = {"documents_per_second": round(pace.documents_per_second, 1), "seconds_left": left}
-    return UploadProgress.model_validate({**asdict(report), "documents": report.documents, **speed})
 
 
 def _finished(report: IngestReport) -> UploadReport:
@@ -403,6 +417,89 @@ async def _entries(
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")
 
 
-def _unreadable(index: UnreadableIndex) -> schemas.UnreadableIndex:
-    error = index.error
-    return schemas.UnreadableIndex(name=index.name, type=PROBLEM_TYPE + error.slug, detail=error.public)
+@judged.post(
+    "",
+    operation_id="add_judgments_post",
+    dependencies=JUDGE,
+    summary="Say how relevant documents were",
+    openapi_extra=openapi.body(Judgments),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def add_judgments(request: Request, access: AccessOf, indexes: BuiltOf) -> KeptNow:
+    """Keeps grades, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
+    Judgements of documents that it does not have are left out, and their ids are in the answer."""
+    given = await received(request, access)
+    most, caller = access.settings.calibration.judgments, CALLER.get()
+    return await access.work.write.run(_keep, indexes.catalog, given, caller, most)
+
+
+@judged.get(
+    "",
+    operation_id="count_judgments_get",
+    dependencies=JUDGE,
+    summary="Count the judgements of an index",
+    responses=openapi.problems(404, 422, 503),
+)
+async def count_judgments(request: Request, access: AccessOf, indexes: BuiltOf, index: Place) -> Kept:
+    """Return how many there are."""
+    permitted(request).require(index)
+    kept = await access.work.read.run(lambda: indexes.catalog.belongings(index).judgments.count())
+    return Kept(kept=kept)
+
+
+@judged.delete(
+    "",
+    operation_id="delete_judgments_delete",
+    dependencies=ADMIN,
+    summary="Delete judgements",
+    responses=openapi.problems(404, 422, 503, 507),
+)
+async def delete_judgments(
+    request: Request,
+    access: AccessOf,
+    indexes: BuiltOf,
+    index: Place,
+    query: Annotated[str | None, Query(description="only those of this query")] = None,
+) -> Deleted:
+    """Delete the judgements of an index, or of one query."""
+    permitted(request).require(index)
+    deleted = await access.work.write.run(lambda: indexes.catalog.belongings(index).judgments.delete(query))
+    return Deleted(deleted=deleted)
+
+
+async def received(request: Request, access: Access) -> Judgments:
+    """Return the judgements in a body. Raises UnknownIndex for an index that the caller does not see, LimitExceeded."""
+    given = await bodies.parsed(request, access, Judgments)
+    permitted(request).require(given.index)
+    limits = access.settings.limits
+    bound("query", len(given.query), limits.query_characters, "characters")
+    bound("judgments", len(given.judgments), limits.judgments, "judgements")
+    return given
+
+
+def _keep(catalog: Catalog, given: Judgments, caller: str, most: int) -> KeptNow:
+    ids = list(dict.fromkeys(one.document for one in given.judgments))
+    there = catalog.get(given.index).characters(ids)
+    unknown = [id for id in ids if id not in there]
+    if len(unknown) == len(ids):
+        more = " and others" if len(ids) > MOST_NAMED else ""
+        named = ", ".join(map(repr, ids[:MOST_NAMED])) + more
+        raise UnknownDocument(f"the index {given.index!r} holds no document {named}; nothing was kept")
+    judged = [one for one in given.judgments if one.document in there]
+    events = [Event(given.query, one.document, one.grade) for one in judged]
+    held = catalog.belongings(given.index)
+    kept = held.judgments.add(events, caller, time.time(), most)
+    metrics.judgments.inc(len(events))
+    if given.calibration is None:
+        _observe("no", [(one.grade, one.relevance) for one in judged])
+    elif given.calibration in held.names():  # that of another index says nothing of this one
+        _observe("yes", [(one.grade, one.relevance) for one in judged])
+    return KeptNow(added=len(events), kept=kept, unknown=unknown)
+
+
+def _observe(calibrated: str, told: Sequence[tuple[float, float | None]]) -> None:
+    """Record how well relevance predicted grades. told: grade and relevance of each."""
+    for grade, relevance in told:
+        if relevance is not None:
+            said = min(max(relevance, LEAST), 1.0 - LEAST)
+            metrics.judgment_log_loss.labels(calibrated).observe(-math.log(said if grade > 0 else 1.0 - said))

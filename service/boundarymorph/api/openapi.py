@@ -19,7 +19,7 @@ from boundarymorph.api.schemas import Problem, UploadedDocument, UploadProgress
 from boundarymorph.api.select_answers import RoundEvent
 from boundarymorph.retrieval.interfaces import NAME
 
-INDEX = "papers"
+INDEX, NDJSON = "papers", "application/x-ndjson"
 SELECT: dict[str, Any] = {
     "index": {
         "summary": "The best 20 documents of an index",
@@ -126,32 +126,19 @@ def body(*models: type[BaseModel], required: bool = True, examples: dict[str, An
     references = [_reference(model) for model in models]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     content = {"schema": schema} | ({"examples": examples} if examples else {})
-    return _body({"application/json": content}, required)
+    return {"requestBody": {"required": required, "content": {"application/json": content}}}
 
 
 def upload() -> dict[str, Any]:
     """Return the `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
     array = {"type": "array", "items": _reference(UploadedDocument)}
-    return _body(
-        {"application/x-ndjson": {"schema": {"type": "string"}}, "application/json": {"schema": array}}, required=True
-    )
+    content = {NDJSON: {"schema": {"type": "string"}}, "application/json": {"schema": array}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
-def batch() -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that takes requests as NDJSON."""
-    described = "a line for each request: a SelectRequest, and an `id` that is unique in the batch"
-    return _body({"application/x-ndjson": {"schema": {"type": "string", "description": described}}}, required=True)
-
-
-def events() -> dict[str, Any]:
-    """Return the response of a route that can also stream events."""
-    described = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
-    return {"content": {"text/event-stream": {"schema": {"type": "string", "description": described}}}}
-
-
-def lines(described: str) -> dict[str, Any]:
-    """Return the response of a route that streams lines of this description."""
-    return {"content": {"application/x-ndjson": {"schema": {"type": "string", "description": described}}}}
+def streamed(described: str, kind: str = NDJSON) -> dict[str, Any]:
+    """Return a body, or the response of a route, that is a stream of lines or events of this description."""
+    return {"content": {kind: {"schema": {"type": "string", "description": described}}}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -232,10 +219,6 @@ def _complete(operation: dict[str, Any], with_keys: bool) -> None:
     for status, headers in REFUSAL_HEADERS.items():
         if str(status) in responses:
             responses[str(status)]["headers"] = headers
-
-
-def _body(content: dict[str, Any], required: bool) -> dict[str, Any]:
-    return {"requestBody": {"required": required, "content": content}}
 
 
 def _reference(model: type[BaseModel]) -> dict[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from boundarymorph.access.access import Access
-from boundarymorph.access.callers import Forbidden, Scope, Unauthenticated
+from boundarymorph.access.callers import Forbidden, Scope, Unauthenticated, is_loopback
+from boundarymorph.access.limits import Access
 from boundarymorph.api.dependencies import AccessOf, ServiceOf
 from boundarymorph.api.openapi import Kept
 from boundarymorph.api.schemas import Health, Ready
@@ -48,10 +47,7 @@ def _without_details(ready: Ready) -> Ready:
 def _may_read_details(request: Request, access: Access) -> bool:
     if access.keys:
         return _has(Scope.ADMIN, request, access)
-    try:
-        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+    return request.client is not None and is_loopback(request.client.host)
 
 
 def _has(scope: Scope, request: Request, access: Access) -> bool:

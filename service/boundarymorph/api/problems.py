@@ -71,20 +71,25 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 
 
 def install(app: FastAPI) -> None:
-    """Register handlers that turn every expected exception of a route into a problem response."""
-    app.add_exception_handler(errors.BoundaryMorphError, typed)
-    app.add_exception_handler(ValidationError, _invalid)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _disconnected)
+    """Turn every expected exception of a route into a problem response."""
+    for kind in (errors.BoundaryMorphError, ValidationError, RequestValidationError, HTTPException, ClientDisconnect):
+        app.add_exception_handler(kind, refused)
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for what was raised for a part of a request. Logs what is unexpected."""
-    if isinstance(error, errors.BoundaryMorphError):
-        return await typed(request, error)
-    if isinstance(error, ValidationError):
-        return await _invalid(request, error)
+    """Return the response for what was raised for a request, or for a part of one. Logs what is unexpected."""
+    match error:
+        case errors.BoundaryMorphError():
+            return _typed(request, error)
+        case ValidationError():
+            return _invalid(request, error.errors(include_url=False), error.title)
+        case RequestValidationError():
+            return _invalid(request, error.errors(), "")
+        case HTTPException():
+            return _http(request, error)
+        case ClientDisconnect():  # for the metrics only, as the client has gone
+            said = "the connection was closed before the body was complete"
+            return respond(request, 400, "client-disconnected", said)
     return unexpected(request, error)
 
 
@@ -138,17 +143,16 @@ def _status(error: errors.BoundaryMorphError) -> HTTPStatus:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-async def typed(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for one of our errors."""
-    assert isinstance(error, errors.BoundaryMorphError)
+def _typed(request: Request, error: errors.BoundaryMorphError) -> JSONResponse:
     status = _status(error)
     _log(error)
-    seconds = error.retry_after if isinstance(error, errors.Overloaded | errors.NotReady) else 1.0
-    again = status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS) and math.isfinite(seconds)
-    headers = {"Retry-After": str(math.ceil(seconds))} if again else None
-    if status == HTTPStatus.UNAUTHORIZED:
+    headers = None
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        seconds = error.retry_after if isinstance(error, errors.Overloaded | errors.NotReady) else 1.0
+        headers = {"Retry-After": str(math.ceil(seconds))} if math.isfinite(seconds) else None
+    elif status == HTTPStatus.UNAUTHORIZED:
         headers = {"WWW-Authenticate": "Bearer"}
-    if status == HTTPStatus.REQUEST_TIMEOUT:
+    elif status == HTTPStatus.REQUEST_TIMEOUT:
         headers = {"Connection": "close"}  # the rest of the body may still arrive
     return respond(request, status, error.slug, error.public, headers=headers)
 
@@ -161,12 +165,8 @@ def _log(error: errors.BoundaryMorphError) -> None:
         log.warning("%s: %s", error.slug, error)
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ValidationError | RequestValidationError)
-    details: Sequence[ErrorDetails] = (
-        error.errors(include_url=False) if isinstance(error, ValidationError) else error.errors()
-    )
-    model = error.title if isinstance(error, ValidationError) else ""
+def _invalid(request: Request, details: Sequence[ErrorDetails], model: str) -> JSONResponse:
+    """Return the response for the mistakes in a body. model: the name of the whole."""
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
@@ -184,8 +184,7 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "…"
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
+def _http(request: Request, error: HTTPException) -> JSONResponse:
     phrase = HTTPStatus(error.status_code).phrase
     detail = phrase if error.detail == phrase else str(error.detail)
     headers = dict(error.headers) if error.headers else {}
@@ -226,8 +225,3 @@ def _nearest(request: Request) -> APIRoute | None:
 def _alike(path: str, known: tuple[str, ...]) -> str | None:
     found = get_close_matches(_POLICY.sub("", path.lower()), known, n=1)
     return found[0] if found else None
-
-
-async def _disconnected(request: Request, error: Exception) -> JSONResponse:
-    """Return a response for the metrics only, as the client has gone."""
-    return respond(request, 400, "client-disconnected", "the connection was closed before the body was complete")

@@ -1,4 +1,4 @@
-"""The retriever's own routes, which `RemoteRetriever` calls."""
+"""The retriever's own routes, for gateways and commands: its indexes, and what is learned of them and from what."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
-from boundarymorph.access.callers import Scope, seen_by
-from boundarymorph.api import openapi
-from boundarymorph.api.dependencies import AccessOf, RetrievingOf, allowed, permitted
+from boundarymorph.access.callers import Caller, Scope, seen_by
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi
+from boundarymorph.api.dependencies import JSON, AccessOf, BuiltOf, ReadyOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import InvalidInput
+from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.index_retriever import Learned
+from boundarymorph.retrieval.interfaces import MemoryKey
 
-JSON = "application/json"
+PAGE = 1_000  # judgements
 FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
 Route = TypeVar("Route", bound=Callable[..., Any])
-router = APIRouter(tags=["retrieval"], dependencies=[Depends(allowed(Scope.SELECT))])
+router = APIRouter(tags=["retrieval"])
 
 
 class Retrieve(Message):
@@ -66,21 +70,25 @@ class Texts(Message):
     texts: Array[str] = Field(description="any number of them")
 
 
-def _post(path: str, summary: str, model: type[Message], media_type: str, *statuses: int) -> Callable[[Route], Route]:
-    """Return the decorator of a route with this request model, this response type, and these additional errors."""
+def _post(
+    path: str, summary: str, model: type[Message], *statuses: int, scope: Scope = Scope.SELECT, media_type: str = JSON
+) -> Callable[[Route], Route]:
+    """Return the decorator of a route for keys of this scope, with this request model, this response type, and these
+    additional errors."""
     schema = {"type": "string", "format": "binary"} if media_type != JSON else {"type": "object"}
     good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
     return router.post(
         path,
         summary=summary,
+        dependencies=[Depends(allowed(scope))],
         openapi_extra=openapi.body(model),
         response_class=Response,
         responses={200: good, **openapi.problems(413, 422, 503, *statuses)},
     )
 
 
-@_post("/retrieve", "Retrieve a pool", Retrieve, frame.POOL_TYPE, 404, 409)
-async def retrieve(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+@_post("/retrieve", "Retrieve a pool", Retrieve, 404, 409, media_type=frame.POOL_TYPE)
+async def retrieve(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
@@ -108,8 +116,8 @@ async def retrieve(request: Request, access: AccessOf, parts: RetrievingOf) -> R
     return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
 
 
-@_post("/documents", "Read documents", Ids, JSON, 404)
-async def documents(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+@_post("/documents", "Read documents", Ids, 404)
+async def documents(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return text, title and metadata of the existing documents, in the order of the ids: the first of them, if they
     are large."""
     wanted = await _ids(request, access)
@@ -120,8 +128,8 @@ async def documents(request: Request, access: AccessOf, parts: RetrievingOf) -> 
     return Response(encode() if small else await access.work.parsing.run(encode), media_type=JSON)
 
 
-@_post("/characters", "Measure documents", Ids, JSON, 404)
-async def characters(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+@_post("/characters", "Measure documents", Ids, 404)
+async def characters(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return the length of title and text together, in the order of the ids; null for missing documents."""
     wanted = await _ids(request, access)
     found = await bodies.while_connected(request, parts.retriever.characters(wanted.index, wanted.ids))
@@ -129,8 +137,8 @@ async def characters(request: Request, access: AccessOf, parts: RetrievingOf) ->
     return Response(orjson.dumps({"characters": counts}), media_type=JSON)
 
 
-@_post("/embed/query", "Encode a query", Query, frame.EMBEDDINGS_TYPE)
-async def embed_query(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+@_post("/embed/query", "Encode a query", Query, media_type=frame.EMBEDDINGS_TYPE)
+async def embed_query(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
@@ -140,8 +148,8 @@ async def embed_query(request: Request, access: AccessOf, parts: RetrievingOf) -
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
 
 
-@_post("/embed/documents", "Encode documents", Texts, frame.EMBEDDINGS_TYPE)
-async def embed_documents(request: Request, access: AccessOf, parts: RetrievingOf) -> Response:
+@_post("/embed/documents", "Encode documents", Texts, media_type=frame.EMBEDDINGS_TYPE)
+async def embed_documents(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
     """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)
@@ -157,3 +165,124 @@ async def _ids(request: Request, access: Access) -> Ids:
     permitted(request).require(wanted.index)
     bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted
+
+
+class Named(Message):
+    """A calibration of pools."""
+
+    name: str = Field(description="its name")
+
+
+class Made(Message):
+    """A calibration to keep."""
+
+    calibration: dict[str, Any] = Field(description="as it is kept")
+
+
+class After(Message):
+    """A page of judgements."""
+
+    index: str = Field(description="its name")
+    after: int = Field(0, ge=0, description="number of the judgement after which the page begins")
+
+
+async def _learned(access: AccessOf, parts: BuiltOf) -> Learned:
+    return Learned(parts.catalog, access.settings)
+
+
+LearnedOf = Annotated[Learned, Depends(_learned)]
+
+
+@_post("/calibrations", "Find a calibration", Named, 404)
+async def find(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
+    """Return those of this name, and if there are none, all names with their indexes."""
+    wanted = await bodies.parsed(request, access, Named)
+    found = await access.work.read.run(learned.find, wanted.name)
+    return Response(orjson.dumps(seen_by(permitted(request), found).to_json()), media_type=JSON)
+
+
+@_post("/calibrations/keep", "Keep a calibration", Made, 404, 507, scope=Scope.WRITE)
+async def keep(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
+    """Keep it with its index, or for pools, in place of an earlier one of its name."""
+    given = await bodies.parsed(request, access, Made)
+    made = Calibration.of_json(given.calibration)
+    if made.index is not None:
+        permitted(request).require(made.index)
+    await access.work.write.run(learned.keep, made)
+    return Response(b"{}", media_type=JSON)
+
+
+class Asked(Message):
+    """Which memory: of an index, or of pools by a name."""
+
+    index: str | None = Field(None, description="its name; null for pools")
+    name: str = Field("", max_length=64, description="of the pools")
+    scorer: str = Field(max_length=1_000, description="its identity")
+    vectors: str = Field(max_length=1_000, description="their source")
+    tenant: str = Field("", max_length=1_000, description="whose it is")
+
+    def key(self, caller: Caller) -> MemoryKey:
+        """Raises UnknownIndex for one that the caller does not see."""
+        if self.index is not None:
+            caller.require(self.index)
+        return MemoryKey(self.index, self.name, self.scorer, self.vectors, self.tenant)
+
+
+class Observed(Asked):
+    """What requests told a memory."""
+
+    observations: list[list[Any]] = Field(max_length=MOST_AT_ONCE, description="one for each request")
+
+
+@_post("/memories/recall", "Recall what selections have learned", Asked, 404)
+async def recall(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
+    """Return the prior in force, and from how many requests it was learned."""
+    key = (await bodies.parsed(request, access, Asked)).key(permitted(request))
+    found = await access.work.read.run(learned.recall, key)
+    return Response(orjson.dumps(found.to_json()), media_type=JSON)
+
+
+@_post("/memories/record", "Learn from selections", Observed, 404, 507, scope=Scope.WRITE)
+async def record(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
+    """Add to a memory what requests told: sums over the scored documents of each."""
+    given = await bodies.parsed(request, access, Observed)
+    key = given.key(permitted(request))
+    try:
+        observations = observations_of_json(given.observations)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"observations: {error}") from error
+    await access.work.write.run(learned.record, key, observations)
+    return Response(b"{}", media_type=JSON)
+
+
+class AuditOf(Asked):
+    """An audit of a request."""
+
+    audited: list[Any] = Field(description="what it found")
+
+
+@_post("/memories/audits", "Learn from an audit", AuditOf, 404, 507, scope=Scope.WRITE)
+async def record_audit(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
+    """Add to a memory the losses of a request that was scored further."""
+    given = await bodies.parsed(request, access, AuditOf)
+    key = given.key(permitted(request))
+    try:
+        found = Audited.of_json(given.audited)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"audited: {error}") from error
+    await access.work.write.run(learned.record_audit, key, found)
+    return Response(b"{}", media_type=JSON)
+
+
+@_post("/judgments/events", "Read the judgements of an index", After, 404)
+async def events(request: Request, access: AccessOf, parts: BuiltOf) -> Response:
+    """Return a page of them, oldest first: number, query, document and grade."""
+    wanted = await bodies.parsed(request, access, After)
+    permitted(request).require(wanted.index)
+
+    def page() -> bytes:
+        found = parts.catalog.belongings(wanted.index).judgments.page(wanted.after, PAGE)
+        rows = [(number, one.query, one.document, one.grade) for number, one in found]
+        return orjson.dumps({"events": rows})
+
+    return Response(await access.work.read.run(page), media_type=JSON)

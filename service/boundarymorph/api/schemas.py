@@ -16,20 +16,13 @@ from pydantic import (
 )
 
 from boundarymorph.memory.store import LearnedMemory
-from boundarymorph.reading import has_content
+from boundarymorph.reading import readable
 from boundarymorph.retrieval.interfaces import IndexDescription
-from boundarymorph.scoring.costs import Bill
 
 Element = TypeVar("Element")
 
 
-def _readable(query: str) -> str:
-    if not has_content(query):
-        raise ValueError("must have something to read, such as a word")
-    return query
-
-
-QueryText = Annotated[str, Field(min_length=1, pattern=r"\S"), AfterValidator(_readable)]
+QueryText = Annotated[str, Field(min_length=1, pattern=r"\S"), AfterValidator(readable)]
 """What somebody wants to know."""
 Array = Annotated[list[Element], Field(fail_fast=True)]
 """A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
@@ -70,13 +63,6 @@ class LanguageModelUsage(BaseModel):
     input_tokens: int = Field(description="tokens read, as counted by the model's server")
     output_tokens: int = Field(description="written")
     cost: float = Field(description="by the service's prices, in their currency; includes requests without a grade")
-
-    @classmethod
-    def of(cls, bill: Bill | None) -> LanguageModelUsage | None:
-        """Convert a bill; None if the scorer is not a language model."""
-        if bill is None:
-            return None
-        return cls(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
 
 
 class CreateIndex(Message):

@@ -6,9 +6,8 @@ import time
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from boundarymorph.access import bodies
 from boundarymorph.access.callers import Scope
-from boundarymorph.api import openapi
+from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
 from boundarymorph.reading import bound

@@ -13,36 +13,35 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
-from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Policy
-from boundarymorph.access.learned import TaskMemory
-from boundarymorph.api import openapi, problems
+from boundarymorph.access.callers import CalibrationChoice
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi, problems
 from boundarymorph.api.dependencies import (
+    STATUS_HEADER,
     AccessOf,
     BuiltOf,
     CallerOf,
-    HasSelector,
-    Learning,
-    Service,
+    Lifecycle,
+    Parts,
     ServiceOf,
+    calibrated,
     permitted,
     prefers,
+    selected,
+    with_memory,
 )
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.retrieval.interfaces import CalibrationSource
-from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 
 Step = TypeVar("Step", Progress, SelectionResult)
 router = APIRouter(tags=["selection"])
-STATUS_HEADER = "X-BoundaryMORPH-Status"
 EVENTS = "text/event-stream"
+STREAMED = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
 FEW = 100  # documents or calls in an answer that is made at once
 
 
@@ -67,8 +66,8 @@ class Call:
     request: Request
     access: Access
     caller: str
-    service: Service
-    parts: HasSelector
+    service: Lifecycle
+    parts: Parts
 
     async def asked(self, watch: Stopwatch, read: Callable[[object], object] = lambda data: data) -> Asked:
         """Return what the body asks for, after its admission. read: turns it into one of `POST /select`. Raises as
@@ -98,10 +97,18 @@ class Call:
         ValidationError, UnknownPolicy, UnknownIndex and NotReady.
         """
         access, key = self.access, permitted(self.request)
+
+        def parsed() -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
+            data: Any = content()
+            pool = data.get("pool") if isinstance(data, dict) else None
+            documents = pool.get("documents") if isinstance(pool, dict) else pool
+            wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
+            choice = access.calibration(wanted.calibration, key)
+            return wanted, choice, task_of(wanted, access.settings, arrival, choice)
+
         with watch.stage("parse"):
             policy = access.policies.of(self.caller, self.request.path_params.get("policy"))
-            choose = partial(access.calibrations.choice, caller=key)
-            wanted, choice, task = await access.work.parsing.run(_parse, content, access, choose, arrival, policy)
+            wanted, choice, task = await access.work.parsing.run(parsed)
             task = replace(task, caller=self.caller, tenant=key.tenant)
         if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
             self.service.require()  # else it needs no model
@@ -128,7 +135,10 @@ CallOf = Annotated[Call, Depends(_call)]
     summary="Select the k best documents with B cross-encoder calls",
     openapi_extra=openapi.body(SelectRequest, examples=openapi.SELECT),
     response_model=SelectResponse,
-    responses={200: openapi.events(), **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504)},
+    responses={
+        200: openapi.streamed(STREAMED, EVENTS),
+        **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504),
+    },
 )
 async def select(call: CallOf) -> Response:
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
@@ -148,34 +158,6 @@ async def select(call: CallOf) -> Response:
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
     content = await content_of(call.access, asked, result)
     return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
-
-
-async def calibrated(task: SelectionTask, choice: CalibrationChoice, source: CalibrationSource) -> SelectionTask:
-    """Return the task of a pool with the calibration of this choice; those of an index come with its candidates. Raises
-    DeadlineExceeded, and what the source and the choice raise."""
-    if choice.name is None:
-        return task
-    async with task.deadline.enforced():
-        return replace(task, calibration=choice.among(await source.calibrations(choice.name)))
-
-
-def with_memory(
-    access: Access, task: SelectionTask, source: Learning, index: str | None, name: str | None
-) -> SelectionTask:
-    """Return the task with the memory of its index, or of the name that a pool has."""
-    if not (access.settings.memory.enabled and (index or name)):
-        return task
-    return replace(task, memory=TaskMemory(access.memories, source, index, name or "", task.tenant, CALLER.get()))
-
-
-async def selected(
-    selector: Selector, task: SelectionTask, watch: Stopwatch, turn: AbstractAsyncContextManager[None]
-) -> SelectionResult:
-    """Wait for a turn, and return the result of a task."""
-    async with AsyncExitStack() as stack:
-        with watch.stage("wait"):
-            await stack.enter_async_context(turn)
-        return await selector.select(task, watch)
 
 
 async def _begun(
@@ -244,18 +226,3 @@ def _made(name: str, convert: Callable[[Step], BaseModel], step: Step) -> bytes:
 def _event(name: str, content: BaseModel) -> bytes:
     data = content.model_dump_json(exclude_none=name == "problem", exclude_defaults=name == "round")
     return f"event: {name}\ndata: {data}\n\n".encode()
-
-
-def _parse(
-    content: Callable[[], object],
-    access: Access,
-    choose: Callable[[CalibrationName], CalibrationChoice],
-    arrival: float,
-    policy: Policy,
-) -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
-    data: Any = content()
-    pool = data.get("pool") if isinstance(data, dict) else None
-    documents = pool.get("documents") if isinstance(pool, dict) else pool
-    wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-    choice = choose(wanted.calibration)
-    return wanted, choice, task_of(wanted, access.settings, arrival, choice)

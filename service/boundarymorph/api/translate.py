@@ -45,9 +45,10 @@ from boundarymorph.retrieval.document import (
     Search,
 )
 from boundarymorph.retrieval.filters import read_path
+from boundarymorph.scoring.costs import Bill
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
 from boundarymorph.selection.capacity import LIKELY
-from boundarymorph.selection.pool import COMPLETE, Places
+from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selection.promise import Promise
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask, WeightedQuery
@@ -70,9 +71,10 @@ def task_of(
     arrival: of the request, on `time.monotonic()`. choice: of a calibration that comes with the candidates of an
     index, None for none.
     """
-    limits, promise = settings.limits, promise_of(request)
-    objective = request.objective if promise is None else None
-    seconds = settings.seconds_of(request.deadline_ms)
+    limits, objective, promise = settings.limits, request.objective, None
+    if objective is not None and objective.lose_at_most is not None:
+        promise, objective = Promise(objective.lose_at_most, objective.within), None
+    seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     queries = request.queries or [AskedQuery(query=request.query or "")]
     calibration = None if choice is None else choice.name
     bound("queries", len(queries), limits.queries, "queries")
@@ -93,7 +95,7 @@ def task_of(
         rounds=settings.rounds if request.rounds is None else request.rounds,
         goal=request.spend if promise is None else "set",
         return_documents=request.return_documents,
-        deadline=Deadline.of_request(arrival, seconds),
+        deadline=Deadline.of_request(arrival, min(seconds, limits.deadline_seconds)),
         accepts=ACCEPTED[request.on_failure],
         reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         explain_pool=request.explain == "pool",
@@ -120,14 +122,6 @@ def task_of(
     bound("max_tokens", task.max_tokens or 0, limits.max_tokens, "tokens")
     bound("rounds", 1 if task.rounds == "auto" else task.rounds, limits.rounds, "rounds")
     return task
-
-
-def promise_of(request: SelectRequest) -> Promise | None:
-    """Return what the request wants to be kept."""
-    objective = request.objective
-    if objective is None or objective.lose_at_most is None:
-        return None
-    return Promise(objective.lose_at_most, objective.within)
 
 
 def _settle(request: SelectRequest, settings: Settings) -> float | None:
@@ -347,12 +341,12 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
             reused_scores=result.reused,
             truncated_documents=result.truncated,
             expected_gain=_gains(result.outlook),
-            language_model=LanguageModelUsage.of(result.bill),
+            language_model=usage_of(result.bill),
         ),
         status=result.status.value,
         stop_reason=result.stop_reason.value,
         expected_loss=result.outlook.loss,
-        recall=_recall(result.outlook),
+        recall=result.outlook.recall and ExpectedRecall.model_validate(result.outlook.recall, from_attributes=True),
         answerable=result.outlook.answerable,
         promise=_promise(result, task),
         next=_next(result, task),
@@ -377,22 +371,22 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
         retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),
-        language_model=LanguageModelUsage.of(progress.bill),
+        language_model=usage_of(progress.bill),
         calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
         relevance=relevance,
         std=std,
     )
 
 
+def usage_of(bill: Bill | None) -> LanguageModelUsage | None:
+    """Return the tokens and the cost of a language model; None if the scorer is none."""
+    if bill is None:
+        return None
+    return LanguageModelUsage(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
+
+
 def _gains(outlook: Outlook) -> dict[str, float]:
     return {str(calls): gain for calls, gain in outlook.gains.items()}
-
-
-def _recall(outlook: Outlook) -> ExpectedRecall | None:
-    recall = outlook.recall
-    if recall is None:
-        return None
-    return ExpectedRecall(expected=recall.expected, low=recall.low, high=recall.high, probability=recall.probability)
 
 
 def _promise(result: SelectionResult, task: SelectionTask) -> Certificate | None:
@@ -424,7 +418,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
     selection, pool, with_text = result.selection, result.pool, task.return_documents
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
-        scored = bool(selection.scored[rank - 1])
+        scored, relevance = bool(selection.scored[rank - 1]), float(selection.relevance[rank - 1])
         read = result.documents.get(pool.ids[position])
         document = read if with_text else None
         value = [] if task.distinct is None or read is None else task.distinct.value(read)
@@ -432,10 +426,10 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
             SelectedDocument(
                 id=pool.ids[position],
                 rank=rank,
-                relevance=float(selection.relevance[rank - 1]),
+                relevance=relevance,
                 std=float(selection.std[rank - 1]),
                 source="cross_encoder" if scored else "posterior",
-                cross_encoder_score=_score(result, rank - 1) if scored else None,
+                cross_encoder_score=result.scores.get(position, relevance) if scored else None,
                 retrieval_rank=position + 1,
                 retrieval_score=float(pool.scores[position]),
                 query=None if answered is None else int(answered.leading[rank - 1]),
@@ -447,11 +441,6 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
             )
         )
     return chosen
-
-
-def _score(result: SelectionResult, place: int) -> float:
-    """Return the score of a scored document of the set, which is its relevance where that is the scorer's."""
-    return result.scores.get(int(result.selection.documents[place]), float(result.selection.relevance[place]))
 
 
 def _nullable(values: NDArray[np.float64]) -> list[float | None]:
@@ -484,19 +473,18 @@ def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | No
 
 
 def _pool(result: SelectionResult) -> ExplainedPool:
-    relevance, std = _of_all(result.believed, result.pool)
+    (relevance, std), places = _of_all(result.believed, result.pool), result.places
     return ExplainedPool(
         ids=list(result.pool.ids),
         retrieval_scores=_rounded(result.pool.scores),
         relevance=relevance,
         std=std,
-        map=None if result.places is None else _map(result.places),
+        map=None
+        if places is None
+        else PoolMap(
+            x=_rounded(places.documents[:, 0]), y=_rounded(places.documents[:, 1]), query=_rounded(places.query)
+        ),
     )
-
-
-def _map(places: Places) -> PoolMap:
-    x, y = places.documents.T
-    return PoolMap(x=_rounded(x), y=_rounded(y), query=_rounded(places.query))
 
 
 def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None], list[float | None]]:

@@ -19,8 +19,8 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import JudgeSettings, Settings
 
 if TYPE_CHECKING:
+    from boundarymorph.api.dependencies import Parts
     from boundarymorph.scoring.costs import Amount
-    from boundarymorph.server.composition import AllInOne, Gateway
 
 Options = TypeVar("Options")
 PRICES = (
@@ -87,14 +87,14 @@ def fail(message: str) -> NoReturn:
 
 
 @asynccontextmanager
-async def parts(settings: Settings) -> AsyncIterator[AllInOne | Gateway]:
+async def parts(settings: Settings) -> AsyncIterator[Parts]:
     """Yield the parts of a service, or of a gateway to the retriever that the settings name, for one command."""
     from boundarymorph.server import composition
 
     built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
     try:
-        if isinstance(built, composition.Gateway):
-            await built.retriever.check()  # which tells the encoder
+        if settings.retriever.url:
+            await built.check()  # the retriever tells the encoder
         yield built
     finally:
         await built.close()

@@ -14,7 +14,7 @@ from boundarymorph.cli.common import DataDirectory, LogLevel, fail
 from boundarymorph.settings import RateLimitSettings, Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.agents.tools import Service
+    from boundarymorph.agents.rest import Service
 
 CONNECT_SECONDS = 5.0
 GRACE_SECONDS = 10.0  # to wait for an answer beyond its longest deadline
@@ -66,8 +66,7 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
     """Yield a running service."""
     import httpx2
 
-    from boundarymorph.agents.rest import Rest
-    from boundarymorph.agents.tools import Service
+    from boundarymorph.agents.rest import Service
 
     if not url.startswith(("http://", "https://")):
         fail(f"--url is {url!r}, not an http:// or https:// URL")
@@ -81,4 +80,4 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
         except httpx2.HTTPError as error:  # a service that is started later will answer
             said = str(error) or type(error).__name__
             typer.echo(f"warning: nothing answers at {shown} now ({said}); is it running?", err=True)
-        yield Service(Rest(http, shown), settings.agents)
+        yield Service(http, shown, settings.agents)

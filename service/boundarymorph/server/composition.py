@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from boundarymorph.caching.build import Caches, build_caches
+from boundarymorph.access.limits import Spending
+from boundarymorph.api.dependencies import Parts, Probe
+from boundarymorph.caching.build import build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
 from boundarymorph.scoring.costs import Ledger
-from boundarymorph.scoring.scorer import BatchingScorer, Scorer
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -26,123 +28,28 @@ from boundarymorph.telemetry import metrics
 
 # At run time each is imported where it is built: a process with a remote retriever loads neither FAISS nor ONNX.
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.document import Retriever
-    from boundarymorph.retrieval.encoders import Encoder
-    from boundarymorph.retrieval.index_retriever import IndexRetriever
     from boundarymorph.retrieval.interfaces import Catalog
-    from boundarymorph.retrieval.remote import RemoteRetriever
 
 MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
-Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 
 
-@dataclass(frozen=True)
-class Retrieval:
-    """The indexes of this machine or of a store, and their retriever."""
-
-    catalog: Catalog
-    encoder: Encoder
-    retriever: IndexRetriever
-    caches: Caches = field(default_factory=Caches, kw_only=True)
-    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
-
-    async def check(self) -> None:
-        """Warm up the encoder, and check that the indexes can be reached. Raises what they raise."""
-        await self.encoder.check()
-        await self.probes.get("indexes", probe_of_indexes(self.catalog))(math.inf)
-
-    async def close(self) -> None:
-        """Release threads and files, users before what they use."""
-        await self.retriever.close()
-        await self.encoder.close()
-        self.catalog.close()
-        await self.caches.close()
-
-
-@dataclass(frozen=True)
-class AllInOne(Retrieval):
-    """All parts of a service in one process."""
-
-    scorer: Scorer
-    selector: Selector
-
-    async def check(self) -> None:
-        """As `Retrieval.check`, and warm up the cross-encoder."""
-        await super().check()
-        await self.scorer.check()
-
-    async def close(self) -> None:
-        await self.selector.close()
-        await self.scorer.close()
-        await super().close()
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """A cross-encoder alone."""
-
-    scorer: BatchingScorer
-    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
-
-    async def check(self) -> None:
-        """Warm up the cross-encoder. Raises what it raises."""
-        await self.scorer.check()
-
-    async def close(self) -> None:
-        """Release the cross-encoder's threads."""
-        await self.scorer.close()
-
-
-@dataclass(frozen=True)
-class Gateway:
-    """The parts of a service whose indexes are in another process."""
-
-    retriever: RemoteRetriever
-    scorer: Scorer
-    selector: Selector
-    caches: Caches = field(default_factory=Caches, kw_only=True)
-    probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
-
-    async def check(self) -> None:
-        """Send a probe to the retriever and the scorer. Raises what they raise."""
-        await self.retriever.check()
-        await self.scorer.check()
-
-    async def close(self) -> None:
-        """Release threads and connections, users before what they use."""
-        await self.selector.close()
-        await self.scorer.close()
-        await self.retriever.close()
-        await self.caches.close()
-
-
-def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scoring:
+def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the parts of a scorer. Raises as `build_local_scorer` does."""
     scorer = build_local_scorer(settings, on_lost)
-    return Scoring(scorer, probes={"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)})
+    return Parts(scorer=scorer, probes={"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)})
 
 
-def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> AllInOne:
+def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load.
 
     Limits BLAS to one thread in this process: sessions already run side by side, and in products too small to split
     its threads would spin while waiting for each other.
     """
     indexes = build_retrieval(settings, on_lost)
-    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = _selector(settings, indexes.retriever, scorer, indexes.caches, lambda: identity_of(indexes.encoder))
-    return AllInOne(
-        indexes.catalog,
-        indexes.encoder,
-        indexes.retriever,
-        scorer,
-        selector,
-        caches=indexes.caches,
-        probes={**indexes.probes, **_probes_of(settings, scorer)},
-    )
+    return _selecting(settings, indexes, partial(identity_of, indexes.encoder), on_lost)
 
 
-def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Retrieval:
+def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the indexes of this machine or of a store and their retriever, for a process of its own or a part of one.
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
@@ -166,20 +73,39 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}
     if not encoder_is_paid(settings.encoder):
         probes["encoder"] = lambda deadline: bare.encode_query(PROBE)
-    return Retrieval(catalog, encoder, retriever, caches=caches, probes=probes)
+    return Parts(catalog, encoder, retriever, caches=caches, probes=probes)
 
 
-def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Gateway:
+def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does.
 
     Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
     """
     retriever = build_remote_retriever(settings)
-    caches = build_caches(settings.cache)
+    probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}
+    parts = Parts(retriever=retriever, caches=build_caches(settings.cache), probes=probes)
+    return _selecting(settings, parts, lambda: retriever.identity, on_lost)
+
+
+def _selecting(
+    settings: Settings, parts: Parts, encoder: Callable[[], str | None], on_lost: Callable[[], None]
+) -> Parts:
+    """Return the parts with a cross-encoder and a selector. encoder: returns the identity of the retriever's."""
+    threadpool_limits(1, user_api="blas")
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
-    selector = _selector(settings, retriever, scorer, caches, lambda: retriever.identity)
-    probes = {"retriever": lambda deadline: retriever.check(), **_probes_of(settings, scorer)}
-    return Gateway(retriever, scorer, selector, caches=caches, probes=probes)
+    selector = Selector(
+        parts.retriever,
+        scorer,
+        parts.caches.scores,
+        trips=trips_to(settings.scorer, scorer),
+        encoder=encoder,
+        threads=settings.selector_threads,
+        share=settings.limits.key_share,
+    )
+    probes = dict(parts.probes)
+    if not scorer_is_paid(settings.scorer):
+        probes["scorer"] = ScorerProbe(scorer, tests=settings.scorer.self_test)
+    return replace(parts, scorer=scorer, selector=selector, probes=probes)
 
 
 def ledger(settings: Settings) -> Ledger:
@@ -187,8 +113,6 @@ def ledger(settings: Settings) -> Ledger:
 
     Raises InvalidConfiguration.
     """
-    from boundarymorph.access.limits import Spending
-
     timeout = settings.rate_limits.timeout_seconds
     return Spending(settings.scorer.judge, url=settings.counters_url, timeout=timeout)
 
@@ -223,26 +147,3 @@ def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monoton
                 check = None
 
     return probe
-
-
-def _selector(
-    settings: Settings,
-    retriever: Retriever,
-    scorer: Scorer,
-    caches: Caches,
-    encoder: Callable[[], str | None],
-) -> Selector:
-    threadpool_limits(1, user_api="blas")
-    return Selector(
-        retriever,
-        scorer,
-        caches.scores,
-        trips=trips_to(settings.scorer, scorer),
-        encoder=encoder,
-        threads=settings.selector_threads,
-        share=settings.limits.key_share,
-    )
-
-
-def _probes_of(settings: Settings, scorer: Scorer) -> dict[str, Probe]:
-    return {} if scorer_is_paid(settings.scorer) else {"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)}

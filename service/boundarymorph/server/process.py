@@ -19,10 +19,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, cast
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,6 +29,7 @@ from starlette.routing import NoMatchFound
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
+from boundarymorph.access.callers import is_loopback
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.urls import own_url
 from boundarymorph.server.protocol import check_connections, configured
@@ -40,6 +40,7 @@ HUNG_SECONDS = 60  # without an answer of a worker, which may be importing a lar
 TICK = 0.1  # seconds between looks for signals and ended workers while all are stopping
 log = logging.getLogger(__name__)
 Make = Callable[[bool], "_DrainingServer"]
+Create = Callable[..., FastAPI]  # such as `create_app`, of settings and `on_failure`; picklable with several workers
 
 
 class Worker(multiprocess.Process):
@@ -145,12 +146,6 @@ ARENAS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
-class Create(Protocol):
-    """A function that makes an application, such as `create_app`; with several workers it must be picklable."""
-
-    def __call__(self, settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI: ...
-
-
 def serve(create: Create, settings: Settings, name: str) -> int:
     """Run an application in as many processes as the settings say, and return the exit code.
 
@@ -163,7 +158,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     Raises InvalidConfiguration for a public address without keys, for more connections than there are descriptors, for
     traces without the extra, and as `create` does.
     """
-    if not (settings.keys or settings.without_keys or _is_loopback(settings.host)):
+    if not (settings.keys or settings.without_keys or is_loopback(settings.host)):
         raise InvalidConfiguration(
             f"others can reach {settings.host}, and there are no keys: make one with `boundarymorph key`, or set "
             "without_keys if something in front of this service checks who calls"
@@ -194,6 +189,7 @@ def _server(create: Create, settings: Settings, name: str, replaces: bool = Fals
     warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # from prometheus_client, at a gauge's end
     tracing.configure_logs(settings.log_level, settings.log_format)
     share_arenas()
+    server: _DrainingServer
     app = create(settings, on_failure=lambda: server.fail())
     app.state.lifecycle.listen_when_ready = replaces
     config = configured(
@@ -233,15 +229,8 @@ def _trace(settings: TraceSettings, name: str) -> Callable[[], None]:
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket for several processes. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Without IPPROTO_TCP asyncio leaves Nagle's algorithm on.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=":" in host)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which its connections have, too
     return listener
 
 
@@ -324,21 +313,9 @@ def _exit_although() -> None:
         f"{thread.name} in {found.name} ({found.filename}:{found.lineno})"
         for thread in threading.enumerate()
         if not thread.daemon and thread.ident in frames and thread is not threading.main_thread()
-        for found in _ours(traceback.extract_stack(frames[thread.ident]))
+        for stack in [traceback.extract_stack(frames[thread.ident])]
+        for found in stack[-1:]  # the innermost call of a thread that does some work of ours
+        if any(PACKAGE in frame.filename for frame in stack)
     ]
     log.critical("exiting although this does not end: %s", "; ".join(running) or "unknown; no thread of ours")
     os._exit(1)
-
-
-def _ours(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Return the innermost call of a thread, if it does some work of ours."""
-    return stack[-1:] if any(PACKAGE in frame.filename for frame in stack) else []
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

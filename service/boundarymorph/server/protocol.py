@@ -6,7 +6,7 @@ import asyncio
 import resource
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 from uvicorn import Config
@@ -22,13 +22,6 @@ ROOM = 16  # connections beyond the limit, for probes and for heads that are sti
 LARGEST = 10_000  # the default limit where a process may open far more descriptors
 
 
-class Connection(Protocol):
-    """A caller's connection."""
-
-    def abort(self, reason: str) -> None:
-        """Close it at once. reason: for the metrics."""
-
-
 class Connections:
     """The open connections of a process: at most `most` with a request in progress, and `ROOM` more.
 
@@ -38,8 +31,8 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._open: set[Connection] = set()
-        self._waiting: dict[Connection, None] = {}  # without a request in progress, the longest first
+        self._open: set[ProblemProtocol] = set()
+        self._waiting: dict[ProblemProtocol, None] = {}  # without a request in progress, the longest first
 
     def __len__(self) -> int:
         return len(self._open)
@@ -49,25 +42,25 @@ class Connections:
         """Whether only a probe may begin."""
         return len(self._open) - len(self._waiting) >= self.most
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ProblemProtocol) -> None:
         """Add a connection; if there are too many, another one makes room, or this one is closed."""
         self._open.add(connection)
         self.waits(connection)
         if len(self._open) > self.most + ROOM:
             next(iter(self._waiting)).abort("full")
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ProblemProtocol) -> None:
         """Forget a connection."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: ProblemProtocol) -> None:
         """Note that a connection waits for a request."""
         if connection in self._open:
             self._waiting.pop(connection, None)
             self._waiting[connection] = None
 
-    def works(self, connection: Connection) -> None:
+    def works(self, connection: ProblemProtocol) -> None:
         """Note that a request of a connection begins."""
         self._waiting.pop(connection, None)
 
@@ -132,16 +125,9 @@ class RequestParser:
         """Return False: to uvicorn a request is one like any other."""
         return False
 
-    def should_keep_alive(self) -> bool:
-        return bool(self._parser.should_keep_alive())
-
-    def get_method(self) -> bytes:
-        method: bytes = self._parser.get_method()
-        return method
-
-    def get_http_version(self) -> str:
-        version: str = self._parser.get_http_version()
-        return version
+    def __getattr__(self, name: str) -> Any:
+        """Return what else uvicorn uses of httptools' parser."""
+        return getattr(self._parser, name)
 
 
 def _fresh(protocol: HttpToolsProtocol) -> Any:

@@ -1,16 +1,40 @@
-"""Configuration: read once, at the edge, from the environment and a TOML file."""
+"""Configuration: read once, at the edge, from the environment and a TOML file that it names."""
 
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from tomllib import TOMLDecodeError
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_origin
+
+import orjson
+from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from boundarymorph import reading
+from boundarymorph.errors import InvalidConfiguration, InvalidInput
+from boundarymorph.selection import methods
 from boundarymorph.settings.sections import (
     SERVICE,
     UNLIMITED,
     AgentSettings,
     Attached,
     CacheSettings,
+    CalibrationSettings,
     EncoderSettings,
+    Hosts,
     JudgeSettings,
+    Keys,
     Limits,
+    MemorySettings,
     ModelSettings,
+    PolicySettings,
     RateLimitSettings,
+    RerankSettings,
     RetrieverSettings,
     ScorerSettings,
     StoreSettings,
@@ -18,7 +42,9 @@ from boundarymorph.settings.sections import (
     WorkSettings,
     secret,
 )
-from boundarymorph.settings.settings import DEFAULTS_WITHIN, Settings, mistakes
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 __all__ = [
     "DEFAULTS_WITHIN",
@@ -41,3 +67,308 @@ __all__ = [
     "mistakes",
     "secret",
 ]
+
+PREFIX = "BOUNDARYMORPH_"
+CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
+CLIENT_VARIABLES = ("BOUNDARYMORPH_URL", "BOUNDARYMORPH_API_KEY")
+OTHER_VARIABLES = (CONFIG_VARIABLE, *CLIENT_VARIABLES)  # which are not settings
+# Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
+SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
+SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")
+DEFAULT_CONFIG = Path("boundarymorph.toml")
+
+
+def unknown_variables(settings: type[BaseModel]) -> list[str]:
+    """Return an error message for each environment variable that has the prefix but is not a setting."""
+    known = [name.upper() for name in _variables(settings)]
+    found = []
+    for variable, value in sorted(os.environ.items()):
+        prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
+        if prefix != PREFIX or prefix + name in OTHER_VARIABLES or _is_setting(settings, name.split("__")):
+            continue
+        if SERVICE_LINK.fullmatch(variable) or SERVICE_LINK_URL.match(value):
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"; did you mean {PREFIX}{near[0]}?" if near else "; `boundarymorph config` lists the settings"
+        found.append(f"there is no setting {variable}{hint}")
+    return found
+
+
+def _is_setting(model: type[BaseModel], parts: list[str]) -> bool:
+    """Whether the parts of a variable's name lead to a field, or into a mapping whose keys the user chooses."""
+    field = model.model_fields.get(parts[0].lower())
+    if field is None:
+        return False
+    inner = field.annotation
+    if len(parts) == 1 or get_origin(inner) is dict:
+        return True
+    return isinstance(inner, type) and issubclass(inner, BaseModel) and _is_setting(inner, parts[1:])
+
+
+def _variables(model: type[BaseModel]) -> Iterator[str]:
+    """Yield the names of all settings' variables, without the prefix."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from (f"{name}__{rest}" for rest in _variables(inner))
+        else:
+            yield name
+
+
+def config_file() -> Path | None:
+    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
+
+    Raises InvalidConfiguration if the named file does not exist.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named is None:
+        return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None
+    path = Path(named)
+    if not path.is_file():
+        raise InvalidConfiguration(f"{CONFIG_VARIABLE} names {named}, which is not a file")
+    return path
+
+
+class TomlFile(TomlConfigSettingsSource):
+    """A file of settings, with a byte order mark or without. Raises InvalidConfiguration for what is not UTF-8."""
+
+    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
+        try:
+            text = reading.without_mark(file_path.read_bytes(), "the file")
+            if (wrong := reading.complaint(text)) is not None:
+                raise InvalidInput(wrong)
+        except InvalidInput as error:
+            raise InvalidConfiguration(f"bad settings: {file_path}: {error}") from None
+        return tomllib.loads(text.decode())
+
+
+SESSIONS, SESSIONS_A_CORE = 64, 4
+DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
+    "budget": "budget",
+    "k": "k",
+    "depth": "pool",
+    "rounds": "rounds",
+    "deadline_seconds": "deadline_seconds",
+}
+MASKED = str(SecretStr("any"))  # as pydantic writes each secret
+_KEY = re.compile(r"[^:]+:[^:]+:[0-9a-f]{64}(:[^:]*)?")  # with a hash; anything else may be the secret itself
+_CREDENTIALS = re.compile(  # in a URL: before its host, or in its query
+    r"[A-Za-z][A-Za-z0-9+.-]*:/.*@|://.*[?&][^=&]*(?i:pass|key|token|secret|auth|sig)[^=&]*="
+)
+
+
+class Settings(BaseSettings):
+    """Every setting of the service.
+
+    Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override the TOML file that
+    BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+    )
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    data_directory: Path = Field(Path("data"), description="where the indexes live")
+    index_log_bytes: int = Field(
+        4 * 2**20, ge=2**16, description="size of an index's write-ahead log above which a write empties it"
+    )
+    threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
+    search_device: str = Field("cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="faiss, or faiss:N: FAISS on a GPU")
+    open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
+    filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
+    selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
+    max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
+    budget: int = Field(50, ge=0, description="B if a request names none")
+    k: int = Field(50, ge=1, description="k if a request names none")
+    depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
+    rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description='trips to the scorer if a request names none; "auto": by what a trip costs'
+    )
+    deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
+    body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")
+    body_pause_seconds: float = Field(60.0, gt=0, description="longest pause in the body of a streamed upload")
+    head_seconds: float = Field(
+        10.0, gt=0, description="longest time to receive the request line and headers of a request"
+    )
+    keep_alive_seconds: float = Field(
+        75.0, gt=0, description="how long a connection without a request stays open; more than the load balancer's time"
+    )
+    event_seconds: float = Field(
+        30.0, gt=0, description="longest time in which a client reads nothing of its answer, before it is disconnected"
+    )
+    method: str = Field(methods.DEFAULT, description="selection method if a request names none")
+    relevance: Literal["people", "scorer"] = Field(
+        "people", description="what relevance is where a request does not say: what people find, or the score"
+    )
+    vectors: Literal["lexical", "encoder"] = Field(
+        "lexical", description="vectors of a pool whose texts bring none, if a request does not say"
+    )
+    auto_budget: int = Field(200, ge=0, description='largest budget if a request says "auto", within the limit')
+    auto_settle: float = Field(0.01, gt=0, lt=1, description='expected loss at which "auto" stops')
+    negligible: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="share of the best document's relevance below which max_tokens leaves documents out",
+    )
+    encoder: EncoderSettings = Field(default_factory=EncoderSettings)
+    retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
+    stores: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
+        default_factory=dict, description="stores whose tables are indexes too, by name"
+    )
+    index_store: str | None = Field(None, description="the store in which new indexes are made; this machine if unset")
+    scorer: ScorerSettings = Field(default_factory=ScorerSettings)
+    rerank: RerankSettings = Field(default_factory=RerankSettings)
+    policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
+        default_factory=dict,
+        description='defaults of requests by name; that of "default" is for all that choose no other',
+    )
+    keys: Keys = Field(
+        (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
+    )
+    without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
+    allowed_hosts: Hosts = Field(
+        (),
+        description="names by which web pages may call, besides those of this machine and of private networks: "
+        '"search.example.org", "*.example.org", or "*" for any; any if unset and there are keys',
+    )
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
+        "the address of each request if unset",
+    )
+    metrics_seconds: float = Field(
+        1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
+    )
+    log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
+    cache: CacheSettings = Field(default_factory=CacheSettings)
+    calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
+    memory: MemorySettings = Field(default_factory=MemorySettings)
+    rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
+    work: WorkSettings = Field(default_factory=WorkSettings)
+    ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
+    ready_timeout_seconds: float = Field(5.0, gt=0, description="timeout of such a probe")
+    playground: bool = Field(True, description="serve /playground, a page for trying selections")
+    agents: AgentSettings = Field(default_factory=AgentSettings)
+    traces: TraceSettings = Field(default_factory=TraceSettings)
+    workers: int = Field(1, ge=1, le=256, description="processes that share one port, each with its own models")
+    drain_seconds: float = Field(0.0, ge=0, description="time after SIGTERM: unready, but still accepting requests")
+    grace_seconds: int = Field(30, ge=1, description="time after that for running requests to finish")
+    limits: Limits = Field(default_factory=Limits)
+
+    @model_validator(mode="after")
+    def _one_place_for_indexes(self) -> Self:
+        if self.retriever.url and self.stores:
+            raise ValueError("give retriever.url or stores, not both: a retriever has stores of its own")
+        if self.index_store is not None and self.index_store not in self.stores:
+            raise ValueError(f"index_store is {self.index_store!r}, which is none of stores")
+        return self
+
+    @model_validator(mode="after")
+    def _policies_within_limits(self) -> Self:
+        keys = [key for policy in self.policies.values() for key in policy.for_keys]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"policies: {key!r} is in for_keys of several; a key has one policy")
+        named = {f"policies.{name}": policy.budget for name, policy in self.policies.items()}
+        for name, budget in {"rerank": self.rerank.budget, **named}.items():
+            if isinstance(budget, int) and budget > self.limits.budget:
+                raise ValueError(f"{name}.budget is {budget:,}, over limits.budget")
+        return self
+
+    @model_validator(mode="after")
+    def _defaults_within_limits(self) -> Self:
+        if self.method not in methods.METHODS:
+            raise ValueError(f"method is {self.method!r}, not one of {', '.join(methods.METHODS)}")
+        for name, limit in DEFAULTS_WITHIN.items():
+            default, most = getattr(self, name), getattr(self.limits, limit)
+            if default != "auto" and default > most:
+                raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_within_sessions(self) -> Self:
+        if (chosen := self.limits.batch_sessions or 0) > self.sessions:
+            raise ValueError(
+                f"limits.batch_sessions is {chosen:,}, over the sessions of this service: {self.sessions:,}"
+            )
+        return self
+
+    def shown(self) -> str:
+        """Return the settings as JSON, with MASKED in place of secrets."""
+        values = _without_secrets(self.model_dump(mode="json"))
+        return orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
+
+    @property
+    def sessions(self) -> int:
+        """Concurrent selections in one process. On a few cores, more of them only delay each other."""
+        if self.limits.sessions is not None:
+            return self.limits.sessions
+        if self.scorer.url or self.scorer.model is not None:
+            return SESSIONS
+        cores = self.threads or os.cpu_count() or 1
+        return max(SESSIONS_A_CORE, SESSIONS_A_CORE * cores // self.workers)
+
+    @property
+    def counters_url(self) -> str | None:
+        """URL of the Redis where processes count together; None if each counts for itself."""
+        return secret(self.rate_limits.url or self.cache.url)
+
+    @property
+    def batch_sessions(self) -> int:
+        """Concurrent selections of all batches in one process."""
+        return self.limits.batch_sessions or max(1, self.sessions // 4)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlFile(settings_cls, config_file())
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the settings; overrides that are None are ignored.
+
+        Raises InvalidConfiguration, naming each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
+        """
+        if unknown := unknown_variables(cls):
+            raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
+        try:
+            return cls(**{name: value for name, value in overrides.items() if value is not None})
+        except ValidationError as error:
+            raise InvalidConfiguration(f"bad settings: {mistakes(error)}") from None
+        except TOMLDecodeError as error:
+            raise InvalidConfiguration(f"bad settings: {config_file()}: {error}") from None
+        except (ValueError, OSError) as error:  # a variable with malformed JSON, a file that cannot be read
+            raise InvalidConfiguration(f"bad settings: {error}") from None
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    """Return plain data with MASKED in place of what may be a secret. name: of the setting."""
+    match value:
+        case dict() if name == "body" and value:  # sent to a language model
+            return MASKED
+        case dict():
+            return {inner: _without_secrets(held, inner) for inner, held in value.items()}
+        case list():
+            return [_without_secrets(held, name) for held in value]
+        case str() if _CREDENTIALS.search(value) or (name == "keys" and not _KEY.fullmatch(value)):
+            return MASKED
+    return value
+
+
+def mistakes(error: ValidationError) -> str:
+    """Describe what is wrong with each field, on one line."""
+    return "; ".join(
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), reading.in_words(detail, error.title)])
+        for detail in error.errors()
+    )

@@ -75,17 +75,12 @@ def docs() -> APIRouter:
         files = tuple(Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI)
         return _page("docs", files)
     except (PackageNotFoundError, FileNotFoundError):
-        return _missing("docs", f"/docs needs the package {SWAGGER_CARRIER}; /openapi.json has the same description")
-
-
-def _missing(name: str, why: str) -> APIRouter:
-    """Return the route of a page that cannot be shown."""
-    routes = APIRouter(include_in_schema=False)
+        routes = APIRouter(include_in_schema=False)
 
     async def missing() -> Response:
-        raise NotInstalled(why)
+        raise NotInstalled(f"/docs needs the package {SWAGGER_CARRIER}; /openapi.json has the same description")
 
-    routes.add_api_route(f"/{name}", missing)
+    routes.add_api_route("/docs", missing)
     return routes
 
 

@@ -11,13 +11,13 @@ import httpx
 import numpy as np
 import pytest
 
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
 from boundarymorph.scoring.judge import Judge
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.server.composition import Scoring
 from boundarymorph.settings import JudgeSettings, Limits, Settings
 from tests.api.service import faked, listening, serving
 from tests.scoring.judge.scripted import MODEL, Chat, graded
@@ -45,8 +45,8 @@ async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIter
 async def served(folder: Path) -> AsyncIterator[RemoteScorer]:
     """A scorer process's application on a socket, and what calls it."""
 
-    def build(settings: Settings, *_: object) -> Scoring:
-        return Scoring(BatchingScorer(load(folder)))
+    def build(settings: Settings, *_: object) -> Parts:
+        return Parts(scorer=BatchingScorer(load(folder)))
 
     app = create_scorer_app(Settings(), build=build)
     async with listening(app) as (url, _):

@@ -389,17 +389,13 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
     """Return the text of a document: for an object its fields, one per line. Raises InvalidInput."""
     if isinstance(document, str):
         return document
-    found = [_plain(document[field]) for field in fields if document.get(field) is not None]
+    found = [document[field] for field in fields if document.get(field) is not None]
     if not any(field in document for field in fields):
         raise InvalidInput(
             f"{place}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
             "'rank_fields'"
         )
-    return "\n".join(found)
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else to_json(value).decode()
+    return "\n".join(value if isinstance(value, str) else to_json(value).decode() for value in found)
 
 
 class MixedbreadRequest(RerankRequest):

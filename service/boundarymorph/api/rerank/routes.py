@@ -20,11 +20,21 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
 from boundarymorph import __version__
-from boundarymorph.access import bodies
-from boundarymorph.access.access import Access
 from boundarymorph.access.callers import Policy, share_of
-from boundarymorph.api import openapi, operations, problems
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, HasSelector, SelectingOf, permitted
+from boundarymorph.access.limits import Access
+from boundarymorph.api import bodies, openapi, operations, problems
+from boundarymorph.api.dependencies import (
+    STATUS_HEADER,
+    AccessOf,
+    BuiltOf,
+    CallerOf,
+    Parts,
+    ReadyOf,
+    calibrated,
+    permitted,
+    selected,
+    with_memory,
+)
 from boundarymorph.api.rerank.dialects import (
     CohereV2Request,
     Diagnostics,
@@ -52,10 +62,9 @@ from boundarymorph.api.rerank.dialects import (
     unknown_fields,
 )
 from boundarymorph.api.rerank.frameworks import AliyunAnswer, AliyunRequest, WeaviateAnswer, WeaviateRequest, flattened
-from boundarymorph.api.schemas import LanguageModelUsage, Problem
-from boundarymorph.api.select import STATUS_HEADER, calibrated, selected, with_memory
+from boundarymorph.api.schemas import Problem
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
-from boundarymorph.api.translate import grouping_of, task_of
+from boundarymorph.api.translate import grouping_of, task_of, usage_of
 from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
@@ -167,7 +176,7 @@ class DialectRoute(APIRoute):
 router = APIRouter(tags=["reranking"], route_class=DialectRoute)
 
 
-async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: SelectingOf) -> Response:
+async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: ReadyOf) -> Response:
     """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
@@ -182,7 +191,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Se
             policy, asked, wanted, task = await bodies.off_loop(
                 access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
             )
-            choice = access.calibrations.choice(asked.calibration, permitted(request))
+            choice = access.calibration(asked.calibration, permitted(request))
             task = await calibrated(task, choice, parts.retriever)
             if task.goal == "scores" and task.calibration is None:  # which has other evidence
                 task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
@@ -267,7 +276,7 @@ def _read(
     dialect: Dialect,
     caller: str,
     arrival: float,
-    parts: HasSelector,
+    parts: Parts,
 ) -> tuple[Policy, RerankRequest, Wanted, SelectionTask]:
     """Return the policy, the request, what it wants, and its task. data: the body. Raises InvalidInput and
     pydantic's ValidationError."""
@@ -372,7 +381,7 @@ def _ranking(
             calibration=result.calibration,
             policy=policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
-            language_model=LanguageModelUsage.of(result.bill),
+            language_model=usage_of(result.bill),
             warnings=warnings,
         ),
     )
