@@ -202,7 +202,7 @@ format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## NAME=selection, request, models, retrieval, stores, failover, overload, load or gpu -> build/bench/NAME.json; OPTIONS=--help
+bench: setup  ## NAME=selection, request, models, retrieval, stores, scorers, promises, failover, overload or gpu -> build/bench/NAME.json; OPTIONS=--help
 	$(BIN)/python -m load_tests.bench_$(NAME) $(OPTIONS)
 
 SOAK_index := load_tests.soak index

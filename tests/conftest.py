@@ -51,7 +51,6 @@ SLOW = (
     "system/test_leavers.py",
     "system/test_neighbours.py",
     "system/test_scorer.py",
-    "system/test_soak_index.py",
     "system/test_uploads.py",
     "telemetry/test_workers.py",
     "test_memory.py",
