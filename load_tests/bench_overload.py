@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from load_tests import report
-from load_tests.processes import Server, serving
+from load_tests.processes import Server, serving, stopped
 from load_tests.workload import MIX, Request, fill, outcome, requests
 
 ANSWERS = ("complete", "partial", "retrieval_only")
@@ -133,8 +133,7 @@ async def measured(url: str, server: Server | None, given: argparse.Namespace) -
                     running.result()
                 memory = {} if server is None else {"resident_MiB": server.resident()}
                 rows.append({"rate": rate, "span": number, **clients.row(given.deadline), **memory})
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await stopped([running])
     print(*clients.failures[:10], sep="\n", end="\n" if clients.failures else "")
     rows.write(ratios | {"failed": len(clients.failures)})
 

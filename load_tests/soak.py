@@ -19,7 +19,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.onnx import OnnxCrossEncoder
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from load_tests import report
-from load_tests.processes import Server, retriever, serving
+from load_tests.processes import Server, retriever, serving, stopped
 from load_tests.workload import QUERIES, passages
 
 DIMENSION, BATCH, DEPTH = 64, 10, 20
@@ -112,16 +112,6 @@ class Memory(list[tuple[float, float]]):
             return None
         late = seconds >= seconds[-1] - FLAT_SECONDS
         return float(60 * np.polyfit(seconds[late] - seconds[-1], sizes[late], 1)[0])
-
-
-async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks that run for ever. Raises the error of one that has failed."""
-    await asyncio.sleep(0)
-    for task in tasks:
-        if task.done():
-            task.result()
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Writer:

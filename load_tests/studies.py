@@ -125,13 +125,6 @@ def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
     return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
 
 
-def ndcg(chosen: NDArray[np.intp], gains: Scores) -> float:
-    """Return nDCG@10 (Jarvelin and Kekalainen 2002) of the chosen positions in their order; nan where nothing gains."""
-    discounts = 1 / np.log2(np.arange(2, 12))[: len(chosen)]
-    ideal = float(np.sort(gains)[::-1][: len(discounts)] @ discounts[: len(gains)])
-    return float(gains[chosen[:10]] @ discounts) / ideal if ideal > 0 else float("nan")
-
-
 def stops(
     pool: Pool,
     scores: Scores,
@@ -351,44 +344,6 @@ def few(question: Question, number: int) -> Iterator[Row]:
             yield {"scorer": scorer, "words": words, "how": how, "B": budget, "k": k, "ce_ncg": gain, **losses}
 
 
-def threshold(question: Question, number: int) -> Iterator[Row]:
-    """F1 of "everything that scores at least so much": to find nothing where there is nothing is right."""
-    pool, scores, k = question.pool, question.scores, min(200, len(question.pool))
-    for budget, least in product((10, 25, 50), (0.3, 0.5, 0.8)):
-        ((_, plain),) = sets(pool, scores, k, (budget,), size=None)
-        ((_, by_threshold),) = sets(pool, scores, k, (budget,), size=None, min_relevance=least)
-        right = np.flatnonzero(scores >= least)
-        found = {
-            "the first B": np.flatnonzero(scores[:budget] >= least),
-            "the default's set": plain.documents[plain.relevance >= least],
-            "min_relevance": by_threshold.documents,
-        }
-        for how, chosen in found.items():
-            total = len(chosen) + len(right)
-            f1 = 2.0 * np.isin(chosen, right).sum() / total if total else 1.0
-            yield {"threshold": least, "how": how, "B": budget, "f1": float(f1)}
-
-
-def order(question: Question, number: int) -> Iterator[Row]:
-    """The first N of the pool ranked with B calls, by the cross-encoder's scores and by people."""
-    whole = question.pool
-    for count, budget in ((100, 20), (100, 50), (500, 100), (1_000, 200)):
-        if count > len(whole):
-            continue
-        features = {name: values[:count] for name, values in whole.features.items()}
-        terms = None if whole.terms is None else whole.terms[:, :count]
-        pool = Pool(whole.ids[:count], whole.embeddings[:count], whole.query, whole.scores[:count], features, terms)
-        scores = question.scores[:count]
-        ((_, chosen),) = sets(pool, scores, count, (budget,), size=5, order=True)
-        ways = {"all": first_by_score(scores, count), "order": chosen.documents}
-        ways["first B"] = first_by_score(scores, budget)
-        grades = np.zeros(count) if question.grades is None else question.grades[:count].astype(np.float64)
-        for how, ranking in ways.items():
-            relevant = normalised_gain(ranking[:50], (grades > 0).astype(np.float64))
-            gains = {"ce_ndcg": ndcg(ranking, scores), "ndcg": ndcg(ranking, 2**grades - 1), "ncg50": relevant}
-            yield {"N": count, "B": budget, "how": how, **gains}
-
-
 def settle(question: Question, number: int) -> Iterator[Row]:
     """Where sessions stop by a threshold, of at most 200 calls in rounds of 5, beside budgets for all. `calls` is a
     share of 200. One long session tells all, as it does not look at its budget to choose a document."""
@@ -439,18 +394,6 @@ def signals(question: Question, number: int) -> Iterator[Row]:
             yield {"signals": name, "B": budget, "k": k, "ce_ncg": gain}
 
 
-def relevance(question: Question, number: int) -> Iterator[Row]:
-    """What is said of documents without a score, beside what they score: means of a set, and the share within 1 std."""
-    for budget, k in product((10, 25, 50), (10, 50, 100)):
-        ((_, chosen),) = sets(question.pool, question.scores, k, (budget,), size=None)
-        free = ~chosen.scored
-        if free.any():
-            expected, actual = chosen.relevance[free], question.scores[chosen.documents][free]
-            within = float((np.abs(expected - actual) <= chosen.std[free]).mean())
-            means = {"expected": float(expected.mean()), "actual": float(actual.mean()), "within_1_std": within}
-            yield {"B": budget, "k": k, **means}
-
-
 ANSWERS = ("answerable", "answered")
 LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
@@ -462,8 +405,6 @@ STUDIES = {
         "Growing rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}
     ),
     "few": Study("Few calls", few, ("scorer", "words", "how"), LOSS, "B", {"how": "retriever"}),
-    "threshold": Study("A threshold", threshold, ("threshold", "how"), ("f1",), "B", {"how": "the first B"}),
-    "order": Study("The order of a list", order, ("N", "B", "how"), ("ce_ndcg", "ndcg", "ncg50"), None, {"how": "all"}),
     "settle": Study("Stopping when settled", settle, ("k", "stops"), (*LOSS, "calls")),
     "hybrid": Study(
         "Words as a signal, or in the order",
@@ -473,9 +414,6 @@ STUDIES = {
     ),
     "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
     "answerable": Reliability("Whether there is an answer", answerable, ("removed", "left", "B"), ANSWERS),
-    "relevance": Study(
-        "Relevance of documents without a score", relevance, ("B",), ("expected", "actual", "within_1_std")
-    ),
     "memory": Study("How soon", memories.curve, ("requests", "B"), base={"requests": 0}, of="tables"),
     "memory-wrong": Study("A wrong memory", memories.wrong, ("filled by",), ("in force", "gained"), of="tables"),
     "memory-trips": Study("Few trips with a memory", memories.trips, ("B", "rounds", "memory"), of="tables"),

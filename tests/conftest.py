@@ -47,7 +47,6 @@ SLOW = (
     "system/test_calibrate.py",
     "system/test_exit.py",
     "system/test_index_metrics.py",
-    "system/test_kill.py",
     "system/test_leavers.py",
     "system/test_neighbours.py",
     "system/test_scorer.py",

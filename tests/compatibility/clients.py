@@ -64,13 +64,6 @@ def cohere() -> None:
         }
         return client.rerank(**{**given, **fields})
 
-    def whole(path: str, servers: Servers) -> None:
-        answer = asked(path, Call(servers))
-        assert sorted(index for index, _ in results_of(answer)) == list(range(len(DOCUMENTS)))
-        assert len(answer.id) == 32 and answer.meta.api_version.version == path[2]
-        assert answer.meta.tokens.input_tokens > 100
-        assert answer.boundarymorph["cross_encoder_calls"] + answer.boundarymorph["reused_scores"] == len(DOCUMENTS)
-
     def budget(path: str, servers: Servers) -> None:
         documents = [f"{document} ({path})" for document in DOCUMENTS]  # whose scores are not known yet
         extra = {"additional_body_parameters": {"budget": 4}}
@@ -83,20 +76,9 @@ def cohere() -> None:
         assert len(inferred) == len(DOCUMENTS) - 4
         assert all(abs(score - exact[index]) < 1e-6 for index, score in found if index not in inferred)
 
-    def refusals(path: str, servers: Servers) -> None:
-        for fields, *said in (
-            ({"documents": []}, "is empty"),
-            ({"query": 5}, "query", "string"),
-            ({"documents": [["a"]]}, "documents.0"),
-            ({"top_n": "three"}, "top_n"),
-        ):
-            raised(cohere.BadRequestError, partial(asked, path, Call(servers), **fields), *said)
-
     for path in ("/v1/rerank", "/v2/rerank"):
         row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
-        check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
         check("cohere", f"POST {path}", "`budget` as an additional field")(partial(budget, path))
-        check("cohere", f"POST {path}", "errors in fields")(partial(refusals, path))
 
     @check("cohere", "POST /v1/rerank", "documents as objects, rank_fields, return_documents")
     def objects(servers: Servers) -> None:
@@ -106,19 +88,6 @@ def cohere() -> None:
         same(results_of(answer), ranking(servers))
         assert [each.document.title for each in answer.results] == [DOCUMENTS[each.index] for each in answer.results]
 
-    @check("cohere", "POST /v2/rerank", "max_tokens_per_doc, relevant_spans; the asynchronous client")
-    def shortened(servers: Servers) -> None:
-        fields = {"max_tokens_per_doc": 5, "relevant_spans": {"mode": "enabled"}}
-        answer = asked("/v2/rerank", Call(servers), **fields)
-        same(results_of(answer), ranking(servers, [document[:20] for document in DOCUMENTS]))
-        assert any("relevant_spans" in warning for warning in answer.meta.warnings)
-
-        async def call() -> Any:
-            async with cohere.AsyncClientV2(servers.key, base_url=servers.whole) as client:
-                return await client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
-
-        same(results_of(asyncio.run(call())), ranking(servers))
-
 
 def langchain() -> None:
     """LangChain's components for Cohere and NVIDIA."""
@@ -127,38 +96,21 @@ def langchain() -> None:
     from langchain_core.documents import Document
     from langchain_nvidia_ai_endpoints import NVIDIARerank
 
-    def component(kind: str, call: Call, **options: Any) -> Any:
-        if kind == "cohere":
-            return CohereRerank(base_url=call.url, cohere_api_key=call.key, model="any", top_n=call.top)
-        top = call.top or len(call.documents)
-        return NVIDIARerank(base_url=f"{call.url}/v1", api_key=call.key, model="any", top_n=top, **options)
-
-    def asked(kind: str, call: Call, *, later: bool = False, **options: Any) -> list[tuple[int, float]]:
+    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
         given = [Document(text, metadata={"number": number}) for number, text in enumerate(call.documents)]
-        made = component(kind, call, **options)
-        found = asyncio.run(made.acompress_documents(given, QUERY)) if later else made.compress_documents(given, QUERY)
+        if kind == "cohere":
+            made = CohereRerank(base_url=call.url, cohere_api_key=call.key, model="any", top_n=call.top)
+        else:
+            common = {"base_url": f"{call.url}/v1", "api_key": call.key, "model": "any", "max_batch_size": 60}
+            made = NVIDIARerank(**common, top_n=call.top or len(call.documents))
+        found = made.compress_documents(given, QUERY)
         pairs = [(document.metadata["number"], document.metadata["relevance_score"]) for document in found]
         return pairs if kind == "cohere" else sigmoids(pairs)
 
     kinds = (BadRequestError, UnauthorizedError, ServiceUnavailableError, GatewayTimeoutError)
     row("langchain-cohere", "POST /v2/rerank", partial(asked, "cohere"), kinds)
-    nvidia = "langchain-nvidia-ai-endpoints"
     said = ("422", "401", "503", "504")
-    row(nvidia, "POST /v1/ranking", partial(asked, "nvidia", max_batch_size=60), (Exception,) * 4, said)
-
-    @check("langchain-cohere", "POST /v2/rerank", "acompress_documents; rerank with max_tokens_per_doc")
-    def more_of_cohere(servers: Servers) -> None:
-        same(asked("cohere", Call(servers), later=True), ranking(servers))
-        answer = component("cohere", Call(servers)).rerank(DOCUMENTS, QUERY, max_tokens_per_doc=5)
-        shortened = ranking(servers, [document[:20] for document in DOCUMENTS])
-        same([(result["index"], result["relevance_score"]) for result in answer], shortened)
-
-    @check(nvidia, "POST /v1/ranking", "in batches; async; texts that are too long")
-    def more_of_nvidia(servers: Servers) -> None:
-        same(asked("nvidia", Call(servers), max_batch_size=4), ranking(servers))
-        same(asked("nvidia", Call(servers), later=True), ranking(servers))
-        long = Call(servers, documents=["coral " * 2_000])
-        raised(Exception, lambda: asked("nvidia", long, truncate="NONE"), "422", "longer than")
+    row("langchain-nvidia-ai-endpoints", "POST /v1/ranking", partial(asked, "nvidia"), (Exception,) * 4, said)
 
 
 def llamaindex() -> None:
@@ -226,21 +178,12 @@ def haystack() -> None:
     said = ("unprocessable", "unauthorized", "no scorer", "deadline")
     row("nvidia-haystack", "POST /v1/ranking", partial(asked, "nvidia"), (ValueError,) * 4, said)
 
-    @check("jina-haystack", "POST /v1/rerank", "model and usage; score_threshold")
-    def threshold(servers: Servers) -> None:
-        expected = ranking(servers)
-        ranker = made("jina", Call(servers))
-        answer = ranker.run(query=QUERY, documents=given(Call(servers)), score_threshold=expected[4][1])
-        assert len(answer["documents"]) == sum(score >= expected[4][1] for _, score in expected)
-        assert answer["meta"]["usage"]["total_tokens"] > 0 and answer["meta"]["model"]
-
 
 def litellm() -> None:
     """LiteLLM, as a library and as a proxy, with each of its providers whose wire format is served."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is fetched
     import httpx
     import litellm
-    from litellm import exceptions
 
     providers = {  # where the API is under the service's URL, and what is called there
         "cohere": ("", "/v1/rerank"),
@@ -252,15 +195,12 @@ def litellm() -> None:
         "voyage": ("/voyage/v1/rerank", "/voyage/v1/rerank"),
     }
 
-    def answered(provider: str, call: Call, **options: Any) -> Any:
+    def asked(provider: str, call: Call) -> list[tuple[int, float]]:
         base = call.url + providers[provider][0]
         given = {"query": QUERY, "documents": call.documents, "api_base": base, "api_key": call.key, "num_retries": 0}
         top = {} if call.top is None else {"top_n": call.top, "return_documents": True}
         dropped = provider == "jina_ai" and call.url.partition("/p/")[2]  # the path of a URL
-        return litellm.rerank(model=f"{provider}/{dropped or 'any'}", **given, **top, **options)
-
-    def asked(provider: str, call: Call) -> list[tuple[int, float]]:
-        results = answered(provider, call).results
+        results = litellm.rerank(model=f"{provider}/{dropped or 'any'}", **given, **top).results
         if call.top is not None:
             assert all(result["document"]["text"] == DOCUMENTS[result["index"]] for result in results)
         pairs = [(result["index"], result["relevance_score"]) for result in results]
@@ -268,20 +208,6 @@ def litellm() -> None:
 
     for provider, (_, path) in providers.items():
         row("litellm", f"POST {path}", partial(asked, provider), (Exception,) * 4, what=f"{provider}/: ")
-
-    @check("litellm", "POST /v2/rerank", "cohere/ with max_tokens_per_doc; exceptions by status; a cost, by its price")
-    def more(servers: Servers) -> None:
-        answer = answered("cohere", Call(servers), max_tokens_per_doc=5)
-        shortened = ranking(servers, [document[:20] for document in DOCUMENTS])
-        same([(result["index"], result["relevance_score"]) for result in answer.results], shortened)
-        raised(exceptions.BadRequestError, lambda: asked("cohere", Call(servers, documents=TOO_MANY)), "50 documents")
-        raised(exceptions.AuthenticationError, lambda: asked("cohere", Call(servers, key="wrong")))
-        for provider, price in (("cohere", "input_cost_per_query"), ("voyage", "input_cost_per_token")):
-            litellm.register_model({f"{provider}/any": {"mode": "rerank", "litellm_provider": provider, price: 1e-6}})
-            cost = litellm.completion_cost(
-                answered(provider, Call(servers)), model=f"{provider}/any", call_type="rerank"
-            )
-            assert cost > 0, (provider, cost)
 
     @check(
         "litellm[proxy]", "POST /v1/rerank, /rerank", "the proxy in front of us: three paths; errors keep their status"
@@ -344,21 +270,14 @@ def infinity() -> None:
     from infinity_client.errors import UnexpectedStatus
     from infinity_client.models import RerankInput
 
-    def answered(call: Call, **fields: Any) -> Any:
+    def asked(call: Call) -> list[tuple[int, float]]:
         top = {} if call.top is None else {"top_n": call.top}
-        body = RerankInput(query=QUERY, documents=call.documents, **top, **fields)
+        body = RerankInput(query=QUERY, documents=call.documents, **top)
         with AuthenticatedClient(call.url, token=call.key, raise_on_unexpected_status=True) as client:
-            return rerank.sync(client=client, body=body)
+            return results_of(rerank.sync(client=client, body=body))
 
     said = ("50 documents: 51", "401", "no scorer", "deadline")
-    row("infinity-client", "POST /rerank", lambda call: results_of(answered(call)), (UnexpectedStatus,) * 4, said)
-
-    @check("infinity-client", "POST /rerank", "raw_scores; documents as strings; model and usage")
-    def more(servers: Servers) -> None:
-        answer = answered(Call(servers, top=3), raw_scores=True, return_documents=True)
-        assert answer.usage.total_tokens > 0 and answer.model and answer.id
-        assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)[:3]]
-        same(sigmoids(results_of(answer)), ranking(servers)[:3])
+    row("infinity-client", "POST /rerank", asked, (UnexpectedStatus,) * 4, said)
 
 
 def voyage() -> None:
@@ -366,33 +285,16 @@ def voyage() -> None:
     import voyageai
     from voyageai import error
 
-    def answered(call: Call, **fields: Any) -> Any:
+    def asked(call: Call) -> list[tuple[int, float]]:
         client = voyageai.Client(api_key=call.key, base_url=f"{call.url}/v1")
-        given = {"query": QUERY, "documents": call.documents, "model": "rerank-2.5", "top_k": call.top}
-        return client.rerank(**{**given, **fields})
+        return results_of(client.rerank(QUERY, call.documents, model="rerank-2.5", top_k=call.top))
 
     kinds = (
         error.InvalidRequestError, error.AuthenticationError, error.ServiceUnavailableError,
         error.ServiceUnavailableError,
     )  # fmt: skip
     said = ("50 documents: 51", "", "", "")
-    row("voyageai", "POST /v1/rerank", lambda call: results_of(answered(call)), kinds, said)
-
-    @check("voyageai", "POST /v1/rerank", "tokens; a policy as the model; texts that are too long; async")
-    def more(servers: Servers) -> None:
-        answer = answered(Call(servers))
-        assert answer.total_tokens > 0
-        assert [each.document for each in answer.results] == [DOCUMENTS[index] for index, _ in ranking(servers)]
-        same(results_of(answered(Call(servers), model="default@0.5")), ranking(servers, budget=5))
-        long = Call(servers, documents=["coral " * 2_000])
-        raised(error.InvalidRequestError, lambda: answered(long, truncation=False), "longer")
-        assert len(answered(long).results) == 1
-
-        async def call() -> Any:
-            client = voyageai.AsyncClient(api_key=servers.key, base_url=f"{servers.whole}/v1")
-            return await client.rerank(query=QUERY, documents=DOCUMENTS, model="rerank-2.5", top_k=3)
-
-        same(results_of(asyncio.run(call())), ranking(servers)[:3])
+    row("voyageai", "POST /v1/rerank", asked, kinds, said)
 
 
 def mixedbread() -> None:
@@ -401,10 +303,9 @@ def mixedbread() -> None:
     from mixedbread_ai.client import MixedbreadAI
     from mixedbread_ai.core import ApiError
 
-    def answered(call: Call, **fields: Any) -> Any:
+    def asked(call: Call) -> list[tuple[int, float]]:
         with mixedbread.Mixedbread(api_key=call.key, base_url=call.url, max_retries=0) as client:
-            given = {"query": QUERY, "input": call.documents, "model": "any", "top_k": call.top, "return_input": True}
-            return client.rerank(**{**given, **fields})
+            return pairs(client.rerank(query=QUERY, input=call.documents, model="any", top_k=call.top))
 
     def before(call: Call) -> list[tuple[int, float]]:
         client = MixedbreadAI(api_key=f"Bearer {call.key}", base_url=call.url)
@@ -417,17 +318,9 @@ def mixedbread() -> None:
     server_error = mixedbread.InternalServerError
     kinds = (mixedbread.BadRequestError, mixedbread.AuthenticationError, server_error, server_error)
     said = ("50 documents: 51", "", "no scorer", "deadline")
-    row("mixedbread", "POST /v1/reranking", lambda call: pairs(answered(call)), kinds, said)
+    row("mixedbread", "POST /v1/reranking", asked, kinds, said)
     errors = (Exception, Exception, ApiError, ApiError)  # it cannot read what a 400 says
     row("mixedbread-ai", "POST /v1/reranking", before, errors, ("", "", "503", "504"))
-
-    @check("mixedbread", "POST /v1/reranking", "return_input; objects with rank_fields; usage")
-    def more(servers: Servers) -> None:
-        answer = answered(Call(servers))
-        assert answer.usage.total_tokens > 0 and answer.model and answer.top_k == len(DOCUMENTS)
-        assert [each.input for each in answer.data] == [DOCUMENTS[each.index] for each in answer.data]
-        objects = [{"id": number, "body": document} for number, document in enumerate(DOCUMENTS)]
-        same(pairs(answered(Call(servers, documents=objects), rank_fields=["body"])), ranking(servers))
 
 
 MEM0 = """
@@ -618,15 +511,6 @@ def applications() -> None:
     row("requests", "POST /rerank", partial(documents, "/rerank"), errors, every, "Dify and RAGFlow: ")
     row("requests", "POST /rerank", texts, errors, ("422", "401", "503", "424"), "Dify as TEI: ")
     row("requests", "POST /reranking", passages, errors, ("422", "401", "503", "504"), "RAGFlow as NVIDIA: ")
-
-    @check("requests", "GET /info, POST /v1/rerank", "Dify: a reranker, as TEI; RAGFlow: booleans as strings")
-    def more(servers: Servers) -> None:
-        headers = {"Authorization": f"Bearer {servers.key}"}
-        info = requests.get(f"{servers.whole}/info", headers=headers, timeout=10).json()
-        assert list(info["model_type"]) == ["reranker"]
-        assert info["max_input_length"] == 512 and info["max_client_batch_size"] == 50
-        lax = {"return_documents": "true", "return_len": "true"}
-        same(documents("/v1/rerank", Call(servers), **lax), ranking(servers))
 
 
 if __name__ == "__main__":

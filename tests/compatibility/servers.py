@@ -1,68 +1,19 @@
-"""The services that clients are tried against, as processes, and stand-ins for scorers in trouble."""
+"""The services that clients are tried against, as processes, whose scorers are well, away or late."""
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from tests.compatibility.check import Servers
+from tests.faults import stand_in
+from tests.scoring.remote.servers import Reply, hang, well
 from tests.system.service import service
 
 DEADLINE_SECONDS = "1"  # of a request to the service whose scorer is late
-
-
-class SlowScorer(ThreadingHTTPServer):
-    """A scorer that answers probes, and nothing else before it is closed."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.closing = threading.Event()
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def close(self) -> None:
-        self.closing.set()
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: SlowScorer
-
-    def do_GET(self) -> None:
-        self._answer({"model": "slow", "max_texts": 512})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if body["query"] != "probe":
-            self.server.closing.wait()
-            return
-        self._answer({"model": "slow", "scores": [0.5] * len(body["texts"]), "truncated": 0})
-
-    def _answer(self, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @contextmanager
@@ -72,17 +23,19 @@ def servers(directory: Path, *, embedded: bool) -> Iterator[Servers]:
     environment = {"BOUNDARYMORPH_KEYS": str(key), "BOUNDARYMORPH_LIMITS__POOL": "50", "BOUNDARYMORPH_DEPTH": "50"}
     late = environment | {"BOUNDARYMORPH_DEADLINE_SECONDS": DEADLINE_SECONDS}
     with ExitStack() as stack:
-        slow, gone = SlowScorer(), SlowScorer()
-        stack.callback(slow.close)
+        slow = stack.enter_context(stand_in.running())
+
+        async def only_probes(reply: Reply) -> Reply:
+            return await (well if slow.asked[-1]["query"] == "probe" else hang)(reply)
+
+        slow.behaviour = only_probes
 
         def start(name: str, *options: str, environment: dict[str, str] = environment) -> str:
             running = service(directory / name, *options, environment=environment, embedded=embedded)
             return stack.enter_context(running).url
 
-        try:
-            whole = start("whole")
-            slowed = start("late", "--scorer-url", slow.url, environment=late)
-            away = start("away", "--scorer-url", gone.url)
-        finally:
-            gone.close()
+        whole = start("whole")
+        slowed = start("late", "--scorer-url", slow.endpoint().base, environment=late)
+        with stand_in.running() as gone:
+            away = start("away", "--scorer-url", gone.endpoint().base)
         yield Servers(whole, away, slowed, secret)

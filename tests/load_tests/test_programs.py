@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import subprocess
@@ -58,9 +57,7 @@ def test_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = (
-        "--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 --clients 1 --repetitions 1 --beside none"
-    )
+    options = "--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 --clients 1 --repetitions 1 --alone"
     rows = {row["what"]: row for row in run("bench_models", options, tmp_path, monkeypatch)["rows"]}
     assert set(rows) == {"bare", "ours", "rerank, ours", "rerank, a fifth"}
     assert rows["ours"]["of_bare"] == pytest.approx(rows["ours"]["pairs_per_second"] / rows["bare"]["pairs_per_second"])
@@ -117,7 +114,7 @@ def test_overload(options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_a_soak_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "index --minutes .06 --row 1 --readers 5 --writers 2 --documents 200 --kills 1"
+    options = "index --minutes .06 --row 1 --readers 5 --writers 2 --documents 200 --kills 4"
     results = run("soak", options, tmp_path, monkeypatch)
     assert results["ratios"]["wrong_answers"] == 0 and "memory_growth_MiB_a_minute" not in results["ratios"]
     assert all(sum(row[kind] for row in results["rows"]) for kind in ("reads", "upserted", "deleted"))
@@ -165,10 +162,9 @@ def test_a_soak_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("tiny_weights")
 def test_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16"
-    options += " --documents 500 --dimension 16 --depth 50 --repeats 1"
+    options += " --repeats 1"
     rows = run("bench_gpu", options, tmp_path, monkeypatch)["rows"]
     assert [row["from_float32"] < 0.05 for row in rows if row["what"] == "scores"] == [True, True]
-    assert rows[-1]["same_ids"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["bench_gpu"])
     with pytest.raises(SystemExit, match="no GPU here"):
@@ -240,21 +236,6 @@ def test_studies_of_memories(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         assert len(rows) == 2 * 18 * 2 * 2
 
 
-@pytest.mark.usefixtures("tiny_weights")
-def test_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All selections that were asked for are audited; their losses are what the scores of the table say."""
-    table = synthetic(queries=40, n=60)
-    np.savez(tmp_path / "table.npz", **table.arrays)  # type: ignore[arg-type]
-    for file, prefix, count in (("corpus", "d", 60), ("queries", "q", 40)):
-        lines = [{"_id": f"{prefix}{number}", "text": f"{file} of number {number}"} for number in range(count)]
-        (tmp_path / f"{file}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
-    options = f"--table {tmp_path}/table.npz --collection {tmp_path} --k 5 --loss 0.2"
-    results = run("bench_promises", options, tmp_path, monkeypatch)
-    assert [row["audits"] for row in results["rows"]] == [20] * 20
-    assert all(15 <= row["calls"] <= 60 and -1e-9 <= row["loss"] <= 1 for row in results["rows"])
-    assert results["ratios"]["certified"] == 1 and results["ratios"]["broken"] < 0.5
-
-
 def test_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a review whose relevant records have words of their own, everything is found; the seed does not count."""
     about = ["walls guard the old town" if number % 5 == 0 else f"bees make honey {number % 7}" for number in range(60)]
@@ -288,14 +269,6 @@ def test_means_and_changes_of_a_study_by_hand() -> None:
     assert (base["ce_ncg"], base["ce_ncg: a"], base["k = 5"], base["k = 10"]) == ("45.0", "35.0", "40.0", "50.0")
     assert base["ce_ncg, change"] == "+0.00 (0.00)"
     assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
-
-
-def test_discounted_gain_by_hand() -> None:
-    gains = np.array([3.0, 0.0, 1.0, 2.0])
-    ideal = 3 + 2 / math.log2(3) + 1 / 2
-    assert studies.ndcg(np.array([0, 3, 2]), gains) == pytest.approx(1.0)
-    assert studies.ndcg(np.array([2, 1, 0]), gains) == pytest.approx((1 + 3 / 2) / ideal)
-    assert math.isnan(studies.ndcg(np.array([0]), np.zeros(3)))
 
 
 def test_mutants_are_single_changes_that_tests_can_see(

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-import orjson
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,8 +16,7 @@ from tests.ports import free_port
 from tests.stateful.profile import draws
 from tests.system.service import Service, boundarymorph, retriever, scorer, service
 
-NDJSON = {"content-type": "application/x-ndjson"}
-LINES = b"\n".join(orjson.dumps({"id": f"d{n}", "text": f"text {n} on {n % 7}"}) for n in range(40))
+DOCUMENTS = [{"id": f"d{n}", "text": f"text {n} on {n % 7}"} for n in range(40)]
 ENVIRONMENT = {"BOUNDARYMORPH_MEMORY__ENABLED": "true"}
 gateways = st.integers(0, 1)
 
@@ -60,9 +58,7 @@ class MemoriesMachine(RuleBasedStateMachine):
         return self.running[str(name)][1]
 
     def fill(self) -> None:
-        assert self.client().client.put("/indexes/texts", json={"encoder": "none"}).is_success
-        url = "/indexes/texts/documents"
-        assert self.client().client.post(url, content=LINES, headers=NDJSON).is_success
+        self.client().fill("texts", DOCUMENTS, encoder="none")
 
     def memory(self) -> dict[str, Any]:
         memories = self.client().client.get("/indexes/texts/learned").json()["memories"]

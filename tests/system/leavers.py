@@ -239,7 +239,7 @@ def running(folder: Path, seed: int) -> Iterator[Leavers]:
     try:
         with stand_in.running() as scorer:
             fill(indexes.service)
-            assert indexes.service.client.put("/indexes/own", json={"encoder": "none"}).is_success
+            indexes.service.fill("own", [{"id": "first", "text": "first"}], encoder="none")
             scorer.behaviour = slow(LATENCY)
             options = ("--retriever-url", indexes.service.url, "--scorer-url", scorer.endpoint().base)
             settings = SETTINGS.format(connections=CONNECTIONS, redis=redis.url)

@@ -17,10 +17,9 @@ OBJECTIVE = {"lose_at_most": 0.5, "in": 0.8}
 
 def fill(running: Service) -> None:
     words = ["apple", "pear", "plum", "fig", "cherry", "date", "grape", "lemon", "lime", "melon"]
-    lines = [json.dumps({"id": f"d{n}", "text": f"{words[n % 10]} {words[n // 10]} {n}"}) for n in range(60)]
-    assert running.client.put("/indexes/fruit", json={"encoder": "none"}).is_success
-    headers = {"content-type": "application/x-ndjson"}
-    assert running.client.post("/indexes/fruit/documents", content="\n".join(lines), headers=headers).is_success
+    running.fill(
+        "fruit", ({"id": f"d{n}", "text": f"{words[n % 10]} {words[n // 10]} {n}"} for n in range(60)), encoder="none"
+    )
 
 
 def ask(running: Service, number: int, **fields: object) -> dict[str, object]:
