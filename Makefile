@@ -206,15 +206,13 @@ format: setup  ## let ruff format and fix
 bench: setup  ## NAME=selection, request, models, retrieval, stores, scorers, failover, overload or gpu -> build/bench/NAME.json; OPTIONS=--help
 	$(BIN)/python -m load_tests.bench_$(NAME) $(OPTIONS)
 
-SOAK_index := load_tests.soak index
-SOAK_scorer := load_tests.soak scorer
-SOAK_batch := load_tests.soak batch
-SOAK_models := tests.stateful.soak
-SOAK_leavers := tests.system.leavers
-SOAK_api := tests.fuzz.examination
-soak: setup  ## NAME=index, scorer or batch (every answer checked under load), models (state machines), leavers, api (schemathesis) or tests (some of make test, longer)
-	$(if $(SOAK_$(NAME)),$(BIN)/python -m $(SOAK_$(NAME)) $(OPTIONS),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
-		tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py $(OPTIONS))
+SOAKED_models := tests/stateful
+SOAKED_leavers := tests/system/test_leavers.py
+SOAKED_api := tests/fuzz/test_openapi.py
+SOAKED_tests := tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
+soak: setup  ## NAME=index, scorer or batch (every answer checked under load), or tests, longer: models (state machines), leavers, api (schemathesis), tests (others)
+	$(if $(SOAKED_$(NAME)),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak $(SOAKED_$(NAME)) $(OPTIONS),\
+		$(BIN)/python -m load_tests.soak $(NAME) $(OPTIONS))
 
 TABLES ?= tables
 COLLECTIONS ?= data
