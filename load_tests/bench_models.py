@@ -30,7 +30,6 @@ from load_tests import infinity, models, report
 from load_tests.processes import Server, serving, stopped
 from load_tests.workload import QUERIES, passages
 
-ENVIRONMENT = Path("build/infinity")
 BATCHES, REPEATS = (1, 2, 4, 8, 16), 3
 BATCH_SIZE = 5  # texts of a round
 WORDS, SHARE = (100, 250), 0.2  # of a document that is reranked; of a list that a budget scores
@@ -149,7 +148,7 @@ def main() -> None:
 
         def started(role: str, name: str) -> AbstractContextManager[Server]:
             if name == "infinity":
-                return infinity.serving(ENVIRONMENT, folder)
+                return infinity.serving(folder)
             data = ["--data-directory", str(folder.parent / "data")] if role == "serve" else []
             return serving([role, *data], variables=SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)})
 

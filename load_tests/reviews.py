@@ -26,6 +26,22 @@ from boundarymorph.selection.methods import TO_FIND
 
 AT, LEAST = (50, 100, 200), 0.5
 TARGETS = (Target(0.8, 0.9), Target(0.9, 0.9), Target(0.95, 0.9), Target(0.95, 0.8))
+# Writes the positions of records in the order in which a model reads them, without the seed's. Until it can be fitted,
+# they are read as they come, as ASReview's own simulation does.
+ASREVIEW = """
+import asreview, json, pandas, sys
+from asreview.models import models, queriers, stoppers
+given = json.load(sys.stdin)
+first = asreview.ActiveLearningCycle(querier=queriers.TopDown(), stopper=stoppers.IsFittable())
+learning = asreview.ActiveLearningCycle.from_meta(models.get_ai_config(given["model"])["value"])
+learning.n_query = lambda results: max(1, len(results) // 20)
+records, seed = pandas.DataFrame(given["records"]), given["seed"]
+simulation = asreview.Simulate(records, given["labels"], [first, learning], stopper=len(records), print_progress=False)
+if seed is not None:
+    simulation.label([seed])
+simulation.review()
+json.dump([int(place) for place in simulation._results["record_id"] if place != seed], sys.stdout)
+"""
 MODELS = {"elas_u3": "ASReview, naive Bayes", "elas_u4": "ASReview, SVM, its default"}
 # By whose labels the constants of `selection.outlook.Search` were chosen. The noise of `methods.TO_FIND` was chosen on
 # all reviews, so only what is said when a search stops is held out.
@@ -117,9 +133,10 @@ def others(review: Review, pool: Pool, asreview: str | None) -> Iterator[Row]:
             dict(zip(("title", "abstract"), text.partition("\n")[::2], strict=True)) for text in review.documents
         ]
         given = {"records": records, "labels": review.labels.astype(int).tolist(), "seed": review.seed, "model": model}
-        program = [str(asreview), str(Path(__file__).with_name("asreview_order.py"))]
-        sent = json.dumps(given | {"read": len(records)})
-        done = subprocess.run(program, input=sent, stdout=subprocess.PIPE, text=True, check=True)
+        sent = json.dumps(given)
+        done = subprocess.run(
+            [str(asreview), "-c", ASREVIEW], input=sent, stdout=subprocess.PIPE, text=True, check=True
+        )
         yield measured(review, name, json.loads(done.stdout))
 
 

@@ -55,14 +55,8 @@ def cohere() -> None:
 
     def asked(path: str, call: Call, **fields: Any) -> Any:
         client = (cohere.Client if path == "/v1/rerank" else cohere.ClientV2)(call.key, base_url=call.url)
-        given = {
-            "model": MODEL,
-            "query": QUERY,
-            "documents": call.documents,
-            "top_n": call.top,
-            "request_options": once,
-        }
-        return client.rerank(**{**given, **fields})
+        given = {"model": MODEL, "query": QUERY, "documents": call.documents, "top_n": call.top}
+        return client.rerank(**{**given, "request_options": once, **fields})
 
     def budget(path: str, servers: Servers) -> None:
         documents = [f"{document} ({path})" for document in DOCUMENTS]  # whose scores are not known yet

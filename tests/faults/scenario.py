@@ -16,6 +16,7 @@ import httpx
 
 from tests.patience import until
 from tests.ports import free_port
+from tests.scoring.remote.servers import Server, well
 from tests.system.service import NDJSON as NDJSON
 from tests.system.service import Service, service
 
@@ -151,6 +152,12 @@ def asked(service: Service, query: str) -> dict[str, Any]:
     assert spent(body) == (BUDGET, 0)
     until(lambda: service.metric(written) >= before + BUDGET)
     return body
+
+
+def mended(service: Service, scorer: Server) -> float:
+    """Seconds until a request is answered as if nothing had happened, once a stand-in for a scorer is well again."""
+    scorer.behaviour = well
+    return Stopwatch().until(lambda: completes(service))
 
 
 class Stopwatch:
