@@ -1,7 +1,7 @@
 """`make bench NAME=stores`: what a pool costs from each store; prints a table.
 
-Each store is filled and searched in a process of its own. Vectors are clustered, texts are of 40 words. Times are of
-`Index.retrieve`: the store, its answer as arrays, the exact ranking and, with words, BM25 over the texts.
+Each store is filled and searched in a process of its own. Documents are those of `make bench NAME=retrieval`. Times are
+of `Index.retrieve`: the store, its answer as arrays, the exact ranking and, with words, BM25 over the texts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import psycopg
-from numpy.typing import NDArray
 from qdrant_client import QdrantClient
 
-from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import Catalog, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores import pgvector
@@ -30,28 +28,13 @@ from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.lancedb import LanceStore
 from boundarymorph.retrieval.stores.milvus import MilvusConnection, MilvusStore
 from boundarymorph.retrieval.stores.qdrant import QdrantStore
+from load_tests.bench_retrieval import clustered, documents
+from load_tests.workload import QUERIES
 from tests.ports import free_port
 from tests.retrieval import milvus, postgres
 
 DIMENSION, SEARCHES, WRITTEN = 384, 7, 5_000
 STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb", "qdrant", "milvus")
-
-
-def collection(count: int) -> tuple[list[Document], NDArray[np.float32], NDArray[np.float32]]:
-    """Return documents, their (n, d) vectors, and the queries."""
-    rng = np.random.default_rng(0)
-    centres = rng.standard_normal((200, DIMENSION), np.float32)
-    vectors = rng.standard_normal((count, DIMENSION), np.float32)
-    vectors *= 0.8
-    vectors += centres[rng.integers(200, size=count)]
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    queries = vectors[rng.integers(count, size=SEARCHES)] + 0.03 * rng.normal(size=(SEARCHES, DIMENSION))
-    drawn = np.minimum(rng.zipf(1.3, size=(count, 40)), 5_000) - 1
-    documents = [
-        Document(f"d{n}", " ".join(f"word{word}" for word in row), metadata={"n": n, "part": n % 10})
-        for n, row in enumerate(drawn)
-    ]
-    return documents, vectors.astype(np.float16).astype(np.float32), queries.astype(np.float32)
 
 
 @contextmanager
@@ -84,22 +67,23 @@ def catalog_of(name: str) -> Iterator[Catalog]:
 
 def measure(name: str, count: int, depth: int, words: bool) -> str:
     """Return a row of the table."""
-    documents, vectors, queries = collection(count)
+    vectors, texts = np.concatenate(list(clustered(count, DIMENSION))), list(documents(count))
+    queries = next(clustered(SEARCHES, DIMENSION, first=10**6))
     exact = [set(np.argsort(-(vectors @ query))[:depth].tolist()) for query in queries]
     kind = {"local": "flat", "pgvector": "flat", "pgvector-hnsw": "hnsw"}.get(name)
     with catalog_of(name) as catalog:
         began = time.perf_counter()
         index = catalog.create("t", encoder=None, dimension=DIMENSION, kind=kind, lexical=words)
         for start in range(0, count, WRITTEN):
-            index.upsert(documents[start : start + WRITTEN], vectors[start : start + WRITTEN])
+            index.upsert(texts[start : start + WRITTEN], vectors[start : start + WRITTEN])
         writing = time.perf_counter() - began
-        index.retrieve(Search("word1 word7", depth, queries[0]))
+        index.retrieve(Search(QUERIES[0], depth, queries[0]))
         times, recalls = [], []
         for query, best in zip(queries, exact, strict=True):
             began = time.perf_counter()
-            found = index.retrieve(Search("word1 word7", depth, query))
+            found = index.retrieve(Search(QUERIES[0], depth, query))
             times.append(time.perf_counter() - began)
-            recalls.append(len({int(id.removeprefix("d")) for id in found.pool.ids} & best) / depth)
+            recalls.append(len(set(map(int, found.pool.ids)) & best) / depth)
         servers = sum(child.memory_info().rss for child in psutil.Process().children(recursive=True))
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cells = [f"{writing:.0f}", f"{np.median(times):.2f}", f"{max(times):.2f}", f"{np.mean(recalls):.3f}"]

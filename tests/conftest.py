@@ -42,7 +42,6 @@ SLOW = (
     "retrieval/test_frameworks.py",
     "scoring/judge/test_openai_sdk.py",
     "scoring/transformer/test_embedded.py",
-    "stateful/test_memories.py",
     "system/test_belongings.py",
     "system/test_calibrate.py",
     "system/test_exit.py",

@@ -82,18 +82,6 @@ def test_pools_of_stores(capsys: pytest.CaptureFixture[str]) -> None:
         assert bench_stores.measure(store, 300, 50, words=True).split("|")[5].strip() == "1.000"  # the recall
 
 
-@pytest.mark.slow
-def test_kinds_of_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = run("bench_scorers", "--requests 1 --budget 20 --k 10", tmp_path, monkeypatch)["rows"]
-    assert len(rows) == 21
-    for first, chosen, at_once in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        assert (first["calls"], chosen["calls"], at_once["calls"]) == (100, 20, 20)
-        assert (first["trips"], at_once["trips"]) == (1, 1) and 1 <= chosen["trips"] <= 2
-        assert 0 < first["wait_p50_ms"] < first["p50_ms"]
-        if first["scorer"] not in ("own GPU", "per search"):
-            assert 0 < at_once["dollars_of_1000"] < first["dollars_of_1000"] / 3
-
-
 @pytest.mark.usefixtures("tiny_weights")
 def test_failover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = run("bench_failover", "--sessions 2 --seconds .4", tmp_path, monkeypatch)
