@@ -143,9 +143,10 @@ pictures: setup  ## the playground over DATA=data, which make demo leaves -> doc
 	$(BIN)/python -m tests.web.pictures --data $(DATA)
 
 # `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
-images: setup  ## build the images for CPUs with buildah, run a service from them over DATA=data -> build/images.md; COMPOSE="docker compose" starts docker/compose.yaml instead
+images: setup  ## build the images for CPUs with buildah, run a service from them over DATA=data -> build/images.md; COMPOSE="docker compose" starts docker/compose.yaml instead, until all are healthy
 ifdef COMPOSE
-	$(BIN)/python -m tests.deploy.compose --compose "$(COMPOSE)" $(OPTIONS)
+	BOUNDARYMORPH_KEYS=me:select:$$(printf bm_me | sha256sum | cut -c1-64) $(COMPOSE) -f docker/compose.yaml up --detach --wait; \
+		code=$$?; $(COMPOSE) -f docker/compose.yaml down --volumes; exit $$code
 else
 	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
 endif
@@ -202,18 +203,16 @@ format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## NAME=selection, request, models, retrieval, stores, failover, overload, load or gpu -> build/bench/NAME.json; OPTIONS=--help
+bench: setup  ## NAME=selection, request, models, retrieval, scorers, stores, failover, overload or gpu -> build/bench/NAME.json; OPTIONS=--help
 	$(BIN)/python -m load_tests.bench_$(NAME) $(OPTIONS)
 
-SOAK_index := load_tests.soak index
-SOAK_scorer := load_tests.soak scorer
-SOAK_batch := load_tests.soak batch
-SOAK_models := tests.stateful.soak
-SOAK_leavers := tests.system.leavers
-SOAK_api := tests.fuzz.examination
-soak: setup  ## NAME=index, scorer or batch (every answer checked under load), models (state machines), leavers, api (schemathesis) or tests (some of make test, longer)
-	$(if $(SOAK_$(NAME)),$(BIN)/python -m $(SOAK_$(NAME)) $(OPTIONS),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak \
-		tests/system/test_kill.py tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py $(OPTIONS))
+SOAKED_models := tests/stateful
+SOAKED_leavers := tests/system/test_leavers.py
+SOAKED_api := tests/fuzz/test_openapi.py
+SOAKED_tests := tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
+soak: setup  ## NAME=index, scorer or batch (every answer checked under load), or tests, longer: models (state machines), leavers, api (schemathesis), tests (others)
+	$(if $(SOAKED_$(NAME)),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak $(SOAKED_$(NAME)) $(OPTIONS),\
+		$(BIN)/python -m load_tests.soak $(NAME) $(OPTIONS))
 
 TABLES ?= tables
 COLLECTIONS ?= data

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,25 @@ QUERIES = (
     "regular expression groups",
     "convert a date to a string",
 )
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"budget": 30, "k": 50, "explain": True},  # finds known scores
+    {"budget": 10, "k": 20, "reuse": False, "return_documents": True},
+    {"budget": 8, "k": 30, "method": "boundarymorph", "rounds": 8},
+    {"budget": 12, "k": 40, "method": "boundarymorph", "rounds": 3},
+    {"budget": 12, "k": 25, "hybrid": True, "depth": 500},
+    {"budget": 0, "k": 10},
+    {"budget": 15, "max_tokens": 2000, "depth": 2000},
+)
+FILTERS: tuple[dict[str, Any], ...] = (
+    {"kind": "class"},
+    {"module": {"in": ["os", "io", "pathlib"]}},
+    {"and": [{"kind": "function"}, {"not": {"module": "asyncio"}}]},
+    {"module": {"gte": "m", "lt": "s"}},
+    {"module": "there is none"},
+    {"kind": 3},
+    {"colour": {"exists": True}},
+)
+STREAM = {"Accept": "text/event-stream"}
 Request = tuple[str, str, dict[str, Any] | None, dict[str, str]]
 
 
@@ -43,23 +63,9 @@ def selections() -> Iterator[dict[str, Any]]:
     """Yield bodies of POST /select in the order of sending: some find scores of earlier ones."""
     for number, query in enumerate(QUERIES):
         yield {"query": query, "index": INDEX, "budget": 10 + 5 * (number % 3), "k": 5 + 20 * (number % 4)}
-    for query in QUERIES[:5]:
-        yield {"query": query, "index": INDEX, "budget": 30, "k": 50, "explain": True}  # finds known scores
-        yield {"query": query, "index": INDEX, "budget": 10, "k": 20, "reuse": False, "return_documents": True}
-        yield {"query": query, "index": INDEX, "budget": 8, "k": 30, "method": "boundarymorph", "rounds": 8}
-        yield {"query": query, "index": INDEX, "budget": 12, "k": 40, "method": "boundarymorph", "rounds": 3}
-        yield {"query": query, "index": INDEX, "budget": 12, "k": 25, "hybrid": True, "depth": 500}
-        yield {"query": query, "index": INDEX, "budget": 0, "k": 10}
-        yield {"query": query, "index": INDEX, "budget": 15, "max_tokens": 2000, "depth": 2000}
-    for filter in (
-        {"kind": "class"},
-        {"module": {"in": ["os", "io", "pathlib"]}},
-        {"and": [{"kind": "function"}, {"not": {"module": "asyncio"}}]},
-        {"module": {"gte": "m", "lt": "s"}},
-        {"module": "there is none"},
-        {"kind": 3},
-        {"colour": {"exists": True}},
-    ):
+    for query, options in product(QUERIES[:5], OPTIONS):
+        yield {"query": query, "index": INDEX, **options}
+    for filter in FILTERS:
         yield {"query": QUERIES[1], "index": INDEX, "filter": filter, "budget": 6, "k": 12}
         yield {"query": QUERIES[5], "index": INDEX, "filter": filter, "budget": 6, "k": 12, "hybrid": True}
     yield {"query": QUERIES[0], "index": INDEX, "budget": "auto", "k": 10, "depth": 300}
@@ -105,8 +111,8 @@ def requests() -> Iterator[Request]:
         yield "POST", "/select", body, {}
     for query in QUERIES[:6]:
         body = {"query": query, "index": INDEX, "budget": 9, "k": 7, "rounds": 3, "depth": 1000}
-        yield "POST", "/select", body, {"Accept": "text/event-stream"}
-    yield "POST", "/select", {"query": "sort", "index": "missing"}, {"Accept": "text/event-stream"}
+        yield "POST", "/select", body, STREAM
+    yield "POST", "/select", {"query": "sort", "index": "missing"}, STREAM
     yield "GET", f"/indexes/{INDEX}/documents/builtins.list.sort", None, {}
     yield "PUT", "/indexes/own", {"dimension": 4}, {}
     rows = [
@@ -120,14 +126,6 @@ def requests() -> Iterator[Request]:
     yield "POST", "/select", select | {"reuse": False}, {}
 
 
-def without_scorer() -> Iterator[Request]:
-    """Yield requests for a service without a scorer."""
-    for query in QUERIES[:3]:
-        yield "POST", "/select", {"query": query, "index": INDEX, "budget": 10, "k": 10}, {}
-        yield "POST", "/select", {"query": query, "index": INDEX, "k": 10, "on_failure": "error"}, {}
-    yield "POST", "/select", {"query": "sort", "index": INDEX, "k": 4}, {"Accept": "text/event-stream"}
-
-
 def record(data: Path) -> list[dict[str, Any]]:
     """Return every answer of a service over a copy of `data`, and of one whose scorer is down."""
     with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +135,10 @@ def record(data: Path) -> list[dict[str, Any]]:
             answers = [answer(client, request) for request in requests()]
         with serving(["scorer"]) as alone, service(copy, "--scorer-url", alone.url) as client:
             alone.process.kill()
-            answers += [answer(client, request) for request in without_scorer()]
+            for query, more in product(QUERIES[:3], ({}, {"on_failure": "error"})):
+                body = {"query": query, "index": INDEX, "budget": 10, "k": 10, **more}
+                answers.append(answer(client, ("POST", "/select", body, {})))
+            answers.append(answer(client, ("POST", "/select", {"query": "sort", "index": INDEX, "k": 4}, STREAM)))
     return answers
 
 
@@ -171,33 +172,26 @@ def stable(value: Any) -> Any:
 
 def compare(before: Path, after: Path) -> int:
     """Print every request that is answered differently, and return their number."""
-    old, new = (orjson.loads(path.read_bytes()) for path in (before, after))
-    different = abs(len(old) - len(new))
-    for first, second in zip(old, new, strict=False):
-        if first != second:
-            different += 1
-            print(first["request"])
-            print(f"  before {first['status']} {orjson.dumps(first['answer']).decode()[:1500]}")
-            print(f"  after  {second['status']} {orjson.dumps(second['answer']).decode()[:1500]}")
-    print(f"{len(new)} requests, {different} answered differently")
-    return different
+    pairs = list(zip_longest(*(orjson.loads(path.read_bytes()) for path in (before, after)), fillvalue={}))
+    different = [(old, new) for old, new in pairs if old != new]
+    for old, new in different:
+        print((old or new)["request"])
+        for when, found in (("before", old), ("after ", new)):
+            print(f"  {when} {found.get('status')} {orjson.dumps(found.get('answer')).decode()[:1500]}")
+    print(f"{len(pairs)} requests, {len(different)} answered differently")
+    return len(different)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record")
-    recording.add_argument("--data", type=Path, default=Path("data"))
-    recording.add_argument("output", type=Path)
-    comparing = commands.add_parser("compare")
-    comparing.add_argument("before", type=Path)
-    comparing.add_argument("after", type=Path)
-    options = parser.parse_args()
-    if options.command == "record":
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_bytes(orjson.dumps(record(options.data), option=orjson.OPT_INDENT_2))
-    else:
-        sys.exit(bool(compare(options.before, options.after)))
+    parser.add_argument("command", choices=("record", "compare"))
+    parser.add_argument("files", nargs="+", type=Path, help="to write, or the two to compare")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    given = parser.parse_args()
+    if given.command == "compare":
+        sys.exit(bool(compare(*given.files)))
+    given.files[0].parent.mkdir(parents=True, exist_ok=True)
+    given.files[0].write_bytes(orjson.dumps(record(given.data), option=orjson.OPT_INDENT_2))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from load_tests import report
-from load_tests.processes import Server, serving
+from load_tests.processes import Server, serving, stopped
 from load_tests.workload import QUERIES, passages
 
 WINDOWS = ("two", "two", "one killed", "one", "one, other starts", "two", "two")
@@ -52,9 +52,7 @@ async def measured(first: Server, second: Server, sessions: int, seconds: float)
             if number == 3:
                 again = serving(["scorer"], port=urlsplit(second.url).port)
                 await asyncio.to_thread(stack.enter_context, again)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await stopped(running)
         await remote.close()
     failed = sum(row["failed"] for row in rows)
     rows.write({"failed_rounds": failed, "p99_after_over_before": rows[-1]["p99_ms"] / rows[1]["p99_ms"]})

@@ -3,8 +3,7 @@
 All run the same model (MiniLM-L-12 with random weights, float32). Sessions of rounds of 5 texts ask the scorer, 1 to
 128 at a time; *bare* is the best of our own forward pass and that of transformers, over batches of pairs tokenised and
 sorted beforehand. Then clients rerank lists of documents of 100 to 250 words, in turns: all scored, by Infinity, and
-with a budget of a fifth. `--beside COMMIT` measures the version of another commit instead of Infinity, `--beside none`
-nothing else. `--shape smoke --seconds 1` tries the program.
+with a budget of a fifth. `--shape smoke --seconds 1 --alone` tries the program, without Infinity.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from load_tests import infinity, models, report
-from load_tests.processes import Server, checkout, serving
+from load_tests.processes import Server, serving, stopped
 from load_tests.workload import QUERIES, passages
 
-ENVIRONMENT = Path("build/infinity")
 BATCHES, REPEATS = (1, 2, 4, 8, 16), 3
 BATCH_SIZE = 5  # texts of a round
 WORDS, SHARE = (100, 250), 0.2  # of a document that is reranked; of a list that a budget scores
@@ -72,8 +70,7 @@ def bare(folder: Path, texts: Sequence[str]) -> float:
 async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -> dict[str, float]:
     """Run so many sessions without a pause, and measure for so long after each has had its first answer."""
     scorer = RemoteScorer([parse(url)], timeout=600, attempt_timeout=600, connections=256)
-    offered = itertools.cycle(texts)
-    finished: list[float] = []
+    offered, finished = itertools.cycle(texts), list[float]()
     started = asyncio.Barrier(count + 1)
 
     async def session(query: str) -> None:
@@ -87,14 +84,10 @@ async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -
     running = [asyncio.create_task(session(QUERIES[number % len(QUERIES)])) for number in range(count)]
     await started.wait()
     begin = time.perf_counter()
-    failed, _ = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
     rate = BATCH_SIZE * len(finished) / (time.perf_counter() - begin)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    await stopped(running)
     await scorer.close()
-    for task in failed:
-        task.result()
     return {"pairs_per_second": rate, **report.percentiles(finished)}
 
 
@@ -144,33 +137,29 @@ def main() -> None:
     parser.add_argument("--documents", type=int, nargs="+", default=[100, 1_000], help="of a list that is reranked")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repetitions", type=int, default=3, help="lists of each client")
-    parser.add_argument("--beside", default="infinity", metavar="infinity|COMMIT|none")
+    parser.add_argument("--alone", action="store_true", help="without Infinity")
     given = parser.parse_args()
     texts = passages(given.pairs)
     rows, ratios = report.Rows("models"), dict[str, float]()
     with ExitStack() as stack:
         folder = models.SHAPES[given.shape].write(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        other = given.beside
-        tree = None if other in ("infinity", "none") else stack.enter_context(checkout(other))
         at_best = bare(folder, texts)
         rows.append({"what": "bare", "pairs_per_second": at_best})
 
         def started(role: str, name: str) -> AbstractContextManager[Server]:
             if name == "infinity":
-                return infinity.serving(ENVIRONMENT, folder)
+                return infinity.serving(folder)
             data = ["--data-directory", str(folder.parent / "data")] if role == "serve" else []
-            variables = SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)}
-            return serving([role, *data], tree=None if name == "ours" else tree, variables=variables)
+            return serving([role, *data], variables=SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)})
 
-        names = ["ours"] if other == "none" else ["ours", other]
+        names = ["ours"] if given.alone else ["ours", "infinity"]
         for name in names:
             with started("scorer", name) as server:
                 url = server.url.replace("http", "infinity") if name == "infinity" else server.url
                 for count in given.sessions:
                     load = asyncio.run(sessions(url, texts, count, given.seconds))
-                    rows.append(
-                        {"what": name, "sessions": count, **load, "of_bare": load["pairs_per_second"] / at_best}
-                    )
+                    share = load["pairs_per_second"] / at_best
+                    rows.append({"what": name, "sessions": count, **load, "of_bare": share})
         servers = {name: stack.enter_context(started("serve", name)) for name in names}
         for documents, clients in itertools.product(given.documents, given.clients):
             routes: dict[str, tuple[Server, str, dict[str, Any]]] = {
@@ -182,11 +171,9 @@ def main() -> None:
             measured = asyncio.run(reranked(routes, documents, clients, given.repetitions))
             for name, row in measured.items():
                 rows.append({"what": f"rerank, {name}", "documents": documents, "clients": clients, **row})
-            load_name = f"{documents}_documents_{clients}_clients"
-            rates = {name: row["documents_per_second"] for name, row in measured.items()}
-            ratios[f"times_faster_with_a_fifth_{load_name}"] = rates["a fifth"] / rates["ours"]
-            if other in rates:
-                ratios[f"throughput_over_{other}_{load_name}"] = rates["ours"] / rates[other]
+            for name in measured.keys() - {"ours"}:
+                ratio = measured["ours"]["documents_per_second"] / measured[name]["documents_per_second"]
+                ratios[f"ours_over_{name}_{documents}_documents_{clients}_clients"] = ratio
     rows.write(ratios)
 
 

@@ -1,9 +1,10 @@
-"""`make bench NAME=overload`: many clients at twice the capacity. Who is admitted is answered in time.
+"""`make bench NAME=overload`: requests at a rate that does not wait for answers. Who is admitted is answered in time.
 
-The service runs in one process, over an index of the standard library's docstrings. Its capacity is measured first,
-with a few clients that never pause. Then all clients together send twice that rate, each at random times; a refused
-client waits for `Retry-After` and a little longer at random, and tries again. Every query is different. One row per
-minute.
+The service runs in one process, over an index of the standard library's docstrings. By default its capacity is measured
+first, with a few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and
+answers are measured from when a request was due or, after refusals, sent again: a refused client waits for
+`Retry-After` and a little longer at random. Every query is different, or, with `--mix`, requests are those of
+`load_tests.workload`. A row for each rate and span of it.
 """
 
 from __future__ import annotations
@@ -15,144 +16,137 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from load_tests import report
-from load_tests.processes import Server, serving
-from load_tests.workload import INDEX, fill, outcome, queries_of
+from load_tests.processes import Server, serving, stopped
+from load_tests.workload import MIX, Request, fill, outcome, requests
 
-STATUSES = ("complete", "partial", "retrieval_only", "refused", "failed")
+ANSWERS = ("complete", "partial", "retrieval_only")
+CAPACITY_CLIENTS = 4
 
 
 @dataclass
-class Ended:
-    """The requests that ended in one minute. seconds: of each answer, without the refusals before it."""
+class Clients:
+    """Callers of one service, and what came of the requests that ended in a span. seconds: of each answer, without the
+    refusals before it; lags: of the generator."""
 
+    client: httpx.AsyncClient
+    requests: Iterator[Request]
+    rng: random.Random = field(default_factory=random.Random)
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
     refusals: list[float] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    def row(self, minute: int, deadline: float, resident: int) -> dict[str, Any]:
-        """Return a row of the table."""
-        return {
-            "minute": minute,
-            **{status: self.statuses[status] for status in STATUSES},
-            **report.percentiles(self.seconds, shares=(50, 99, 100)),
-            "late": sum(taken > deadline for taken in self.seconds),
-            **report.percentiles(self.refusals, shares=(99,), of="refused_p{}_ms"),
-            "resident_MiB": resident,
-        }
-
-    def add(self, other: Ended) -> None:
-        """Add what ended later."""
-        self.statuses.update(other.statuses)
-        for name in ("seconds", "refusals", "failures"):
-            getattr(self, name).extend(getattr(other, name))
-
-
-class Clients:
-    """Callers of one service. wanted: fields of their requests; documents: that each set must have."""
-
-    def __init__(
-        self, client: httpx.AsyncClient, wanted: dict[str, Any], queries: Iterator[str], documents: int
-    ) -> None:
-        self._client, self._wanted, self._queries, self._documents = client, wanted, queries, documents
-        self.ended = Ended()
-
-    async def ask(self, rng: random.Random) -> None:
-        """Send a request with a new query, and repeat it after each refusal."""
-        body = self._wanted | {"query": next(self._queries)}
+    async def ask(self, request: Request, due: float) -> None:
+        """Send a request, and repeat it after each refusal."""
         while True:
-            start = time.perf_counter()
-            try:
-                response = await self._client.post("/select", json=body)
-            except httpx.TransportError as error:
-                what = f"failed: {error!r}"
-            else:
-                what = outcome(response, self._documents)
-            taken = time.perf_counter() - start
-            self.ended.statuses[what.partition(":")[0]] += 1
-            if what.startswith("failed"):
-                self.ended.failures.append(what)
-            elif what != "refused":
-                self.ended.seconds.append(taken)
+            what, pause = await self._send(request)
+            taken = time.perf_counter() - due
+            self.statuses[what.partition(":")[0]] += 1
+            if what in ANSWERS:
+                self.seconds.append(taken)
+            elif what.startswith("failed"):
+                self.failures.append(what)
             if what != "refused":
                 return
-            self.ended.refusals.append(taken)
-            await asyncio.sleep(float(response.headers["retry-after"]) * rng.uniform(1, 2))
+            self.refusals.append(taken)
+            await asyncio.sleep(pause * self.rng.uniform(1, 2))
+            due = time.perf_counter()
 
-    async def at_random(self, rate: float, seed: int) -> None:
-        """Send requests at random times, so many a second on average, but never two at once."""
-        rng = random.Random(seed)
+    async def _send(self, request: Request) -> tuple[str, float]:
+        """Return what came of a request, and the seconds of `Retry-After`."""
+        try:
+            async with asyncio.timeout(self.rng.uniform(0.01, 0.3) if request.kind == "abort" else None):
+                headers = {"content-type": "application/json"}
+                response = await self.client.post("/select", content=request.sent(), headers=headers)
+        except TimeoutError:
+            return "aborted", 0.0
+        except httpx.TransportError as error:
+            return f"failed: {error!r}", 0.0
+        return outcome(response, request.body["k"]), float(response.headers.get("retry-after", 0))
+
+    async def at_rate(self, rate: float, most: int) -> None:
+        """Send so many requests a second. most: that are under way; beyond them none is sent."""
         due = time.perf_counter()
-        while True:
-            due = max(due + rng.expovariate(rate), time.perf_counter())
-            await asyncio.sleep(due - time.perf_counter())
-            await self.ask(rng)
+        async with asyncio.TaskGroup() as group:
+            under_way = set[asyncio.Task[None]]()
+            while True:
+                due += self.rng.expovariate(rate)
+                await asyncio.sleep(due - time.perf_counter())
+                self.lags.append(time.perf_counter() - due)
+                if len(under_way) < most:
+                    under_way.add(task := group.create_task(self.ask(next(self.requests), due)))
+                    task.add_done_callback(under_way.discard)
+                else:
+                    self.statuses["unsent"] += 1
 
-    async def without_pause(self, count: int, seconds: float) -> float:
-        """Return the answers a second to so many clients."""
-        stop = time.perf_counter() + seconds
+    async def capacity(self, seconds: float) -> float:
+        """Return the answers a second to clients without a pause."""
+        start = time.perf_counter()
 
-        async def one(seed: int) -> None:
-            rng = random.Random(seed)
-            while time.perf_counter() < stop:
-                await self.ask(rng)
+        async def one() -> None:
+            while time.perf_counter() < start + seconds:
+                await self.ask(next(self.requests), time.perf_counter())
 
-        await asyncio.gather(*(one(number) for number in range(count)))
-        if self.ended.failures:
-            raise RuntimeError(f"without any overload: {self.ended.failures[0]}")
-        return len(self.ended.seconds) / seconds
+        await asyncio.gather(*(one() for _ in range(CAPACITY_CLIENTS)))
+        if self.failures:
+            raise RuntimeError(f"without any overload: {self.failures[0]}")
+        return len(self.seconds) / (time.perf_counter() - start)
 
-
-async def measured(server: Server, given: argparse.Namespace) -> None:
-    """Measure the capacity, exceed it, and report."""
-    limits = httpx.Limits(max_connections=given.clients)
-    async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
-        texts = await fill(client, given.documents)
-        wanted = {"index": INDEX, "depth": given.depth, "budget": given.budget, "k": given.k}
-        wanted["deadline_ms"] = given.deadline * 1e3
-        clients = Clients(client, wanted, queries_of(texts), min(given.k, given.depth, len(texts)))
-        capacity = await clients.without_pause(given.capacity_clients, given.capacity_seconds)
-        print(f"capacity: {capacity:.1f} requests a second", flush=True)
-        clients.ended, all = Ended(), Ended()
-        rate = given.times * capacity / given.clients
-        running = [asyncio.create_task(clients.at_random(rate, number)) for number in range(given.clients)]
-        rows = report.Rows("overload")
-        for minute in range(1, max(1, round(given.minutes)) + 1):
-            done, _ = await asyncio.wait(running, timeout=60 * min(1.0, given.minutes), return_when="FIRST_COMPLETED")
-            for task in done:
-                task.result()
-            rows.append(clients.ended.row(minute, given.deadline, server.resident()))
-            all.add(clients.ended)
-            clients.ended = Ended()
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-    print(*all.failures[:10], sep="\n", end="\n" if all.failures else "")
-    answered, attempts = len(all.seconds), len(all.seconds) + len(all.refusals)
-    rows.write(
-        {
-            "capacity_per_second": capacity,
-            "attempts_per_second_over_capacity": attempts / (60 * given.minutes * capacity),
-            "answers_per_second_over_capacity": answered / (60 * given.minutes * capacity),
-            "failed": len(all.failures),
-            "p99_over_deadline": report.percentiles(all.seconds)["p99_ms"] / (1e3 * given.deadline),
-            "memory_last_over_second_minute": rows[-1]["resident_MiB"] / rows[min(1, len(rows) - 1)]["resident_MiB"],
+    def row(self, deadline: float) -> dict[str, Any]:
+        """Return a row of the table, and forget what has ended."""
+        row: dict[str, Any] = {
+            what: self.statuses[what] for what in (*ANSWERS, "refused", "aborted", "unsent", "failed")
         }
-    )
+        row |= report.percentiles(self.seconds, shares=(50, 95, 99, 100))
+        row |= {"late": sum(taken > deadline for taken in self.seconds)}
+        row |= report.percentiles(self.refusals, shares=(99,), of="refused_p{}_ms")
+        row |= report.percentiles(self.lags, shares=(99,), of="generator_late_p{}_ms")
+        self.statuses, self.seconds, self.refusals, self.lags = Counter(), [], [], []
+        return row
+
+
+async def measured(url: str, server: Server | None, given: argparse.Namespace) -> None:
+    """Fill the index, and add the rows of each rate."""
+    rows, ratios = report.Rows("overload"), dict[str, float]()
+    limits = httpx.Limits(max_connections=given.clients)
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        texts = await fill(client, given.documents)
+        fields = {"depth": given.depth, "budget": given.budget, "k": min(given.k, len(texts) * 2 // 3)}
+        fields["deadline_ms"] = given.deadline * 1e3
+        clients = Clients(client, requests(texts, fields, MIX if given.mix else {"index": 1}))
+        if not given.rates:
+            ratios["capacity_per_second"] = await clients.capacity(given.capacity_seconds)
+            clients.row(given.deadline)
+        for rate in given.rates or [given.times * ratios["capacity_per_second"]]:
+            running = asyncio.create_task(clients.at_rate(rate, given.clients))
+            for number in range(1, given.spans + 1):
+                await asyncio.wait([running], timeout=given.seconds)
+                if running.done():
+                    running.result()
+                memory = {} if server is None else {"resident_MiB": server.resident()}
+                rows.append({"rate": rate, "span": number, **clients.row(given.deadline), **memory})
+            await stopped([running])
+    print(*clients.failures[:10], sep="\n", end="\n" if clients.failures else "")
+    rows.write(ratios | {"failed": len(clients.failures)})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--times", type=float, default=2, help="the capacity")
-    parser.add_argument("--capacity-clients", type=int, default=4)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="of a running service, in which the index is made; one is started without")
+    parser.add_argument("--rates", type=float, nargs="+", help="requests a second, instead of --times the capacity")
+    parser.add_argument("--times", type=float, default=2)
+    parser.add_argument("--mix", action="store_true", help="of several kinds of requests")
+    parser.add_argument("--seconds", type=float, default=60, help="of a span")
+    parser.add_argument("--spans", type=int, default=10, help="of each rate")
+    parser.add_argument("--clients", type=int, default=200, help="that wait for an answer, or to try again")
     parser.add_argument("--capacity-seconds", type=float, default=30)
     parser.add_argument("--documents", type=int, default=3_000)
     parser.add_argument("--depth", type=int, default=1_000)
@@ -160,11 +154,13 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=20)
     parser.add_argument("--deadline", type=float, default=5, help="seconds of each request")
     given = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        serving(["serve", "--data-directory", directory]) as server,
-    ):
-        asyncio.run(measured(server, given))
+    with ExitStack() as stack:
+        url, server = given.url, None
+        if url is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            server = stack.enter_context(serving(["serve", "--data-directory", folder]))
+            url = server.url
+        asyncio.run(measured(url, server, given))
 
 
 if __name__ == "__main__":

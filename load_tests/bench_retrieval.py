@@ -4,7 +4,8 @@ Documents have clustered vectors, 20 to 60 words and metadata. Each kind of inde
 then each request asks for the ids, vectors and exact scores of the nearest, with a new query: by vectors alone, with
 the words (BM25 and terms), hybrid, and with filters, whose values are new too. Plain FAISS (IndexFlatIP, ids and
 rows) answers each search by vectors in this process, in turn. Last, several callers ask at the same time. With
-`--beside COMMIT` the retriever of that commit answers each request too, in turn.
+`--beside COMMIT` the retriever of that commit answers each request too, in turn; with `--devices cpu cuda`, one on the
+second of these.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
@@ -32,7 +32,7 @@ from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from load_tests import processes, report
-from load_tests.processes import Server, checkout
+from load_tests.processes import Server, checkout, source
 from load_tests.workload import QUERIES
 
 NAME, BLOCK = "bench", 8_192
@@ -119,8 +119,7 @@ def filled(folder: Path, kind: str, given: argparse.Namespace, tree: Path | None
     """Return what `fill` does, by the version in a source tree, in a process of its own."""
     command = [sys.executable, "-m", "load_tests.bench_retrieval", "--fill", str(folder), "--kinds", kind]
     command += ["--documents", str(given.documents), "--dimension", str(given.dimension)]
-    path = os.pathsep.join([str((tree or Path.cwd()) / "service"), str(Path(__file__).parents[1])])
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=source(tree))
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -188,6 +187,7 @@ def main() -> None:
     parser.add_argument("--callers", type=int, nargs="*", default=[1, 2, 8, 16], help="at the same time")
     parser.add_argument("--seconds", type=float, default=10, help="of so many callers")
     parser.add_argument("--kinds", nargs="+", default=["flat", "ivf"])
+    parser.add_argument("--devices", nargs="+", default=["cpu"], help="of the searches")
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -197,18 +197,21 @@ def main() -> None:
     rows, ratios = report.Rows("retrieval"), dict[str, float]()
     for kind in given.kinds:
         with ExitStack() as stack, checkout(given.beside) as tree:
-            trees = {"this": None} if tree is None else {"this": None, "before": tree}
+            of: dict[str, tuple[Path | None, str]] = {"this": (None, given.devices[0])}
+            of |= {device: (None, device) for device in given.devices[1:]}
+            of |= {} if tree is None else {"before": (tree, given.devices[0])}
             servers = {}
-            for name, each in trees.items():
+            for name, (each, device) in of.items():
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 rows.append({"kind": kind, "search": f"none, {name}", **filled(folder, kind, given, each)})
-                servers[name] = stack.enter_context(processes.retriever(folder, tree=each))
+                variables = {"BOUNDARYMORPH_SEARCH_DEVICE": device}
+                servers[name] = stack.enter_context(processes.retriever(folder, tree=each, variables=variables))
             for row in asyncio.run(searched(servers, given)):
                 rows.append({"kind": kind, **row})
                 if "faiss_p50_ms" in row:
                     ratios[f"ours_over_faiss_{kind}"] = row["p50_ms"] / row["faiss_p50_ms"]
-                if tree is not None:
-                    ratios[f"over_before_{kind}_{row['search']}"] = row["p50_ms"] / row["before_p50_ms"]
+                for name in servers.keys() - {"this"}:
+                    ratios[f"over_{name}_{kind}_{row['search']}"] = row["p50_ms"] / row[f"{name}_p50_ms"]
             for callers in given.callers:
                 rates = {name: asyncio.run(at_a_time(server, callers, given)) for name, server in servers.items()}
                 memory = {"own_MiB": servers["this"].resident(), "mapped_MiB": servers["this"].resident("RssFile")}

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -31,7 +30,7 @@ import numpy as np
 from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import METHODS
 from load_tests import report
-from load_tests.processes import checkout
+from load_tests.processes import checkout, source
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered, play
 
@@ -39,7 +38,7 @@ TERMS, SHARE = 8, 0.2  # of a query, and of the documents that have each
 
 
 def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats: int) -> Iterator[dict[str, Any]]:
-    """Yield seconds of the session and of the pseudocode, whether they picked the same, and the session's memory."""
+    """Yield seconds of the session and of the pseudocode, and whether they picked the same."""
     from boundarymorph.selection.process import median_distance  # which a version beside this one may lack
 
     pool, scores = clustered(size, dimension, 2, np.float32)
@@ -55,23 +54,10 @@ def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats:
             seconds.append(time.perf_counter() - start)
         start = time.perf_counter()
         reference = literal.run(pool, scores, budget, k, matrix=matrix)
-        loop = time.perf_counter() - start
-        tracemalloc.start()
-        play(SelectionSession(pool, budget=budget, k=k), scores).selection()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        yield {
-            "N": size,
-            "d": dimension,
-            "B": budget,
-            "seconds": min(seconds),
-            "literal_seconds": kernel + loop,
-            "ratio": (kernel + loop) / min(seconds),
-            "ratio_without_kernel": loop / min(seconds),
-            "same_picks": [each.document for each in session.history] == reference.picks
-            and chosen == reference.selected,
-            "peak_over_8BN": peak / (8 * budget * size),
-        }
+        whole = kernel + time.perf_counter() - start
+        same = [each.document for each in session.history] == reference.picks and chosen == reference.selected
+        row = {"N": size, "d": dimension, "B": budget, "seconds": min(seconds), "literal_seconds": whole}
+        yield row | {"ratio": whole / min(seconds), "same_picks": same}
 
 
 def with_words(size: int, dimension: int, seed: int) -> tuple[Pool, Scores]:
@@ -98,50 +84,40 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds:
     return time.process_time() - start
 
 
-class Worker:
-    """A process that runs sessions of the version in one source tree: a line of JSON for each, answered by seconds."""
+def worker(tree: Path | None, size: int, dimension: int) -> subprocess.Popen[str]:
+    """Start a process that runs sessions of the version in one source tree: a line of JSON for each, answered by the
+    CPU seconds."""
+    command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]
+    return subprocess.Popen(command, env=source(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def __init__(self, tree: Path | None, size: int, dimension: int) -> None:
-        path = os.pathsep.join([str((tree or Path.cwd()) / "service"), str(Path(__file__).parents[1])])
-        command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]
-        environment = os.environ | {"PYTHONPATH": path}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
 
-    def seconds(self, **session: Any) -> float:
-        """Return the CPU seconds of one session."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps(session), file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
+def asked(process: subprocess.Popen[str], **session: Any) -> float:
+    """Return the CPU seconds of one session of a worker."""
+    assert process.stdin is not None and process.stdout is not None
+    print(json.dumps(session), file=process.stdin, flush=True)
+    return float(process.stdout.readline())
 
 
 def session_rows(given: argparse.Namespace, tree: Path | None) -> Iterator[dict[str, Any]]:
     """Yield the median CPU time of a session of each method, and that of the version beside it."""
     for size, dimension in product(given.pools, given.dimensions):
         trees = {"": None} if tree is None else {"": None, "before_": tree}
-        workers = {name: Worker(each, size, dimension) for name, each in trees.items()}
+        workers = {name: worker(each, size, dimension) for name, each in trees.items()}
         for method, rounds, budget in product(METHODS, given.rounds, given.budgets):
+            session = {"method": method, "budget": budget, "k": given.k, "rounds": rounds or None}
             runs: dict[str, list[float]] = {name: [] for name in workers}
-            for _, (name, worker) in product(range(given.repeats), workers.items()):
-                runs[name].append(worker.seconds(method=method, budget=budget, k=given.k, rounds=rounds or None))
-            medians = {f"{name}cpu_ms": 1e3 * statistics.median(seconds) for name, seconds in runs.items()}
+            for _, (name, process) in product(range(given.repeats), workers.items()):
+                runs[name].append(1e3 * asked(process, **session))
+            medians = {f"{name}cpu_ms": statistics.median(times) for name, times in runs.items()}
             row = {"N": size, "d": dimension, "method": method, "rounds": rounds or "growing", "B": budget, **medians}
-            if tree is not None:
-                row["ratio"] = medians["cpu_ms"] / medians["before_cpu_ms"]
             yield row | {"sessions_a_second_and_core": 1e3 / medians["cpu_ms"]}
-        for worker in workers.values():
-            worker.close()
+        for process in workers.values():
+            process.communicate()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--pools", type=int, nargs="+", default=[1_000, 10_000], help="of sessions; the largest: literal"
-    )
+    parser.add_argument("--pools", type=int, nargs="+", default=[1_000, 10_000], help="the largest: literal")
     parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 1024])
     parser.add_argument("--budgets", type=int, nargs="+", default=[25, 50, 100], help="of sessions")
     parser.add_argument("--rounds", type=int, nargs="+", default=[0, 3], help="of sessions; 0: rounds that grow")
@@ -160,12 +136,10 @@ def main() -> None:
     with checkout(given.beside) as tree:
         for row in session_rows(given, tree):
             rows.append(row)
-    ratios = {}
     for dimension in given.dimensions:
         for row in literal_rows(max(given.pools), dimension, given.literal_budgets, given.k, min(given.repeats, 5)):
             rows.append(row)
-            ratios[f"literal_over_session_d{dimension}_B{row['B']}"] = row["ratio"]
-    rows.write(ratios)
+    rows.write()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from load_tests.processes import Server
+from tests.compatibility.__main__ import Environment, install
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
@@ -40,25 +40,13 @@ OPTIONS = (*RUN, "--batch-size", "32", "--no-model-warmup", "--no-vector-disk-ca
 OFFLINE = dict.fromkeys(("DO_NOT_TRACK", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 
 
-def environment(directory: Path) -> Path:
-    """Return a virtual environment with the REQUIREMENTS in this folder; it is rebuilt only if they have changed."""
-    stamp = directory / "installed.txt"
-    wanted = "\n".join((sys.version, *REQUIREMENTS, ""))
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], check=True)
-        python = directory.absolute() / "bin" / "python"
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
-        stamp.write_text(wanted, encoding="utf-8")
-    return directory
-
-
 @contextmanager
-def serving(directory: Path, model: Path) -> Iterator[Server]:
-    """Run Infinity in this environment with a model, yield it when it has reranked something, and stop it at the end.
+def serving(model: Path) -> Iterator[Server]:
+    """Run Infinity with a model, yield it when it has reranked something, and stop it at the end.
 
-    Its output is in `server.log` there.
+    Its output is in `server.log` in its environment, which is made anew only if the REQUIREMENTS have changed.
     """
-    home, port = environment(directory).absolute(), free_port()
+    home, port = install(Environment("infinity-server", REQUIREMENTS), fresh=False).parents[1], free_port()
     command = [str(home / "bin" / "infinity_emb"), "v2", "--model-id", str(model.absolute()), "--port", str(port)]
     # Threads that spin at a barrier would take cores from the threads that they wait for.
     variables = os.environ | OFFLINE | {"HF_HOME": str(home / "cache"), "OMP_WAIT_POLICY": "PASSIVE"}

@@ -9,16 +9,15 @@ time, and the last one is counted.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import httpx
+from starlette.testclient import TestClient
 
 import boundarymorph
 from boundarymorph.server.app import create_app
@@ -41,38 +40,29 @@ def count(frame: FrameType, event: str, argument: object) -> None:
         counted[frame.f_code] += 1
 
 
-async def measured(show_files: bool) -> None:
-    """Start the service, make an index, and print a line for each request."""
-    global counted
-    with tempfile.TemporaryDirectory() as folder:
-        app = create_app(Settings(data_directory=Path(folder)))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://x") as client,
-        ):
-            while not (await client.get("/readyz")).is_success:  # noqa: ASYNC110 - as its users wait
-                await asyncio.sleep(0.05)
-            (await client.put("/indexes/texts")).raise_for_status()
-            documents = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
-            (await client.post("/indexes/texts/documents", json=documents)).raise_for_status()
-            for name, (path, body) in REQUESTS.items():
-                for query in ("sort numbers", "read a table", "sum of lines"):
-                    counted = Counter()
-                    (await client.post(path, json=body | {"query": query})).raise_for_status()
-                    seen, counted = counted, None
-                files = sorted({code.co_filename.removeprefix(OURS)[1:] for code in seen})
-                print(f"{name}: {len(files)} files, {len(seen)} functions, {seen.total():,} calls")
-                print(*(f"  {file}" for file in files if show_files), sep="\n", end="\n" if show_files else "")
-
-
 def main() -> None:
+    global counted
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", action="store_true", help="name the files, too")
-    options = parser.parse_args()
+    show_files = parser.parse_args().files
     threading.setprofile(count)
-    sys.setprofile(count)
-    asyncio.run(measured(options.files))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        TestClient(create_app(Settings(data_directory=Path(folder)))) as client,
+    ):
+        while not client.get("/readyz").is_success:
+            time.sleep(0.05)
+        client.put("/indexes/texts").raise_for_status()
+        documents = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
+        client.post("/indexes/texts/documents", json=documents).raise_for_status()
+        for name, (path, body) in REQUESTS.items():
+            for query in ("sort numbers", "read a table", "sum of lines"):
+                counted = Counter()
+                client.post(path, json=body | {"query": query}).raise_for_status()
+                seen, counted = counted, None
+            files = sorted({code.co_filename.removeprefix(OURS)[1:] for code in seen})
+            print(f"{name}: {len(files)} files, {len(seen)} functions, {seen.total():,} calls")
+            print(*(f"  {file}" for file in files if show_files), sep="\n", end="\n" if show_files else "")
 
 
 if __name__ == "__main__":

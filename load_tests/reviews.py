@@ -1,13 +1,12 @@
-"""`python -m load_tests.studies reviews --data FOLDER`: find what is relevant to a review, and know when it is found.
+"""A study of reviews: find what is relevant, and know when it is found.
 
-FOLDER is in BEIR's layout; the ids of a review's records begin with its name and a dash. Records are in a random order,
-vectors are made from their words, and answers are the labels. Read are 1 + t / 20 documents at a time after t. With
---asreview PYTHON, an interpreter that has the package `asreview`, its models read the same records.
+Records are in a random order, vectors are made from their words, and answers are the labels. Read are 1 + t / 20
+documents at a time after t.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,23 +15,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from boundarymorph.evaluation import datasets
-from boundarymorph.evaluation.grids import grid
 from boundarymorph.inference.concurrency import in_default_thread
 from boundarymorph.retrieval.document import Document, GivenCandidates
 from boundarymorph.selection import Pool, SelectionSession, Target
-from boundarymorph.selection.methods import DEFAULT, METHODS, TO_FIND
-from load_tests import report
+from boundarymorph.selection.methods import TO_FIND
 
 AT, LEAST = (50, 100, 200), 0.5
 TARGETS = (Target(0.8, 0.9), Target(0.9, 0.9), Target(0.95, 0.9), Target(0.95, 0.8))
+# Writes the positions of records in the order in which a model reads them, without the seed's. Until it can be fitted,
+# they are read as they come, as ASReview's own simulation does.
+ASREVIEW = """
+import asreview, json, pandas, sys
+from asreview.models import models, queriers, stoppers
+given = json.load(sys.stdin)
+first = asreview.ActiveLearningCycle(querier=queriers.TopDown(), stopper=stoppers.IsFittable())
+learning = asreview.ActiveLearningCycle.from_meta(models.get_ai_config(given["model"])["value"])
+learning.n_query = lambda results: max(1, len(results) // 20)
+records, seed = pandas.DataFrame(given["records"]), given["seed"]
+simulation = asreview.Simulate(records, given["labels"], [first, learning], stopper=len(records), print_progress=False)
+if seed is not None:
+    simulation.label([seed])
+simulation.review()
+json.dump([int(place) for place in simulation._results["record_id"] if place != seed], sys.stdout)
+"""
 MODELS = {"elas_u3": "ASReview, naive Bayes", "elas_u4": "ASReview, SVM, its default"}
 # By whose labels the constants of `selection.outlook.Search` were chosen. The noise of `methods.TO_FIND` was chosen on
 # all reviews, so only what is said when a search stops is held out.
 CHOSEN_ON = ("ADHD", "CalciumChannelBlockers", "NSAIDS", "SkeletalMuscleRelaxants", "UrinaryIncontinence")
+METRICS = (*(f"recall@{read}" for read in AT), "wss@95", "read", "found", "true")
 Row = dict[str, Any]
 
 
@@ -47,11 +60,11 @@ class Review:
     labels: NDArray[np.float64]
     seed: int | None
 
-    async def pool(self) -> Pool:
+    def pool(self) -> Pool:
         """Return the pool of a request with these documents, whose ids are positions here."""
         named = [Document(str(place), text) for place, text in enumerate(self.documents)]
         candidates: Any = GivenCandidates(None, self.query, named, words=True)  # type: ignore[arg-type]
-        pool: Pool = (await candidates.retrieve(in_default_thread)).pool
+        pool: Pool = asyncio.run(candidates.retrieve(in_default_thread)).pool
         return pool
 
     def recall(self, order: Sequence[int]) -> NDArray[np.float64]:
@@ -81,7 +94,7 @@ def measured(review: Review, how: str, order: Sequence[int]) -> Row:
     row: Row = {f"recall@{read}": recall[min(read, len(recall)) - 1] for read in AT}
     enough = np.flatnonzero(recall >= 0.95 - 1e-9)
     row["wss@95"] = 0.95 - (enough[0] + 1) / len(review.labels) if enough.size else np.nan
-    return {"review": review.name, "how": how, "seed": "no" if review.seed is None else "yes", **row}
+    return {"how": how, **row}
 
 
 def ours(review: Review, pool: Pool) -> Iterator[Row]:
@@ -99,63 +112,38 @@ def ours(review: Review, pool: Pool) -> Iterator[Row]:
         for target in TARGETS:
             if target not in stopped and (session.search.recall(target).probability or 0.0) >= target.probability:
                 share = float(labels[session.belief.scored].sum() / labels.sum())
-                stopped[target] = {"read": session.known / len(pool), "found": share, "true": share >= target.share}
+                stopped[target] = {
+                    "read": session.known / len(pool),
+                    "found": share,
+                    "true": float(share >= target.share),
+                }
     yield measured(review, "find", places[[seen.document for seen in session.history]].tolist())
     for target in TARGETS:
-        said = stopped.get(target, {"read": 1.0, "found": 1.0, "true": True})
-        name = f"find {target.share:g} in {target.probability:g}"
-        yield {"review": review.name, "how": name, "seed": "no" if review.seed is None else "yes", **said}
+        said = stopped.get(target, {"read": 1.0, "found": 1.0, "true": 1.0})
+        yield {"how": f"find {target.share:g} in {target.probability:g}", **said}
 
 
 def others(review: Review, pool: Pool, asreview: str | None) -> Iterator[Row]:
-    """Yield rows of what else could be done: the order of BM25, calls where the default doubts, and ASReview."""
+    """Yield rows of what else could be done: the order of BM25, and those of ASReview."""
     places = np.array([int(id) for id in pool.ids])
     yield measured(review, "BM25", [place for place in places.tolist() if place != review.seed])
-    known = dict.fromkeys(np.flatnonzero(places == review.seed).tolist(), 1.0)
-    doubting = SelectionSession(
-        pool, budget=max(AT), k=len(pool), config=METHODS[DEFAULT], known=known, min_relevance=LEAST
-    )
-    while (asked := doubting.ask(1 + doubting.known // 20)).size:
-        doubting.tell(asked, review.labels[places[asked]])
-    doubted = measured(review, "min_relevance alone", places[[seen.document for seen in doubting.history]].tolist())
-    yield doubted | {"wss@95": np.nan}
     for model, name in MODELS.items() if asreview else ():
         records = [
             dict(zip(("title", "abstract"), text.partition("\n")[::2], strict=True)) for text in review.documents
         ]
         given = {"records": records, "labels": review.labels.astype(int).tolist(), "seed": review.seed, "model": model}
-        program = [str(asreview), str(Path(__file__).with_name("asreview_order.py"))]
-        sent = json.dumps(given | {"read": len(records)})
-        done = subprocess.run(program, input=sent, stdout=subprocess.PIPE, text=True, check=True)
+        sent = json.dumps(given)
+        done = subprocess.run(
+            [str(asreview), "-c", ASREVIEW], input=sent, stdout=subprocess.PIPE, text=True, check=True
+        )
         yield measured(review, name, json.loads(done.stdout))
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the means over reviews: of all, and of those that are held out."""
-    frame, lines = pd.DataFrame(rows), []
-    held_out = frame[~frame.review.isin(CHOSEN_ON)]
-    metrics = [name for name in frame.columns if name not in ("review", "how", "seed")]
-    for part, of in (("all", frame), ("held out", held_out)):
-        means = of.groupby(["how", "seed", "review"], sort=False)[metrics].mean()
-        for (how, seed), mean in means.groupby(["how", "seed"], sort=False).mean().iterrows():
-            lines.append(
-                [part, how, seed, *("" if np.isnan(mean[name]) else f"{100 * mean[name]:.1f}" for name in metrics)]
-            )
-    return grid(["reviews", "how", "seed", *metrics], lines, texts=3)
-
-
-async def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="studies reviews", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, help="folder of reviews in BEIR's layout")
-    parser.add_argument("--asreview", help="interpreter of an environment that has asreview")
-    parser.add_argument("--draws", type=int, default=1, help="random orders and seeds of each review")
-    parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
-    given = parser.parse_args(arguments)
-    rows: list[Row] = []
-    for review in reviews(given.data, given.draws):
-        pool = await review.pool()
-        rows += [*ours(review, pool), *others(review, pool, given.asreview)]
-        print(f"reviews: {review.name}", flush=True)
-    report.study(given.out, "reviews", "Find all of them", table(rows), rows)
+def rows(folder: Path, draws: int, asreview: str | None) -> Iterator[Row]:
+    """Yield the rows of the reviews in a folder in BEIR's layout, the ids of whose records begin with the review's name
+    and a dash. asreview: an interpreter that has this package, whose models then read the same records."""
+    for review in reviews(folder, draws):
+        pool = review.pool()
+        table = "chosen on" if review.name in CHOSEN_ON else "held out"
+        setting = {"table": table, "query": review.name, "seed": "no" if review.seed is None else "yes"}
+        yield from (setting | row for row in (*ours(review, pool), *others(review, pool, asreview)))

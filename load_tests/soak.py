@@ -19,7 +19,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,30 +37,17 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from load_tests import report
-from load_tests.processes import Server, retriever, serving
+from load_tests.processes import Server, retriever, serving, stopped
 from load_tests.workload import QUERIES, passages
 
 DIMENSION, BATCH, DEPTH = 64, 10, 20
 DELETED = 0.3  # of the writes
 INDEX = "soak"
-FLAT_SECONDS = 180.0  # at the end of reading and writing, during which memory must be flat
+FLAT_SECONDS = 180.0  # at the end, during which memory must be flat
 MOST_GROWTH = 5.0  # MiB a minute
 MOST_OF_A_BATCH = 200  # MiB
 NDJSON = {"content-type": "application/x-ndjson"}
 QUEUE_TOKENS = 20_000
-Rows = list[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The length of a run: seconds of reading and writing, seconds per row, and the number of kills."""
-
-    seconds: float = 300.0
-    row_seconds: float = 60.0
-    readers: int = 20
-    writers: int = 4
-    documents: int = 40_000
-    kills: int = 20
 
 
 @dataclass(slots=True)
@@ -81,14 +68,12 @@ class Ledger:
 
     def acknowledge(self, ids: Sequence[str]) -> None:
         """Record that the last write that was begun took effect."""
-        for id in ids:
-            self.acknowledged[id] = self.begun[id]
+        self.acknowledged.update((id, self.begun[id]) for id in ids)
 
     def take_back(self, ids: Sequence[str]) -> None:
         """Record that the last write that was begun did not take effect."""
-        for id in ids:
-            self.deletions.discard((id, self.begun[id]))
-            self.begun[id] = self.acknowledged[id]
+        self.deletions.difference_update((id, self.begun[id]) for id in ids)
+        self.begun.update((id, self.acknowledged[id]) for id in ids)
 
     def holds(self, id: str, version: int, found: int | None) -> bool:
         """Return whether a document that was found with version `found` has this version."""
@@ -101,63 +86,49 @@ class Ledger:
             self.wrong.append(f"{id}: {version}, where {possible} was possible")
 
 
-@dataclass(slots=True)
-class Outcome:
-    """rows: one for each `row_seconds`; growth: of memory in the last FLAT_SECONDS, in MiB a minute, None for a shorter
-    run; wrong: wrong answers; cut_off: writes that a kill interrupted; there: of these, how many took effect."""
-
-    rows: Rows
-    growth: float | None = None
-    wrong: list[str] = field(default_factory=list)
-    cut_off: int = 0
-    there: int = 0
-
-
 def vector(id: str, version: int) -> NDArray[np.float32]:
     """Return a unit vector, (DIMENSION,), that is unique to a version of a document."""
     drawn = np.random.default_rng([*id.encode(), version]).standard_normal(DIMENSION)
     return (drawn / np.linalg.norm(drawn)).astype(np.float32)
 
 
-def growth_of(samples: Sequence[tuple[float, float]]) -> float | None:
-    """Return the growth in MiB a minute over the last FLAT_SECONDS of (second, MiB) samples, by least squares; None for
-    a shorter time."""
-    seconds, sizes = np.array(samples, dtype=np.float64).reshape(-1, 2).T
-    if len(samples) < 2 or seconds[-1] - seconds[0] < FLAT_SECONDS:
-        return None
-    late = seconds >= seconds[-1] - FLAT_SECONDS
-    return float(60 * np.polyfit(seconds[late] - seconds[-1], sizes[late], 1)[0])
+class Memory(list[tuple[float, float]]):
+    """What a server takes over time: (second, MiB) samples."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def sample(self) -> None:
+        """Add a sample each second."""
+        while True:
+            self.append((time.monotonic(), self._server.resident()))
+            await asyncio.sleep(1)
+
+    def growth(self) -> float | None:
+        """Return the growth in MiB a minute over the last FLAT_SECONDS, by least squares; None for a shorter time."""
+        seconds, sizes = np.array(self, dtype=np.float64).reshape(-1, 2).T
+        if len(self) < 2 or seconds[-1] - seconds[0] < FLAT_SECONDS:
+            print(f"it was shorter than {FLAT_SECONDS:.0f} s: whether memory is flat was not judged")
+            return None
+        late = seconds >= seconds[-1] - FLAT_SECONDS
+        return float(60 * np.polyfit(seconds[late] - seconds[-1], sizes[late], 1)[0])
 
 
-def run(plan: Plan, directory: Path, rows: Rows | None = None) -> Outcome:
-    """Run the plan over an index. rows: receives each row as it is measured. Raises the error of a request."""
-    outcome, ledger, rng = Outcome([] if rows is None else rows), Ledger(), random.Random(1)
-    ids = [f"d{number}" for number in range(plan.documents)]
-    with retriever(directory) as server:
-        outcome.growth = asyncio.run(_soak(server, plan, ids, ledger, outcome.rows))
-    cut_off: list[list[str]] = []
-    for kill in range(plan.kills + 1):
-        with retriever(directory) as server:
-            outcome.there += asyncio.run(_settle(server, ids, ledger, cut_off))
-            if kill < plan.kills:
-                cut_off = asyncio.run(_killed(server, plan, ids, ledger, rng.uniform(0.0, 1.5)))
-                outcome.cut_off += len(cut_off)
-    outcome.wrong = ledger.wrong
-    return outcome
-
-
-class _Writer:
+class Writer:
     """Writes its own documents, a batch at a time. open: ids of a batch that is not acknowledged."""
 
-    def __init__(self, server: Server, ids: Sequence[str], ledger: Ledger, counts: Counter[str], seed: int) -> None:
+    def __init__(self, server: Server, ids: Sequence[str], ledger: Ledger, seed: int) -> None:
         self.client = httpx.AsyncClient(base_url=server.url, timeout=60)
-        self.ids, self._ledger, self._counts, self.rng = ids, ledger, counts, random.Random(seed)
+        self.ids, self._ledger, self.rng = ids, ledger, random.Random(seed)
         self.open: list[str] = []
+        self.counts = Counter[str]()
 
     async def write(self) -> None:
+        """Write, or delete, some documents."""
         await self.put(self.rng.sample(self.ids, BATCH), deletion=self.rng.random() < DELETED)
 
     async def put(self, ids: Sequence[str], *, deletion: bool = False) -> None:
+        """Write, or delete, these documents."""
         self.open = list(ids)
         self._ledger.begin(ids, deletion=deletion)
         url = f"/indexes/{INDEX}/documents"
@@ -169,7 +140,7 @@ class _Writer:
         response.raise_for_status()
         self._ledger.acknowledge(ids)
         self.open = []
-        self._counts["deleted" if deletion else "upserted"] += len(ids)
+        self.counts["deleted" if deletion else "upserted"] += len(ids)
 
     @staticmethod
     def _line(id: str, version: int) -> bytes:
@@ -177,23 +148,38 @@ class _Writer:
         return orjson.dumps({"id": id, "text": text, "embedding": vector(id, version).tolist()})
 
 
-def _writers(
-    server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, counts: Counter[str], seed: int
-) -> list[_Writer]:
-    return [_Writer(server, ids[at :: plan.writers], ledger, counts, seed + at) for at in range(plan.writers)]
+def index(given: argparse.Namespace) -> None:
+    """Soak an index: read and write, and then kill the retriever now and then."""
+    ledger, rng, rows = Ledger(), random.Random(1), report.Rows("soak-index")
+    ids = [f"d{number}" for number in range(given.documents)]
+    cut_off: list[list[str]] = []
+    interrupted = there = 0
+    with TemporaryDirectory() as folder:
+        with retriever(Path(folder)) as server:
+            growth = asyncio.run(_read_and_write(server, given, ids, ledger, rows))
+        for kill in range(given.kills + 1):
+            with retriever(Path(folder)) as server:
+                there += asyncio.run(_settle(server, ids, ledger, cut_off))
+                if kill < given.kills:
+                    cut_off = asyncio.run(_killed(server, given, ids, ledger, rng.uniform(0.0, 1.5)))
+                    interrupted += len(cut_off)
+    print(*ledger.wrong[:20], sep="\n", end="\n" if ledger.wrong else "")
+    _judge(rows, len(ledger.wrong), growth, {"writes_cut_off": interrupted, "of_these_there": there})
 
 
-async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, rows: Rows) -> float | None:
-    """Read and write, and return the growth of memory. rows: receives one for each `row_seconds`."""
-    counts, times, samples = Counter[str](), list[float](), list[tuple[float, float]]()
-    writers = _writers(server, plan, ids, ledger, counts, 0)
-    remote, stopping = RemoteRetriever(server.url), asyncio.Event()
+async def _read_and_write(
+    server: Server, given: argparse.Namespace, ids: Sequence[str], ledger: Ledger, rows: report.Rows
+) -> float | None:
+    """Return the growth of memory."""
+    times, memory = list[float](), Memory(server)
+    writers = [Writer(server, ids[at :: given.writers], ledger, at) for at in range(given.writers)]
+    remote = RemoteRetriever(server.url)
     (await writers[0].client.put(f"/indexes/{INDEX}", json={"dimension": DIMENSION})).raise_for_status()
     for start in range(0, len(ids), 1_000):
         await writers[0].put(ids[start : start + 1_000])
-    counts.clear()
+    stopping, begun = asyncio.Event(), time.monotonic()
 
-    async def write(writer: _Writer) -> None:
+    async def write(writer: Writer) -> None:
         while not stopping.is_set():
             await writer.write()
             await _look(remote, writer.rng.choice(writer.ids), ledger)
@@ -205,36 +191,35 @@ async def _soak(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, 
             await _look(remote, rng.choice(ids), ledger)
             times.append(time.perf_counter() - start)
 
-    async def sample() -> None:
-        while not stopping.is_set():
-            samples.append((time.monotonic() - begun, server.resident()))
-            await asyncio.sleep(1)
-
-    begun = time.monotonic()
-    running = [asyncio.create_task(write(writer)) for writer in writers]
-    running += [asyncio.create_task(sample()), *(asyncio.create_task(read(seed)) for seed in range(plan.readers))]
-    while (passed := time.monotonic() - begun) < plan.seconds:
-        left = min(plan.row_seconds, plan.seconds - passed)
-        failed, _ = await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+    running = [write(writer) for writer in writers] + [read(seed) for seed in range(given.readers)]
+    sampling, tasks = asyncio.create_task(memory.sample()), list(map(asyncio.create_task, running))
+    writers[0].counts.clear()
+    while (left := begun + 60 * given.minutes - time.monotonic()) > 0:
+        failed, _ = await asyncio.wait(tasks, timeout=min(given.row, left), return_when=asyncio.FIRST_EXCEPTION)
         for task in failed:
             task.result()
         row = {"seconds": round(time.monotonic() - begun), "reads": len(times), **report.percentiles(times)}
-        row |= {"upserted": counts["upserted"], "deleted": counts["deleted"], "wrong": len(ledger.wrong)}
-        rows.append(row | {"resident_MiB": server.resident()})
-        counts.clear()
+        row |= {what: sum(writer.counts[what] for writer in writers) for what in ("upserted", "deleted")}
+        rows.append(row | {"wrong": len(ledger.wrong), "resident_MiB": server.resident()})
         times.clear()
+        for writer in writers:
+            writer.counts.clear()
     stopping.set()
-    await asyncio.gather(*running)
+    await asyncio.gather(*tasks)
+    await stopped([sampling])
     await asyncio.gather(*(writer.client.aclose() for writer in writers), remote.close())
     await _settle(server, ids, ledger, [])
-    return growth_of(samples)
+    return memory.growth()
 
 
-async def _killed(server: Server, plan: Plan, ids: Sequence[str], ledger: Ledger, seconds: float) -> list[list[str]]:
+async def _killed(
+    server: Server, given: argparse.Namespace, ids: Sequence[str], ledger: Ledger, seconds: float
+) -> list[list[str]]:
     """Write until the process is killed, some time after the first acknowledgement. Returns the interrupted batches."""
-    writers = _writers(server, plan, ids, ledger, Counter(), sum(ledger.begun.values()))
+    seed = sum(ledger.begun.values())
+    writers = [Writer(server, ids[at :: given.writers], ledger, seed + at) for at in range(given.writers)]
 
-    async def write(writer: _Writer) -> None:
+    async def write(writer: Writer) -> None:
         while True:
             await writer.write()
 
@@ -285,19 +270,6 @@ async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
         ledger.check(id, before[id], None)
 
 
-def index(given: argparse.Namespace) -> None:
-    """Soak an index."""
-    plan = Plan(60 * given.minutes, documents=given.documents, kills=given.kills)
-    rows = report.Rows("soak-index")
-    with TemporaryDirectory() as directory:
-        outcome = run(plan, Path(directory), rows)
-    print(*outcome.wrong[:20], sep="\n", end="\n" if outcome.wrong else "")
-    growth = {} if outcome.growth is None else {"memory_growth_MiB_a_minute": outcome.growth}
-    cut_off = {"writes_cut_off": outcome.cut_off, "of_these_there": outcome.there}
-    rows.write({"wrong_answers": len(outcome.wrong), **growth, **cut_off})
-    _judged(len(outcome.wrong), outcome.growth)
-
-
 def scorer(given: argparse.Namespace) -> None:
     """Soak a scorer."""
     texts, model = passages(given.texts, words=(1, 400)), OnnxCrossEncoder.embedded()
@@ -311,14 +283,11 @@ def scorer(given: argparse.Namespace) -> None:
 
 
 async def _saturate(
-    server: Server, truth: Mapping[tuple[str, str], float], texts: list[str], given: argparse.Namespace
+    server: Server, truth: dict[tuple[str, str], float], texts: list[str], given: argparse.Namespace
 ) -> None:
-    rng, counts, wrong = random.Random(1), Counter[str](), 0
-    remote, rows, samples = (
-        RemoteScorer([parse(server.url)], connections=given.sessions),
-        report.Rows("soak-scorer"),
-        [],
-    )
+    rng, counts, memory, rows = random.Random(1), Counter[str](), Memory(server), report.Rows("soak-scorer")
+    remote = RemoteScorer([parse(server.url)], connections=given.sessions)
+    wrong, most = 0, 0.0
 
     async def session() -> None:
         nonlocal wrong
@@ -332,30 +301,38 @@ async def _saturate(
             counts["pairs"] += len(chosen)
             wrong += sum(truth[query, text] != score for text, score in zip(chosen, scores, strict=True))
 
-    running = [asyncio.create_task(session()) for _ in range(given.sessions)]
-    begun = time.monotonic()
-    async with httpx.AsyncClient(base_url=server.url) as client:
-        while (now := time.monotonic() - begun) < 60 * given.minutes:
-            counts.clear()
-            queued, span = 0.0, min(60.0, 60 * given.minutes - now)
-            while time.monotonic() - begun < now + span:
+    async def watch() -> None:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            while True:
                 for line in (await client.get("/metrics")).text.splitlines():
                     if line.startswith("boundarymorph_scorer_queue_tokens{"):
-                        queued = max(queued, float(line.rpartition(" ")[2]))
-                samples.append((time.monotonic() - begun, server.resident()))
-                done, _ = await asyncio.wait(running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            row = {"seconds": round(now + span), "pairs_a_second": counts["pairs"] / span, "wrong": wrong}
-            row |= {"overloaded": counts["overloaded"], "late": counts["deadline-exceeded"]}
-            rows.append(row | {"most_queued_tokens": queued, "resident_MiB": server.resident()})
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+                        counts["queued"] = max(counts["queued"], int(float(line.rpartition(" ")[2])))
+                await asyncio.sleep(0.5)
+
+    running = [session() for _ in range(given.sessions)]
+    tasks = [asyncio.create_task(each) for each in (watch(), memory.sample(), *running)]
+    begun = time.monotonic()
+    while (left := begun + 60 * given.minutes - time.monotonic()) > 0:
+        counts.clear()
+        span = min(given.row, left)
+        failed, _ = await asyncio.wait(tasks, timeout=span, return_when=asyncio.FIRST_COMPLETED)
+        for task in failed:
+            task.result()
+        most = max(most, counts["queued"] / QUEUE_TOKENS)
+        row = {"seconds": round(time.monotonic() - begun), "pairs_a_second": counts["pairs"] / span, "wrong": wrong}
+        row |= {"overloaded": counts["overloaded"], "late": counts["deadline-exceeded"]}
+        rows.append(row | {"most_queued_tokens": counts["queued"], "resident_MiB": server.resident()})
+    await stopped(tasks)
     await remote.close()
-    most = max(row["most_queued_tokens"] for row in rows) / QUEUE_TOKENS
-    rows.write({"wrong_answers": wrong, "most_queued_over_limit": most})
-    _judged(wrong + (most > 1), growth_of(samples))
+    _judge(rows, wrong + (most > 1), memory.growth(), {"most_queued_over_limit": most})
+
+
+def _judge(rows: report.Rows, wrong: int, growth: float | None, ratios: dict[str, float]) -> None:
+    """Write the report. Exits if answers were wrong, or memory grew."""
+    memory = {} if growth is None else {"memory_growth_MiB_a_minute": growth}
+    rows.write({"wrong_answers": wrong, **memory, **ratios})
+    if wrong or (growth or 0) > MOST_GROWTH:
+        raise SystemExit("answers were wrong" if wrong else "memory was not flat in the last three minutes")
 
 
 def batch(given: argparse.Namespace) -> None:
@@ -378,22 +355,14 @@ async def _answered(
     """Send the lines without an answer as one batch, and kill the server when there are so many answers, unless these
     are all. came: counts the answers of each line."""
     wanted = [number for number in range(given.lines) if not came[number]]
-    pool = [
-        {"text": text, "cross_encoder_score": 0.5} for text in passages(given.pool, words=(given.words, given.words))
-    ]
+    texts = passages(given.pool, words=(given.words, given.words))
+    pool = [{"text": text, "cross_encoder_score": 0.5} for text in texts]
+    asked: dict[str, Any] = {"pool": pool, "budget": 0, "k": 1, "return_documents": True}
     idle, begun = server.resident(), time.monotonic()
 
     async def lines() -> AsyncIterator[bytes]:
         for number in wanted:
-            asked = {
-                "id": number,
-                "query": f"query {number}",
-                "pool": pool,
-                "budget": 0,
-                "k": 1,
-                "return_documents": True,
-            }
-            yield orjson.dumps(asked) + b"\n"
+            yield orjson.dumps({"id": number, "query": f"query {number}", **asked}) + b"\n"
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), read_bufsize=2**22) as client:
         try:
@@ -414,18 +383,14 @@ async def _answered(
             assert until < given.lines
 
 
-def _judged(wrong: int, growth: float | None) -> None:
-    if growth is None:
-        print(f"it was shorter than {FLAT_SECONDS:.0f} s: whether memory is flat was not judged")
-    if wrong or (growth or 0) > MOST_GROWTH:
-        raise SystemExit("answers were wrong" if wrong else "memory was not flat in the last three minutes")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("index", "scorer", "batch"))
     parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--row", type=float, default=60, help="seconds of a row")
     parser.add_argument("--documents", type=int, default=40_000, help="of the index")
+    parser.add_argument("--readers", type=int, default=20, help="of the index")
+    parser.add_argument("--writers", type=int, default=4, help="of the index")
     parser.add_argument("--kills", type=int, default=20, help="of the retriever")
     parser.add_argument("--sessions", type=int, default=100, help="of the scorer")
     parser.add_argument("--texts", type=int, default=500, help="for the scorer")

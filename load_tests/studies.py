@@ -1,25 +1,22 @@
 """`make evaluation STUDY=name`: what the parts and the options of a session bring, on tables of known scores.
 
 python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [--every 4]
-python -m load_tests.studies memory --tables TABLES (see load_tests/memories.py)
-python -m load_tests.studies reviews --data FOLDER (see load_tests/reviews.py)
+python -m load_tests.studies reviews --data FOLDER [--asreview PYTHON]
 
-A study is an entry of STUDIES: a function that yields rows of one question (settings and measurements), and how to make
-a table of them. Means are over the settings and questions of a table, then over tables, in %; a change is paired by
-question, with its standard error. Writes NAME.md and NAME.json. Without the texts of a table in --collections (BEIR
-folders), which words of the query a document has is unknown.
+A study is an entry of STUDIES: a function that yields rows of one question, of a table or of a folder (settings and
+measurements), and how to make a table of them. Means are over the settings and questions of a table, then over tables,
+in %; a change is paired by question, with its standard error. Writes NAME.md and NAME.json. Without the texts of a
+table in --collections (BEIR folders), which words of the query a document has is unknown.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -47,15 +44,32 @@ CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds
 
 @dataclass(frozen=True)
 class Study:
-    """rows: of a question, whose number seeds what is drawn; by: settings that make a line; columns: one that makes
-    columns of the first metric; base: settings of the lines from which changes are counted."""
+    """rows: of a question, whose number seeds what is drawn, or of what `of` says; by: settings that make a line;
+    columns: one that makes columns of the first metric; base: settings of the lines from which changes are counted."""
 
     title: str
-    rows: Callable[[Question, int], Iterator[Row]]
+    rows: Callable[..., Iterator[Row]]
     by: tuple[str, ...]
     metrics: tuple[str, ...] = ("ce_ncg",)
     columns: str | None = None
     base: Mapping[str, Any] | None = None
+    of: Literal["questions", "tables", "reviews"] = "questions"
+
+    def measured(self, found: Sequence[ScoreTable], given: argparse.Namespace) -> Iterator[Row]:
+        """Yield the rows of all tables, or of the reviews in the folder that was given."""
+        if self.of == "reviews":
+            yield from self.rows(given.data, given.draws, given.asreview)
+            return
+        for table in found:
+            setting = {"table": table.name}
+            if self.of == "questions":
+                for number in range(0, len(table), given.every):
+                    rows = self.rows(table.question(number), number)
+                    yield from (setting | {"query": number} | row for row in rows)
+                continue
+            others = [other for other in found if other is not table]
+            for draw in range(given.draws):
+                yield from (setting | row for row in self.rows(table, others, draw))
 
     def table(self, rows: Sequence[Row]) -> list[Row]:
         """Return the lines of the study's table."""
@@ -70,16 +84,20 @@ class Study:
                     [self.columns, "table", "query"], sort=False
                 )
                 for value, means in _over_tables(cells[self.metrics[0]].mean(), [self.columns]).items():
-                    line[f"{self.columns} = {value}"] = f"{100 * means:.1f}"
+                    line[f"{self.columns} = {value}"] = _percent(means)
             for metric in self.metrics:
                 by_table = mine[metric].groupby("table", sort=False).mean()
-                line |= {f"{metric}: {name}": f"{100 * mean:.1f}" for name, mean in by_table.items()}
-                line[metric] = f"{100 * by_table.mean():.1f}"
+                line |= {f"{metric}: {name}": _percent(mean) for name, mean in by_table.items()}
+                line[metric] = _percent(by_table.mean())
                 if self.base is not None:
                     original = of_questions.loc[tuple((line | dict(self.base))[name] for name in by)]
                     line[f"{metric}, change"] = _change(mine[metric] - original[metric])
             lines.append(line)
         return lines
+
+
+def _percent(share: float) -> str:
+    return "" if np.isnan(share) else f"{100 * share:.1f}"
 
 
 def _over_tables(means: pd.Series, by: list[str]) -> pd.Series:
@@ -88,8 +106,11 @@ def _over_tables(means: pd.Series, by: list[str]) -> pd.Series:
 
 
 def _change(changes: pd.Series) -> str:
-    """Return the mean over tables of paired changes by (table, query), in points, and its standard error."""
-    groups = changes.groupby("table", sort=False)
+    """Return the mean over tables of paired changes by (table, query), in points, and its standard error; "" where none
+    has both."""
+    if changes.isna().all():
+        return ""
+    groups = changes.dropna().groupby("table", sort=False)
     errors = groups.std(ddof=1) / np.sqrt(groups.count())
     return f"{100 * groups.mean().mean():+.2f} ({100 * np.sqrt(np.square(errors).sum()) / len(errors):.2f})"
 
@@ -102,13 +123,6 @@ def without_words(pool: Pool) -> Pool:
 def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
     """Return all positions: the first `budget` of them by score, the others behind them as they came."""
     return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
-
-
-def ndcg(chosen: NDArray[np.intp], gains: Scores) -> float:
-    """Return nDCG@10 (Jarvelin and Kekalainen 2002) of the chosen positions in their order; nan where nothing gains."""
-    discounts = 1 / np.log2(np.arange(2, 12))[: len(chosen)]
-    ideal = float(np.sort(gains)[::-1][: len(discounts)] @ discounts[: len(gains)])
-    return float(gains[chosen[:10]] @ discounts) / ideal if ideal > 0 else float("nan")
 
 
 def stops(
@@ -330,44 +344,6 @@ def few(question: Question, number: int) -> Iterator[Row]:
             yield {"scorer": scorer, "words": words, "how": how, "B": budget, "k": k, "ce_ncg": gain, **losses}
 
 
-def threshold(question: Question, number: int) -> Iterator[Row]:
-    """F1 of "everything that scores at least so much": to find nothing where there is nothing is right."""
-    pool, scores, k = question.pool, question.scores, min(200, len(question.pool))
-    for budget, least in product((10, 25, 50), (0.3, 0.5, 0.8)):
-        ((_, plain),) = sets(pool, scores, k, (budget,), size=None)
-        ((_, by_threshold),) = sets(pool, scores, k, (budget,), size=None, min_relevance=least)
-        right = np.flatnonzero(scores >= least)
-        found = {
-            "the first B": np.flatnonzero(scores[:budget] >= least),
-            "the default's set": plain.documents[plain.relevance >= least],
-            "min_relevance": by_threshold.documents,
-        }
-        for how, chosen in found.items():
-            total = len(chosen) + len(right)
-            f1 = 2.0 * np.isin(chosen, right).sum() / total if total else 1.0
-            yield {"threshold": least, "how": how, "B": budget, "f1": float(f1)}
-
-
-def order(question: Question, number: int) -> Iterator[Row]:
-    """The first N of the pool ranked with B calls, by the cross-encoder's scores and by people."""
-    whole = question.pool
-    for count, budget in ((100, 20), (100, 50), (500, 100), (1_000, 200)):
-        if count > len(whole):
-            continue
-        features = {name: values[:count] for name, values in whole.features.items()}
-        terms = None if whole.terms is None else whole.terms[:, :count]
-        pool = Pool(whole.ids[:count], whole.embeddings[:count], whole.query, whole.scores[:count], features, terms)
-        scores = question.scores[:count]
-        ((_, chosen),) = sets(pool, scores, count, (budget,), size=5, order=True)
-        ways = {"all": first_by_score(scores, count), "order": chosen.documents}
-        ways["first B"] = first_by_score(scores, budget)
-        grades = np.zeros(count) if question.grades is None else question.grades[:count].astype(np.float64)
-        for how, ranking in ways.items():
-            relevant = normalised_gain(ranking[:50], (grades > 0).astype(np.float64))
-            gains = {"ce_ndcg": ndcg(ranking, scores), "ndcg": ndcg(ranking, 2**grades - 1), "ncg50": relevant}
-            yield {"N": count, "B": budget, "how": how, **gains}
-
-
 def settle(question: Question, number: int) -> Iterator[Row]:
     """Where sessions stop by a threshold, of at most 200 calls in rounds of 5, beside budgets for all. `calls` is a
     share of 200. One long session tells all, as it does not look at its budget to choose a document."""
@@ -389,17 +365,6 @@ def settle(question: Question, number: int) -> Iterator[Row]:
                    "expected_loss": expected, "loss": 1 - gain}  # fmt: skip
 
 
-def known(question: Question, number: int) -> Iterator[Row]:
-    """What the 25 scores of an earlier request are worth to a second one."""
-    ((_, before),) = stops(question.pool, question.scores, KS[0], (25,))
-    given = {seen.document: seen.score for seen in before.history}
-    for k in KS:
-        for how, scores, at in (("from scratch", {}, (50, 75)), ("knowing 25", given, (25, 50))):
-            for calls, chosen in sets(question.pool, question.scores, k, at, known=scores):
-                gain = normalised_gain(chosen.documents, question.scores)
-                yield {"second request": how, "calls": calls, "k": k, "ce_ncg": gain}
-
-
 def hybrid(question: Question, number: int) -> Iterator[Row]:
     """Words as a signal, in the order of the pool, or both. It is the same pool, so what BM25 alone would have brought
     into it does not show."""
@@ -409,13 +374,8 @@ def hybrid(question: Question, number: int) -> Iterator[Row]:
         told = question.scores if how == "similarity" else question.scores[order]
         seen = pool if signal == "yes" else without_words(pool)
         for budget, chosen in sets(seen, told, k, (0, *BUDGETS)):
-            yield {
-                "B": budget,
-                "order": how,
-                "signal": signal,
-                "k": k,
-                "ce_ncg": normalised_gain(chosen.documents, told),
-            }
+            gain = normalised_gain(chosen.documents, told)
+            yield {"B": budget, "order": how, "signal": signal, "k": k, "ce_ncg": gain}
 
 
 def signals(question: Question, number: int) -> Iterator[Row]:
@@ -434,18 +394,6 @@ def signals(question: Question, number: int) -> Iterator[Row]:
             yield {"signals": name, "B": budget, "k": k, "ce_ncg": gain}
 
 
-def relevance(question: Question, number: int) -> Iterator[Row]:
-    """What is said of documents without a score, beside what they score: means of a set, and the share within 1 std."""
-    for budget, k in product((10, 25, 50), (10, 50, 100)):
-        ((_, chosen),) = sets(question.pool, question.scores, k, (budget,), size=None)
-        free = ~chosen.scored
-        if free.any():
-            expected, actual = chosen.relevance[free], question.scores[chosen.documents][free]
-            within = float((np.abs(expected - actual) <= chosen.std[free]).mean())
-            means = {"expected": float(expected.mean()), "actual": float(actual.mean()), "within_1_std": within}
-            yield {"B": budget, "k": k, **means}
-
-
 ANSWERS = ("answerable", "answered")
 LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
@@ -457,10 +405,7 @@ STUDIES = {
         "Growing rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}
     ),
     "few": Study("Few calls", few, ("scorer", "words", "how"), LOSS, "B", {"how": "retriever"}),
-    "threshold": Study("A threshold", threshold, ("threshold", "how"), ("f1",), "B", {"how": "the first B"}),
-    "order": Study("The order of a list", order, ("N", "B", "how"), ("ce_ndcg", "ndcg", "ncg50"), None, {"how": "all"}),
     "settle": Study("Stopping when settled", settle, ("k", "stops"), (*LOSS, "calls")),
-    "known": Study("Known scores", known, ("second request", "calls"), columns="k"),
     "hybrid": Study(
         "Words as a signal, or in the order",
         hybrid,
@@ -469,20 +414,20 @@ STUDIES = {
     ),
     "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
     "answerable": Reliability("Whether there is an answer", answerable, ("removed", "left", "B"), ANSWERS),
-    "relevance": Study(
-        "Relevance of documents without a score", relevance, ("B",), ("expected", "actual", "within_1_std")
-    ),
+    "memory": Study("How soon", memories.curve, ("requests", "B"), base={"requests": 0}, of="tables"),
+    "memory-wrong": Study("A wrong memory", memories.wrong, ("filled by",), ("in force", "gained"), of="tables"),
+    "memory-trips": Study("Few trips with a memory", memories.trips, ("B", "rounds", "memory"), of="tables"),
+    "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }
 
 
-def read(folder: Path, collections: Path | None) -> list[ScoreTable]:
+def read(folder: Path | None, collections: Path | None) -> list[ScoreTable]:
     """Return the tables of a folder, with texts and terms where a BEIR folder in `collections` has all of them."""
-    found = [tables.read(path) for path in sorted(folder.glob("*.npz"))]
+    found = [tables.read(path) for path in sorted(folder.glob("*.npz"))] if folder else []
     if not found:
         raise SystemExit(f"there is no .npz in {folder}")
-    texts = (
-        [datasets.load(str(path.parent)) for path in sorted(collections.glob("*/corpus.jsonl*"))] if collections else []
-    )
+    folders = sorted(collections.glob("*/corpus.jsonl*")) if collections else []
+    texts = [datasets.load(str(path.parent)) for path in folders]
     found = [tables.with_texts(table, texts) for table in found]
     for table in found:
         if "terms" not in table.provides:
@@ -497,29 +442,26 @@ def markdown(lines: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["reviews"]:
-        asyncio.run(reviews.main(sys.argv[2:]))
-        return
-    if sys.argv[1:2] == ["memory"]:
-        memories.main(sys.argv[2:], read)
-        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all without")
-    parser.add_argument("--tables", type=Path, required=True, help="folder of .npz tables")
+    parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all of tables without")
+    parser.add_argument("--tables", type=Path, help="folder of .npz tables")
     parser.add_argument("--collections", type=Path, help="folder of BEIR folders with their texts")
     parser.add_argument("--every", type=int, default=1, help="only every so many questions")
+    parser.add_argument("--data", type=Path, help="folder of reviews in BEIR's layout")
+    parser.add_argument("--asreview", help="interpreter of an environment that has asreview, to read the reviews, too")
+    parser.add_argument("--draws", type=int, default=1, help="random orders of the queries of a table, or of a review")
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
     given = parser.parse_args()
     if unknown := set(given.studies) - STUDIES.keys():
         parser.error(f"there is no study {', '.join(unknown)}; there are {', '.join(STUDIES)}")
-    found = read(given.tables, given.collections)
-    for name in given.studies or STUDIES:
+    names = given.studies or [name for name in STUDIES if name != "reviews"]
+    found = [] if names == ["reviews"] else read(given.tables, given.collections)
+    for name in names:
         study, rows = STUDIES[name], list[Row]()
-        for table in found:
-            for number in range(0, len(table), given.every):
-                setting = {"table": table.name, "query": number}
-                rows += [setting | row for row in study.rows(table.question(number), number)]
-            print(f"{name}: {table.name}", flush=True)
+        for row in study.measured(found, given):
+            if not rows or row["table"] != rows[-1]["table"]:
+                print(f"{name}: {row['table']}", flush=True)
+            rows.append(row)
         report.study(given.out, name, study.title, markdown(study.table(rows)), rows)
 
 

@@ -10,10 +10,11 @@ abort    `index`, from a caller that disconnects before the answer
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,9 +27,8 @@ from boundarymorph.cli.demo import docstrings
 INDEX = "docstrings"
 UPLOAD = 128  # documents per request
 MIX = {"index": 0.4, "pool": 0.2, "repeat": 0.2, "deeper": 0.1, "slow": 0.05, "abort": 0.05}
-SIZES = {"depth": 1_000, "budget": 10, "k": 20}
 POOL = 50  # documents of a request with a pool
-SLOW_PIECES = 5  # of a body that is sent slowly
+SLOW_PIECES, SLOW_PAUSE = 5, 0.2  # of a body that is sent slowly, and the seconds between them
 REFUSALS = (429, 503)  # declared ones come with Retry-After
 QUERIES = (
     "read and write compressed archives",
@@ -76,49 +76,40 @@ class Request:
     kind: str
     body: dict[str, Any]
 
-    @property
-    def pieces(self) -> list[bytes]:
-        """Return the pieces in which the body is sent."""
+    async def sent(self) -> AsyncIterator[bytes]:
+        """Yield the body, which is sent in pieces if it is to be slow."""
         whole = orjson.dumps(self.body)
         size = len(whole) if self.kind != "slow" else -(-len(whole) // SLOW_PIECES)
-        return [whole[start : start + size] for start in range(0, len(whole), size)]
+        for start in range(0, len(whole), size):
+            if start:
+                await asyncio.sleep(SLOW_PAUSE)
+            yield whole[start : start + size]
 
 
-class Workload:
-    """An endless mix of requests over texts. mix: shares by kind."""
+def requests(
+    texts: Sequence[str], fields: Mapping[str, Any], mix: Mapping[str, float] = MIX, seed: int = 0
+) -> Iterator[Request]:
+    """Yield an endless mix of requests over texts. fields: of each that is new; mix: shares by kind.
 
-    def __init__(
-        self, texts: Sequence[str], sizes: Mapping[str, int] = SIZES, mix: Mapping[str, float] = MIX, seed: int = 0
-    ) -> None:
-        self._texts, self._sizes, self._mix = texts, sizes, mix
-        self._rng = random.Random(seed)
-        self._queries = queries_of(texts, seed)
-        self._earlier: deque[dict[str, Any]] = deque(maxlen=500)  # that may be repeated
-
-    def draw(self) -> Request:
-        """Return the next request, of a random kind by its share."""
-        return self.of(self._rng.choices(list(self._mix), list(self._mix.values()))[0])
-
-    def of(self, kind: str) -> Request:
-        """Return the next request of a kind; one that would repeat an earlier one is new while there is none."""
-        body: dict[str, Any]
-        if kind in ("repeat", "deeper") and self._earlier:
-            body = dict(self._rng.choice(self._earlier))
+    One that would repeat an earlier one is new while there is none.
+    """
+    rng, queries = random.Random(seed), queries_of(texts, seed)
+    earlier: deque[dict[str, Any]] = deque(maxlen=500)  # that may be repeated
+    while True:
+        (kind,) = rng.choices(list(mix), list(mix.values()))
+        if kind in ("repeat", "deeper") and earlier:
+            body = dict(rng.choice(earlier))
             if kind == "deeper":
                 body |= {"budget": 2 * body["budget"], "depth": 2 * body["depth"], "k": body["k"] * 3 // 2}
-            return Request(kind, body)
-        body = {**self._sizes, "query": next(self._queries)}
-        if kind == "pool":
-            del body["depth"]
-            body["pool"] = [{"text": text} for text in self._rng.sample(self._texts, min(POOL, len(self._texts)))]
         else:
-            body["index"] = INDEX
-            self._earlier.append(body)
-        return Request(kind, body)
-
-    def patience(self) -> float:
-        """Return the seconds after which the next caller disconnects."""
-        return self._rng.uniform(0.01, 0.3)
+            body = {**fields, "query": next(queries)}
+            if kind == "pool":
+                del body["depth"]
+                body["pool"] = [{"text": text} for text in rng.sample(texts, min(POOL, len(texts)))]
+            else:
+                body["index"] = INDEX
+                earlier.append(body)
+        yield Request(kind, body)
 
 
 def outcome(response: httpx.Response, documents: int) -> str:

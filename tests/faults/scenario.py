@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 
 from tests.patience import until
 from tests.ports import free_port
+from tests.scoring.remote.servers import Server, well
+from tests.system.service import NDJSON as NDJSON
 from tests.system.service import Service, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
@@ -26,7 +27,6 @@ DOCUMENTS = [
     for n in range(15)
 ]
 IDS = {document["id"] for document in DOCUMENTS}
-NDJSON = {"content-type": "application/x-ndjson"}
 BUDGET, ROUNDS, K = 15, 3, 10
 
 _numbers = itertools.count(1)
@@ -75,10 +75,7 @@ def gateway(folder: Path, settings: str, *options: str) -> Role:
 
 def fill(service: Service) -> None:
     """Make the index `tales` of all documents."""
-    assert service.client.put("/indexes/tales").status_code == 201
-    lines = b"\n".join(map(orjson.dumps, DOCUMENTS))
-    uploaded = service.client.post("/indexes/tales/documents", content=lines, headers=NDJSON)
-    assert uploaded.json()["added"] == len(DOCUMENTS), uploaded.text
+    service.fill("tales", DOCUMENTS)
 
 
 def nothing_is_lost(service: Service) -> None:
@@ -97,13 +94,8 @@ def new_query() -> str:
 
 def selection(query: str | None = None, **options: Any) -> dict[str, Any]:
     """The body of POST /select on the index `tales`."""
-    return {
-        "query": query or new_query(),
-        "index": "tales",
-        "budget": BUDGET,
-        "rounds": ROUNDS,
-        "k": K,
-    } | options
+    given = {"query": query or new_query(), "index": "tales", "budget": BUDGET, "rounds": ROUNDS, "k": K}
+    return given | options
 
 
 def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Response:
@@ -160,6 +152,12 @@ def asked(service: Service, query: str) -> dict[str, Any]:
     assert spent(body) == (BUDGET, 0)
     until(lambda: service.metric(written) >= before + BUDGET)
     return body
+
+
+def mended(service: Service, scorer: Server) -> float:
+    """Seconds until a request is answered as if nothing had happened, once a stand-in for a scorer is well again."""
+    scorer.behaviour = well
+    return Stopwatch().until(lambda: completes(service))
 
 
 class Stopwatch:

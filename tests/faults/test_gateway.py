@@ -26,6 +26,7 @@ from tests.faults.scenario import (
     completes,
     descriptors,
     ids,
+    mended,
     new_query,
     selection,
     spent,
@@ -153,8 +154,7 @@ def test_clients_leave_their_streams(front: Service, rogue: Server, table: Table
         with socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as connection:
             connection.sendall(head.encode() + body)
             connection.recv(chance.choice((1, 200, 4_000)))
-    rogue.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(front))
+    recovery = mended(front, rogue)
     until(lambda: descriptors(front) <= before + 2)  # what serves this test may be open
     saw = "the work is cancelled, and no connection to the scorer is kept"
     table.add("100 clients leave their streams", saw, recovery)

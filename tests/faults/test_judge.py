@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, new_query, spent, whole
+from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, mended, new_query, spent, whole
 from tests.faults.table import Table
 from tests.patience import until
 from tests.scoring.judge.scripted import MODEL, Chat, completion
@@ -55,8 +55,7 @@ def test_busy(judged: Service, model: Server, table: Table) -> None:
     assert refused.status_code == 429
     degraded = ask(judged, deadline_ms=10_000, on_failure="degrade")
     whole(degraded, "retrieval_only")
-    model.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(judged))
+    recovery = mended(judged, model)
     saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
     table.add("a language model answers 429 beyond the deadline", saw, recovery)
 
@@ -66,8 +65,7 @@ def test_slow(judged: Service, model: Server, table: Table) -> None:
     response = ask(judged, deadline_ms=5_000)
     body = whole(response, "partial")
     assert body["stop_reason"] == "deadline" and 0 < spent(body)[0] < BUDGET
-    model.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(judged))
+    recovery = mended(judged, model)
     table.add("a language model too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
@@ -96,8 +94,7 @@ def test_malformed(judged: Service, model: Server, table: Table, wrong: str) -> 
     degraded = ask(judged, query)
     whole(degraded, "retrieval_only")
     refused = ask(judged, query, on_failure="error")
-    model.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(judged))
+    recovery = mended(judged, model)
     assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing of it was remembered
     saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add(f"a language model answers wrongly: {wrong}", saw, recovery)
@@ -135,8 +132,7 @@ def test_over_budget(judged: Service, model: Server, table: Table) -> None:
     refused = ask(judged, "music " * 1_600)
     assert len(model.asked) == asked, "nothing was sent"
     degraded = ask(judged, "music " * 1_600, on_failure="degrade")
-    model.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(judged))
+    recovery = mended(judged, model)
     saw = (
         f"{outcome(middle)}; before the first grade {outcome(refused)}, with `on_failure: degrade` {outcome(degraded)}"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults import stand_in
 from tests.faults.conftest import Deployment
-from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, new_query, spent, whole
+from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, mended, new_query, spent, whole
 from tests.faults.table import Table, documented
 from tests.patience import until
 from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
@@ -79,8 +79,7 @@ def test_the_only_one_hangs(front: Service, rogue: Server, table: Table) -> None
         return bool(whole(at_once, "retrieval_only")["stop_reason"] == "scorer_unavailable")
 
     watch.until(given_up)
-    rogue.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(front))
+    recovery = mended(front, rogue)
     table.add(
         "the only scorer hangs",
         f"{outcome(late)} at the deadline; after three, and `scorer.attempt_seconds`, {outcome(at_once)} at once",
@@ -100,8 +99,7 @@ def test_slow(front: Service, rogue: Server, table: Table) -> None:
     response = answers[-1]
     assert 0 < spent(whole(response, "partial"))[0] < BUDGET
     assert response.json()["stop_reason"] == "deadline"
-    rogue.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(front))
+    recovery = mended(front, rogue)
     table.add("a scorer too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
@@ -143,8 +141,7 @@ def test_wrong_answers(front: Service, rogue: Server, table: Table, wrong: str) 
         return (fault, saw) in documented()
 
     until(noticed)
-    rogue.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(front))
+    recovery = mended(front, rogue)
     assert spent(whole(ask(front, query))) == (BUDGET, 0)  # nothing of it was remembered
     table.add(fault, saw, recovery)
 
@@ -155,8 +152,7 @@ def test_busy(front: Service, rogue: Server, table: Table) -> None:
     assert refused.status_code == ask(front, deadline_ms=10_000, on_failure="error").status_code == 429
     degraded = ask(front, deadline_ms=10_000, on_failure="degrade")
     whole(degraded, "retrieval_only")
-    rogue.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(front))
+    recovery = mended(front, rogue)
     saw = f"{outcome(refused)}; with `on_failure: degrade` {outcome(degraded)}"
     table.add("a scorer answers 429 beyond the deadline", saw, recovery)
 
@@ -172,8 +168,7 @@ def test_failing(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = answer({"detail": "it broke"}, 500)
     degraded, refused = ask(front), ask(front, on_failure="error")
     assert spent(whole(degraded, "retrieval_only")) == (0, 0)
-    rogue.behaviour = well
-    recovery = Stopwatch().until(lambda: completes(front))
+    recovery = mended(front, rogue)
     saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add("a scorer answers 500", saw, recovery)
 

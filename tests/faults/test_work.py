@@ -1,6 +1,5 @@
 """Work that nobody waits for any more, and work that does not end."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from tests.faults.table import Table
 from tests.patience import PATIENCE
 from tests.system.service import service
 from tests.system.test_exit import running_a_request
-from tests.system.test_neighbours import COSTLY, DOCUMENTS, NDJSON
+from tests.system.test_neighbours import COSTLY, DOCUMENTS
 
 SEARCH = {"query": "common", "index": "i", "budget": 0, "k": 1}
 
@@ -21,10 +20,7 @@ def test_costly_filters(tmp_path: Path, table: Table) -> None:
     callers here are one."""
     costly = {**SEARCH, "deadline_ms": 250}
     with service(tmp_path / "data") as running:
-        assert running.client.put("/indexes/i", json={"encoder": "none"}).is_success
-        lines = "\n".join(map(json.dumps, DOCUMENTS))
-        sent = running.client.post("/indexes/i/documents", content=lines, headers={"Content-Type": NDJSON})
-        assert sent.is_success
+        running.fill("i", DOCUMENTS, encoder="none")
         running.select(**SEARCH)
 
         def left(number: int) -> httpx.Response:

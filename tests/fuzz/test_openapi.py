@@ -1,19 +1,52 @@
-"""What the applications promise in OpenAPI, and what they do: some examples; `make soak NAME=api` has a thousand."""
+"""Schemathesis against every application: are all answers those that its OpenAPI document promises?
 
+Some examples; `make soak NAME=api` has a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.examination import examine
-from tests.fuzz.services import APPS, App
+from tests.fuzz.services import APPS, SECRET, App, serving
+from tests.stateful.profile import times
 
+CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 # A gateway has the routes of the whole service, whose schema is covered already.
-PHASES = {"gateway": ("examples", "fuzzing", "stateful")}
+PHASES = {"gateway": ("--phases", "examples,fuzzing,stateful")}
+MAIN = """
+import schemathesis.cli
+
+schemathesis.serializer.alias("application/x-ndjson", "text/plain")
+schemathesis.cli.schemathesis()
+"""
 
 
 @pytest.mark.usefixtures("tiny_weights")
 @pytest.mark.parametrize("app", APPS)
 async def test_keeps_its_promises(app: App, tmp_path: Path) -> None:
-    code, report = await examine(app, tmp_path, embedded=True, examples=1, seed=0, phases=PHASES.get(app, ()))
-    assert code == 0, report
-    assert "Tested: " in report, report
+    """With so many examples of each operation and walks from operation to operation, and the cases that follow from
+    the schema alone."""
+    async with serving(app, tmp_path / "data", embedded=True) as client:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", MAIN, "--config-file", str(CONFIGURATION), "--no-color"),
+            *("run", str(client.base_url.join("/openapi.json")), "--header", f"Authorization: Bearer {SECRET}"),
+            *("--max-examples", str(times(1, 1_000)), "--seed", "0", "--generation-database", "none"),
+            *PHASES.get(app, ()),
+            *("--request-timeout", "60", "--continue-on-failure", "--suppress-health-check", "all"),
+            cwd=tmp_path,
+            stdout=PIPE,
+            stderr=STDOUT,
+        )
+        try:
+            report, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert process.returncode == 0, report.decode()
+    assert b"Tested: " in report, report.decode()

@@ -1,8 +1,8 @@
 """An index with two readers, as in two processes, against a dictionary of its documents.
 
-Limits are tiny: changes are read three at a time, two deletions are recorded, and an index of kind ivf is trained
-with a few documents, which are one cluster. Some reads are interrupted: another process writes just before one of their
-SQL statements. The answer must then be that from before the write or that from after it.
+Limits are tiny: changes are read three at a time, two deletions are recorded, matches of few filters are kept, and an
+index of kind ivf is trained with a few documents, which are one cluster. Some reads are interrupted: another process
+writes just before one of their SQL statements. The answer must then be that from before the write or from after it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -23,6 +24,7 @@ from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local import blocks as backups
+from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -41,13 +43,29 @@ IDS = [f"d{number}" for number in range(12)]
 GIVEN = unit(6, DIMENSION)
 VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
 QUERIES = unit(3, DIMENSION, seed=1)
-WORDS = ["tram", "trams", "violin", "rain"]
+WORDS = ["tram", "trams", "violin", "rain", "the"]
 POLICIES = [TrainingPolicy(least=4, share=0.2, pause=0), TrainingPolicy(least=10**9)]
 
 texts = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
-tenants = st.sampled_from([{"tenant": "a"}, {"tenant": "b"}, {}])
+values = st.sampled_from([0, 1, 1.0, True, None, "a", "b", ["a", 1], {"c": "a"}, [0, 1, 2, 3, 4, 5, "a"]])
+metadata = st.dictionaries(st.sampled_from(["x", "y"]), values, max_size=2)
+leaves = st.one_of(
+    st.fixed_dictionaries({"x": st.sampled_from([0, 1, True, None, "a", "b"])}),
+    st.fixed_dictionaries({"y": st.sampled_from([0, 1, "a"]), "x": st.sampled_from([0, 1, "a"])}),
+    st.fixed_dictionaries({"x.c": st.sampled_from(["a", "b"])}),
+    st.fixed_dictionaries(
+        {"y": st.fixed_dictionaries({"in": st.lists(st.sampled_from([0, 2, "a", True]), max_size=3)})}
+    ),
+    st.fixed_dictionaries({"y": st.sampled_from([{"gte": 1}, {"ne": 1}, {"exists": True}])}),
+)
+filters = st.one_of(
+    leaves,
+    st.fixed_dictionaries({"or": st.lists(leaves, min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"and": st.lists(leaves, min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"not": leaves}),
+)
 batches = st.lists(
-    st.builds(lambda id, text, metadata: Document(id, text, None, metadata), st.sampled_from(IDS), texts, tenants),
+    st.builds(lambda id, text, metadata: Document(id, text, None, metadata), st.sampled_from(IDS), texts, metadata),
     min_size=1,
     max_size=8,
 )
@@ -74,7 +92,7 @@ questions = st.builds(
     st.integers(0, len(QUERIES) - 1),
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join),
     st.sampled_from([1, 3, 6, 100]),
-    st.sampled_from([None, None, {"tenant": "a"}, {"tenant": "b"}, {"not": {"tenant": "a"}}]),
+    st.none() | filters,
     st.booleans(),
 )
 
@@ -146,6 +164,9 @@ class IndexMachine(RuleBasedStateMachine):
         self.path = self.folder / "index.sqlite3"
         DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, kind=kind, lexical=lexical).close()
         self.device = device
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(module, "_FIRST_LIMIT", 2)
+        self.patches.setattr(module, "FEW", 5)
         self.lexical = lexical
         self.model: Model = {}
         self.copies: list[tuple[Path, Model, bool]] = []
@@ -155,12 +176,14 @@ class IndexMachine(RuleBasedStateMachine):
 
     def open(self, reader: int) -> InterruptedIndex:
         make_mirror = (lambda dimension: mirror(dimension, 4)) if reader and self.device else None
-        options: dict[str, Any] = {"tombstones_kept": 2, "page": 3, "log_bytes": 2**16}
+        options: dict[str, Any] = {"tombstones_kept": 2, "page": 3, "log_bytes": 2**16, "filter_bytes": 4_000}
         return InterruptedIndex("index", self.path, make_mirror, policy=POLICIES[reader], **options)
 
     def teardown(self) -> None:
         for index in getattr(self, "indexes", []):
             index.close()
+        if hasattr(self, "patches"):
+            self.patches.undo()
         shutil.rmtree(getattr(self, "folder", ""), ignore_errors=True)
 
     @rule(reader=readers, documents=batches, numbers=vectors)
@@ -171,10 +194,11 @@ class IndexMachine(RuleBasedStateMachine):
     def delete(self, reader: int, ids: list[str]) -> None:
         self.remove(self.indexes[reader], ids)
 
-    @rule(reader=readers, question=questions)
-    def retrieve(self, reader: int, question: Question) -> None:
-        answer = self.ask(reader, question)
-        assert same(answer, expected(self.model, question, self.lexical)), answer
+    @rule(reader=readers, asked=st.lists(questions, min_size=1, max_size=3))
+    def retrieve(self, reader: int, asked: list[Question]) -> None:
+        for question in asked:
+            answer = self.ask(reader, question)
+            assert same(answer, expected(self.model, question, self.lexical)), answer
 
     @rule(
         reader=readers,
@@ -274,6 +298,17 @@ class IndexMachine(RuleBasedStateMachine):
     def what_was_trained_can_be_used(self) -> None:
         assert not any(index._trainer.files._refused for index in getattr(self, "indexes", []))
 
+    @invariant()
+    def values_are_those_of_what_is_held(self) -> None:
+        """Nothing is left of what is gone."""
+        for index in getattr(self, "indexes", [])[:1]:
+            with index.transaction() as connection:
+                (stale,) = connection.execute(
+                    "SELECT count(*) FROM field_values WHERE sequence NOT IN "
+                    "(SELECT sequence FROM documents WHERE embedding IS NOT NULL)"
+                ).fetchone()
+            assert stale == 0
+
     def ask(self, reader: int, question: Question) -> Answer:
         self.indexes[reader].asked = 0
         query, hybrid = QUERIES[question.query], question.hybrid and self.lexical
@@ -308,4 +343,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = draws(10, 40)
+TestIndex.settings = draws(20, 40)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.system.forked import Forked, start
 
+NDJSON = {"content-type": "application/x-ndjson"}
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")} | {
     "BOUNDARYMORPH_METRICS_SECONDS": "0",  # tests look at once
@@ -114,6 +115,16 @@ class Service:
         assert response.is_success, response.text
         body: dict[str, Any] = response.json()
         return body
+
+    def fill(self, name: str, documents: Iterable[Mapping[str, Any]], **configuration: Any) -> None:
+        """Make an index of documents."""
+        assert self.client.put(f"/indexes/{name}", json=configuration).status_code == 201
+        self.upload(name, documents)
+
+    def upload(self, name: str, documents: Iterable[Mapping[str, Any]]) -> None:
+        lines = b"\n".join(map(orjson.dumps, documents))
+        uploaded = self.client.post(f"/indexes/{name}/documents", content=lines, headers=NDJSON)
+        assert uploaded.is_success and uploaded.json()["skipped"] == 0, uploaded.text
 
     def metric(self, sample: str) -> float:
         """The value of a sample, named with its labels in alphabetical order; 0 if it is not there."""

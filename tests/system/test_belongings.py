@@ -9,8 +9,8 @@ import pytest
 
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.retrieval.local.catalog import LocalCatalog
+from tests.faults.scenario import fill
 from tests.system.service import Service, boundarymorph, retriever, scorer, service
-from tests.system.test_retriever import LINES, NDJSON
 
 pytestmark = pytest.mark.strangers
 SELECT = {"query": "tales of music", "index": "tales", "budget": 5, "k": 5}
@@ -33,8 +33,7 @@ def gateways(directory: Path) -> Iterator[tuple[Service, Service]]:
 
 def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], directory: Path) -> None:
     a, b = gateways
-    assert a.client.put("/indexes/tales").status_code == 201
-    assert a.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+    fill(a)
     assert a.client.put("/indexes/tales/description", json={"description": "Tales."}).status_code == 204
     assert b.client.get("/indexes/tales").json()["description"] == "Tales."
     LocalCatalog(directory / "data" / "indexes").belongings("tales").distinguish("book")
@@ -55,9 +54,8 @@ def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], 
     assert copied.returncode == 0, copied.stderr
     assert a.client.delete("/indexes/tales").status_code == 204
     assert b.client.delete("/indexes/tales").status_code == 404
-    assert b.client.put("/indexes/tales").status_code == 201
+    fill(b)
     assert a.client.get("/judgments", params=PLACE).json() == {"kept": 0}
-    assert a.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
     assert a.select(**SELECT)["calibration"] is b.select(**SELECT)["calibration"] is None
 
     done = boundarymorph("index", "restore", "again", "--from", str(directory / "copy"), data=directory / "data")

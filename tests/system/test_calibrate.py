@@ -9,9 +9,9 @@ import orjson
 
 from boundarymorph.calibration.judgments import PAIRS
 from tests.faults import stand_in
+from tests.faults.scenario import DOCUMENTS, SUBJECTS, fill
 from tests.scoring.judge.scripted import Chat
 from tests.system.service import Service, boundarymorph, retriever, service
-from tests.system.test_retriever import DOCUMENTS, LINES, NDJSON, SUBJECTS
 
 QUERIES = [f"what is told of the {subject}" for subject in SUBJECTS]
 RELEVANT = 15  # documents of each subject
@@ -44,8 +44,7 @@ def test_from_suggestions_to_feedback(tmp_path: Path) -> None:
     data, questions, pairs = tmp_path / "data", tmp_path / "questions.txt", tmp_path / "pairs.ndjson"
     questions.write_text("\n".join(QUERIES))
     with service(data) as running:
-        assert running.client.put("/indexes/tales").is_success
-        assert running.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+        fill(running)
         before, by_scorer = found(running, relevance="scorer")
         assert before["calibration"] is None
 
@@ -95,8 +94,7 @@ def test_a_calibration_made_through_a_gateway_names_the_retrievers_encoder(tmp_p
     ]
     (tmp_path / "pairs.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))
     with retriever(tmp_path / "data") as alone:
-        assert alone.client.put("/indexes/tales").is_success
-        assert alone.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON).is_success
+        fill(alone)
         judged = ("--judgments", str(tmp_path / "pairs.ndjson"))
         made = calibrated(tmp_path / "gateway", *judged, BOUNDARYMORPH_RETRIEVER__URL=f'["{alone.url}"]')
         assert made["encoder"] == alone.client.get("/indexes/tales").json()["encoder"]

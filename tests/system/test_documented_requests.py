@@ -24,8 +24,7 @@ COMMANDS = [(page.name, found[1]) for page in PAGES for found in COMMAND.findite
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with service(tmp_path_factory.mktemp("documented") / "data", embedded=True) as running:
-        assert running.client.put(f"/indexes/{demo.INDEX}").is_success
-        assert running.client.post(f"/indexes/{demo.INDEX}/documents", json=texts(30)).is_success
+        running.fill(demo.INDEX, texts(30))
         yield running
 
 

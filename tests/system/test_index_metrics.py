@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.api.service import texts
 from tests.patience import until
-from tests.system.service import Service, retriever, scorer, service
+from tests.system.service import Service, retriever
 
 SAMPLE = re.compile(r'^boundarymorph_(indexes|index_documents|index_bytes)\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
 INDEXES, DOCUMENTS, BYTES = "indexes", "index_documents", "index_bytes"
@@ -46,9 +45,8 @@ def becomes(running: Service, indexes: dict[str, int], documents: dict[str, int]
     until(lambda: all(measured(running) == wanted() for _ in range(4)))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_uploads_deletions_and_a_restart(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "boundarymorph.toml").write_text(f"ready_interval_seconds = 0.05\nworkers = {workers}")
+def test_uploads_deletions_and_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05\nworkers = 2")
     with retriever(tmp_path / "data") as running:
         client = running.client
         becomes(running, {}, {})
@@ -68,36 +66,3 @@ def test_uploads_deletions_and_a_restart(tmp_path: Path, workers: int) -> None:
         assert running.stop() == 0
     with retriever(tmp_path / "data") as running:
         becomes(running, {"flat": 1, "words": 1}, {"flat": 30, "words": 5})
-
-
-def test_an_index_that_cannot_be_read_and_one_of_the_same_name_again(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05")
-    with service(tmp_path / "data") as running:
-        for name in ("good", "bad"):
-            assert running.client.put(f"/indexes/{name}").is_success
-            assert running.client.post(f"/indexes/{name}/documents", json=texts(7)).is_success
-        becomes(running, {"flat": 2}, {"flat": 14})
-        assert running.stop() == 0
-    (file,) = (tmp_path / "data/indexes/bad").glob("*.sqlite3")
-    file.write_bytes(b"nonsense" * 500)
-    with service(tmp_path / "data") as running:
-        until(lambda: measured(running)[INDEXES] == {"flat": 1, "ivf": 0, "words": 0, "unreadable": 1})
-        found = measured(running)
-        assert found[DOCUMENTS]["flat"] == 7 and found[DOCUMENTS]["unreadable"] == 0
-        assert found[BYTES]["unreadable"] >= 4_000
-        assert running.client.delete("/indexes/bad").is_success
-        assert running.client.put("/indexes/bad").is_success
-        assert running.client.post("/indexes/bad/documents", json=texts(3)).is_success
-        becomes(running, {"flat": 2}, {"flat": 10})
-
-
-def test_a_gateway_and_a_scorer_say_nothing(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05")
-    nothing: dict[str, dict[str, float]] = {INDEXES: {}, DOCUMENTS: {}, BYTES: {}}
-    with (
-        scorer(tmp_path / "scorer.log") as scores,
-        retriever(tmp_path / "data") as pools,
-        service(tmp_path / "front", "--scorer-url", scores.url, "--retriever-url", pools.url) as gateway,
-    ):
-        becomes(pools, {}, {})
-        assert measured(gateway) == measured(scores) == nothing

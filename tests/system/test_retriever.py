@@ -12,18 +12,11 @@ import pytest
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.settings import Settings
+from tests.faults.scenario import DOCUMENTS, fill
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 from tests.system.service import Service, repeatable, retriever, scorer, service
 
-SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
-DOCUMENTS = [
-    {"id": f"{subject}-{n}", "text": f"Of the {subject} there are {n} tales, and number {n * n % 17} is told."}
-    for subject in SUBJECTS
-    for n in range(15)
-]
-LINES = b"\n".join(map(orjson.dumps, DOCUMENTS))
-NDJSON = {"content-type": "application/x-ndjson"}
 SELECT = {"query": "tales of music", "index": "tales", "budget": 15, "rounds": 3, "k": 10, "reuse": False}
 SELECT |= {"return_documents": True}
 
@@ -46,9 +39,7 @@ def gateway(directory: Path, alone: Service) -> Iterator[Service]:
         scorer(directory / "scorer.log") as scoring,
         service(directory / "gateway", "--retriever-url", alone.url, "--scorer-url", scoring.url) as running,
     ):
-        assert running.client.put("/indexes/tales").status_code == 201
-        uploaded = running.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
-        assert uploaded.json()["added"] == len(DOCUMENTS)
+        fill(running)
         yield running
 
 
@@ -58,8 +49,7 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
 
 def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:
     with service(directory / "whole") as whole:
-        whole.client.put("/indexes/tales")
-        whole.client.post("/indexes/tales/documents", content=LINES, headers=NDJSON)
+        fill(whole)
         for options in ({}, {"max_tokens": 100, "k": None}, {"query": "tram", "depth": 20, "method": "boundarymorph"}):
             assert select(whole, **options) == select(gateway, **options)
 

@@ -10,12 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from boundarymorph.cli import demo
-from tests.api.service import NDJSON
 from tests.system.service import Service, service
 
 NODE_MODULES = Path(__file__).parent / "node_modules"
@@ -28,17 +26,21 @@ expect.set_options(timeout=20_000)
 Open = Callable[..., AbstractContextManager[Page]]
 
 
+@contextmanager
+def launched() -> Iterator[Browser]:
+    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
+    arguments = ["--no-sandbox"]  # which root cannot have
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, env=environment) as browser,
+    ):
+        yield browser
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox"],  # which root cannot have
-            env=environment,
-        )
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +54,12 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def fill(running: Service) -> None:
     library = Path(sysconfig.get_path("stdlib"))
-    lines = [
-        orjson.dumps({"id": name, "title": name, "text": text, "metadata": {"kind": kind}})
+    documents = [
+        {"id": name, "title": name, "text": text, "metadata": {"kind": kind}}
         for module in MODULES
         for name, text, kind in demo._definitions(ast.parse((library / f"{module}.py").read_bytes()), module)
     ]
-    assert running.client.put(f"/indexes/{demo.INDEX}").is_success
-    report = running.client.post(f"/indexes/{demo.INDEX}/documents", content=b"\n".join(lines), headers=NDJSON)
-    assert report.json()["skipped"] == 0
+    running.fill(demo.INDEX, documents)
 
 
 @pytest.fixture

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from boundarymorph.web.pages import STATIC
 from load_tests.processes import serving
-from tests.web.conftest import CHROMIUM, UNPACKED
+from tests.web.conftest import launched
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "playground.png"
@@ -41,9 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="data", help="folder with the demo's index")
     given = parser.parse_args()
-    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
-    with serving(["serve", "--data-directory", given.data]) as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env=environment)
+    with serving(["serve", "--data-directory", given.data]) as server, launched() as browser:
         url = f"{server.url}/playground"
         opened(browser, url, 1_200, "light").screenshot(path=PICTURE)
         for width, scheme in product(WIDTHS, SCHEMES):
@@ -54,7 +51,6 @@ def main() -> None:
             settle(page)
             page.screenshot(path=ALL / f"{width}-{scheme}-selected.png", full_page=True)
             page.close()
-        browser.close()
     DIGEST.write_text(f"{digest()}\n")
     print(f"written to {PICTURE} and {ALL}")
 

@@ -6,15 +6,15 @@ A page may ask for nothing from elsewhere, must not be wider than the screen, an
 from __future__ import annotations
 
 import argparse
-import os
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from threading import Thread
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
-from tests.web.conftest import CHROMIUM, UNPACKED
+from tests.web.conftest import launched
 
 WIDTHS = (1_440, 390)
 
@@ -48,16 +48,11 @@ def main() -> None:
     Thread(target=server.serve_forever, daemon=True).start()
     own = f"http://127.0.0.1:{server.server_port}"
     pages = sorted(path.relative_to(site).as_posix() for path in site.glob("*.html"))
-    environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
     faults: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env=environment)
-        for width in WIDTHS:
-            for name in pages:
-                page = browser.new_page(viewport={"width": width, "height": 900})
+    with launched() as browser:
+        for width, name in product(WIDTHS, pages):
+            with browser.new_page(viewport={"width": width, "height": 900}) as page:
                 faults += faults_of(page, f"{own}/{name}", own)
-                page.close()
-        browser.close()
     server.shutdown()
     if faults:
         raise SystemExit("\n".join(faults))
