@@ -16,7 +16,7 @@ from boundarymorph.access.callers import Caller, Scope, seen_by
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import JSON, AccessOf, BuiltOf, ReadyOf, allowed, permitted
-from boundarymorph.api.schemas import Array, Message
+from boundarymorph.api.schemas import Array, Array, Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
@@ -231,7 +231,7 @@ class Asked(Message):
 class Observed(Asked):
     """What requests told a memory."""
 
-    observations: list[list[Any]] = Field(max_length=MOST_AT_ONCE, description="one for each request")
+    observations: Array[Array[Any]] = Field(max_length=MOST_AT_ONCE, description="one for each request")
 
 
 @_post("/memories/recall", "Recall what selections have learned", Asked, 404)
@@ -258,7 +258,7 @@ async def record(request: Request, access: AccessOf, learned: LearnedOf) -> Resp
 class AuditOf(Asked):
     """An audit of a request."""
 
-    audited: list[Any] = Field(description="what it found")
+    audited: Array[Any] = Field(description="what it found")
 
 
 @_post("/memories/audits", "Learn from an audit", AuditOf, 404, 507, scope=Scope.WRITE)
