@@ -16,7 +16,7 @@ from boundarymorph.access.callers import Caller, Scope, seen_by
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import JSON, AccessOf, BuiltOf, ReadyOf, allowed, permitted
-from boundarymorph.api.schemas import Array, Array, Message
+from boundarymorph.api.schemas import Array, Message
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidInput
 from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
