@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import CachingEncoder
+from boundarymorph.caching.known import CachingEncoder, Vector
+from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.encoders import Encoder
 from tests.caching.fakes import GatedEncoder, turns
 from tests.contract.encoder import TEXTS, EncoderContract
@@ -40,6 +41,28 @@ async def test_a_query_is_encoded_once_and_comes_back_bit_by_bit(encoder: Cachin
     second = await encoder.encode_query("trams")
     np.testing.assert_array_equal(second.view(np.uint32), vector_of("trams").view(np.uint32))
     assert inner.queries == ["trams"]
+
+
+async def test_equal_queries_at_once_are_encoded_for_one_request(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+    """For another one if that was cancelled; an error is that of all."""
+    inner.gate.shut()
+    first, *others = [asyncio.create_task(encoder.encode_query("trams")) for _ in range(4)]
+    await turns()
+    first.cancel()
+    await turns()
+    inner.gate.open()
+    for vector in await asyncio.gather(*others):
+        np.testing.assert_array_equal(vector, vector_of("trams"))
+        vector[:] = 0  # as above
+    assert inner.queries == ["trams"] * 2
+
+    async def fail(text: str) -> Vector:
+        await asyncio.sleep(0)
+        raise EncoderUnavailable("gone")
+
+    inner.encode_query = fail  # type: ignore[method-assign]
+    failed = await asyncio.gather(*(encoder.encode_query("bus") for _ in range(3)), return_exceptions=True)
+    assert [str(error) for error in failed] == ["gone"] * 3
 
 
 async def test_documents_are_not_kept(encoder: CachingEncoder, inner: GatedEncoder) -> None:

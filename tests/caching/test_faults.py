@@ -279,6 +279,7 @@ async def test_values_that_others_wrote_are_misses(bench: Bench, own_server: Red
         "http://:secret@host",
         "redis://:secret@host:port",
         "redis+cluster://:secret@host:1,b:2",
+        "redis:/host:6379",
         "redis://:secret@host:6379/?socket_timeout=secret",
     ],
 )

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -16,9 +18,10 @@ import pytest
 
 from boundarymorph import __version__
 from boundarymorph.access.callers import KeyRing, Scope
+from boundarymorph.api.dependencies import Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
-from boundarymorph.cli.common import new_console
+from boundarymorph.cli.common import new_console, parts
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval import build
@@ -30,7 +33,7 @@ from boundarymorph.retrieval.interfaces import MemoryKey
 from boundarymorph.retrieval.local import catalog as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.vectors import TrainingPolicy
-from boundarymorph.server import process
+from boundarymorph.server import composition, process
 from boundarymorph.settings import Settings
 from tests.cli.conftest import Outcome, Run, refused
 from tests.patience import PATIENCE, until
@@ -511,6 +514,21 @@ class TestSources:
         assert outcome.code == 1
         assert "docs.jsonl is a damaged gzip file" in outcome.err and outcome.err.count("\n") == 1
 
+    @pytest.mark.parametrize("name", ["docs.jsonl", "docs.csv"])
+    def test_what_stays_of_a_damaged_file(self, run: Run, source: Path, own: list[str], name: str) -> None:
+        """As many documents as fill a batch or more, in either format."""
+        letters = np.random.default_rng(0).integers(97, 123, (300, 40_000), dtype=np.uint8)
+        texts = [row.tobytes().decode() for row in letters]
+        lines = [f'{{"id": "{n}", "text": "{text}", "embedding": [1, 1]}}' for n, text in enumerate(texts)]
+        if name.endswith(".csv"):
+            lines, own = ["id,text", *(f"{n},{text}" for n, text in enumerate(texts))], [*own[:3], "--encoder", "none"]
+            own += ["--passages", "0", "--from"]
+        path = source.with_name(name)
+        path.write_bytes(gzip.compress("\n".join(lines).encode())[:-8])
+        outcome = run(*own, str(path))
+        assert outcome.code == 1
+        assert re.search(r"damaged gzip file: .* documents of this upload were written before, and stay", outcome.err)
+
     @pytest.mark.parametrize(
         ("body", "options", "told"),
         [
@@ -583,6 +601,26 @@ class TestWhereTheIndexesAre:
         monkeypatch.setattr(build, "build_encoder", None)  # it is refused before any model is loaded
         assert "the indexes are at http://retriever:8082" in refused(run("index", *command))
         assert not Path("data").exists()
+
+
+async def test_a_gateway_s_scorer_is_not_asked_before_a_command_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be away, or cost money."""
+    checked: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def check(self) -> None:
+            checked.append(self.name)
+
+        async def close(self) -> None:
+            pass
+
+    built = Parts(retriever=cast("Any", Part("retriever")), scorer=cast("Any", Part("scorer")))
+    monkeypatch.setattr(composition, "build_gateway", lambda settings: built)
+    async with parts(Settings.load(retriever={"url": "http://retriever:8082"})):
+        assert checked == ["retriever"]
 
 
 @pytest.mark.usefixtures("tiny_weights")

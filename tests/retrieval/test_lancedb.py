@@ -125,6 +125,13 @@ def test_times_are_texts(tmp_path: Path) -> None:
         assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == ["b"], filter
 
 
+def test_a_time_that_python_does_not_have(tmp_path: Path) -> None:
+    at = arrow.array([0, 400_000_000_000], arrow.timestamp("s"))
+    index = only(tmp_path, {"id": ["a", "b"], "text": ["tram"] * 2, "vector": pairs([[1.0, 0.5]] * 2), "at": at})
+    assert index.documents(["a", "b"])["b"].metadata == {"at": "14645-06-30 15:06:40"}
+    assert index.documents(["a"])["a"].metadata == {"at": "1970-01-01T00:00:00"}
+
+
 class TestFlaws(Flaws):
     @pytest.fixture
     def flawed(self, tmp_path: Path) -> StoreIndex:
@@ -155,7 +162,9 @@ def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
     vectors = rng.normal(size=(3_000, DIMENSION)).astype(np.float32)
     ids = [str(n) for n in range(3_000)]
     column = arrow.array(list(vectors), arrow.list_(arrow.float32(), DIMENSION))
-    table = lancedb.connect(tmp_path).create_table("t", arrow.table({"id": ids, "text": ids, "vector": column}))
+    days = arrow.array([0] * 3_000, arrow.date32())
+    rows = {"id": ids, "text": ids, "vector": column, "day": days}
+    table = lancedb.connect(tmp_path).create_table("t", arrow.table(rows))
     table.create_index("vector", config=IvfFlat(distance_type="cosine", num_partitions=4))
     search = {"exact_up_to": 10, "nprobes": 4}
     catalog = StoreCatalog(
@@ -164,6 +173,9 @@ def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
     found, exact = (catalog.get(name).retrieve(Search("", 500, np.ones(DIMENSION))) for name in ("a", "exact"))
     assert (list(found.warnings), list(exact.warnings)) == ([APPROXIMATE.format("LanceDB")], [])
     assert found.pool.ids == exact.pool.ids
+    sifted = catalog.get("a").retrieve(Search("", 500, np.ones(DIMENSION), filter={"day": {"gte": "1970"}}))
+    assert len(sifted.pool) == 500
+    assert APPROXIMATE.format("LanceDB") in sifted.warnings
 
 
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:

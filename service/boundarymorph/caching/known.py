@@ -502,7 +502,7 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on only queries that are not cached.
+    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request.
 
     Documents are not cached: there are many, and usually each is encoded once.
     """
@@ -512,6 +512,7 @@ class CachingEncoder:
 
         self._encoder = encoder
         self._cache: LRUCache[_VectorKey, Vector] = LRUCache(max_bytes, lambda vector: _ENTRY_BYTES + vector.nbytes)
+        self._flights: dict[_VectorKey, asyncio.Future[Vector | None]] = {}  # None of a request that was cancelled
         self._closed = False
 
     @property
@@ -537,14 +538,28 @@ class CachingEncoder:
         name = self.identity
         if name is None:
             return await self._encoder.encode_query(text)
-        model = name, self._encoder.dimension
-        [known] = metrics.counted("embeddings", [self._cache.get((*model, digest(text)))])
-        if known is not None:
-            return known.copy()
-        vector = await self._encoder.encode_query(text)
-        if (self.identity, self._encoder.dimension) == model:
+        key = name, self._encoder.dimension, digest(text)
+        [known] = metrics.counted("embeddings", [self._cache.get(key)])
+        while known is None and (flight := self._flights.get(key)) is not None:
+            known = await asyncio.shield(flight)
+        return (await self._encoded(key, text) if known is None else known).copy()
+
+    async def _encoded(self, key: _VectorKey, text: str) -> Vector:
+        flight = self._flights[key] = asyncio.get_running_loop().create_future()
+        vector: Vector | None = None
+        try:
+            vector = await self._encoder.encode_query(text)
+        except Exception as error:
+            flight.set_exception(error)
+            flight.exception()  # which nobody else may want
+            raise
+        finally:
+            del self._flights[key]
+            if not flight.done():
+                flight.set_result(vector)
+        if (self.identity, self._encoder.dimension) == key[:2]:
             with suppress(ValueError):  # larger than the whole cache
-                self._cache[*model, digest(text)] = vector.copy()  # theirs may be a row of a large array
+                self._cache[key] = vector.copy()  # theirs may be a row of a large array
             metrics.cache_writes.labels("embeddings", "ok").inc()
         return vector
 

@@ -317,6 +317,8 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"{error.name} is missing: pip install 'redis[hiredis]>=8.1'") from None
     try:
+        if not url.startswith(("redis://", "rediss://", "unix://")):  # redis-py takes others for a server here
+            raise ValueError
         return Redis.from_url(
             url,
             socket_timeout=timeout,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
 
 import orjson
 import typer
@@ -20,6 +20,7 @@ from boundarymorph.settings import JudgeSettings, Settings
 
 if TYPE_CHECKING:
     from boundarymorph.api.dependencies import Parts
+    from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.scoring.costs import Amount
 
 Options = TypeVar("Options")
@@ -94,7 +95,7 @@ async def parts(settings: Settings) -> AsyncIterator[Parts]:
     built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
     try:
         if settings.retriever.url:
-            await built.check()  # the retriever tells the encoder
+            await cast("RemoteRetriever", built.retriever).check()  # which tells the encoder
         yield built
     finally:
         await built.close()

@@ -142,16 +142,16 @@ async def _built(evaluation: Evaluation, console: Console, progress: Progress) -
             builder = TableBuilder(encoder, scorer, evaluation.depth, approve, known)
             return await builder.build(collection, path, _watch(progress, collection.name))
 
-        made = []
+        wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
         if evaluation.index is not None and evaluation.judgments is not None:
             collection, vectors, made_by = of_index(settings, evaluation.index, evaluation.judgments)
             await encoder.check()  # which tells its name
             if encoder.name != made_by:
                 raise InvalidInput(f"the index was made with {made_by}, and the encoder is {encoder.name}")
-            made.append(await built(collection, vectors))
+            wanted.append((collection, vectors))
         if evaluation.data is not None:
-            made.append(await built(datasets.load(evaluation.data), {}))
-        return made
+            wanted.append((datasets.load(evaluation.data), {}))
+        return [await built(collection, known) for collection, known in wanted]
 
 
 def _scorer(evaluation: Evaluation) -> Scorer:

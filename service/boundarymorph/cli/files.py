@@ -45,11 +45,11 @@ def opened(
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         yield of_folder(folder, files, most, strict=strict), sum(path.stat().st_size for path in files)
         return
-    with sources.opened(source, "; what came before the damage is written, unless --strict") as (stream, length):
+    with sources.opened(source) as (stream, length):
         if is_table(source):
-            yield of_table(stream, sources.named(source), columns, most), length
+            yield of_table(stream, source, columns, most), length
         else:
-            yield parse_ndjson(sources.chunks(stream), dimension, max_line_bytes=most), length
+            yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
 
 
 def is_texts(source: Path) -> bool:
@@ -131,23 +131,24 @@ class Columns:
     title: str | None = None
 
 
-async def of_table(stream: Stream, name: str, columns: Columns, most: int) -> AsyncIterator[Entry]:
+async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
     """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs.
 
     Columns that are not named are `id` (or `_id`), `text` and `title`; other columns are metadata, without empty cells.
     Without a column of ids, a row's id is its number. most: characters of a cell. Raises InvalidInput for what is no
     such table, with the line.
     """
-    position = 0
+    position, name = 0, sources.named(source)
 
     def decoded() -> Iterator[str]:
         nonlocal position
-        for number, line in enumerate(stream, start=1):
-            position += len(line)
-            text = line if number > 1 else reading.without_mark(line, name)
-            if (wrong := reading.complaint(text)) is not None:
-                raise InvalidInput(f"{name}, line {number}: {wrong}")
-            yield text.decode()
+        with sources.undamaged(source, sources.WRITTEN):
+            for number, line in enumerate(stream, start=1):
+                position += len(line)
+                text = line if number > 1 else reading.without_mark(line, name)
+                if (wrong := reading.complaint(text)) is not None:
+                    raise InvalidInput(f"{name}, line {number}: {wrong}")
+                yield text.decode()
 
     csv.field_size_limit(most)
     try:

@@ -16,6 +16,8 @@ from boundarymorph import reading
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Record, Stream
 
+WRITTEN = "; what came before the damage is written, unless --strict"
+
 
 def there(path: Path) -> Path:
     """Check that a path exists, or is - for standard input. Raises typer.BadParameter."""
@@ -37,16 +39,21 @@ def named(source: Path) -> str:
 
 
 @contextmanager
-def opened(source: Path, so_far: str = "") -> Iterator[tuple[Stream, int | None]]:
-    """Open a source, decompressed. Yields the stream and its size in bytes, if that can be known beforehand. Raises
-    InvalidInput where a damaged gzip file is read. so_far: what then became of what came before, for the message."""
+def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
+    """Open a source, decompressed. Yields the stream and its size in bytes, if that can be known beforehand."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
         file, length = source.open("rb"), source.stat().st_size or None
+    with reading.opened(file) as stream:
+        yield stream, length if stream is file else None
+
+
+@contextmanager
+def undamaged(source: Path, so_far: str = "") -> Iterator[None]:
+    """Raise InvalidInput where a damaged gzip file is read. so_far: what becomes of what came before."""
     try:
-        with reading.opened(file) as stream:
-            yield stream, length if stream is file else None
+        yield
     except reading.DAMAGED as error:
         raise InvalidInput(f"{named(source)} is a damaged gzip file: {error}{so_far}") from error
 
@@ -56,7 +63,7 @@ def records(source: Path) -> Iterator[Record]:
     file of comma-separated values, by its name."""
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
-    with opened(source) as (stream, _):
+    with undamaged(source), opened(source) as (stream, _):
         yield from reading.records(stream, named(source))
 
 
@@ -75,7 +82,11 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-async def chunks(stream: Stream) -> AsyncIterator[bytes]:
-    """Yield the content of the stream as it arrives."""
-    while chunk := stream.read1(1 << 18):
+async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
+    """Yield the content of the stream as it arrives. Raises InvalidInput for a damaged gzip file."""
+    while True:
+        with undamaged(source, WRITTEN):
+            chunk = stream.read1(1 << 18)
+        if not chunk:
+            return
         yield chunk

@@ -91,8 +91,8 @@ def _selecting(
     settings: Settings, parts: Parts, encoder: Callable[[], str | None], on_lost: Callable[[], None]
 ) -> Parts:
     """Return the parts with a cross-encoder and a selector. encoder: returns the identity of the retriever's."""
-    threadpool_limits(1, user_api="blas")
     scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
+    threadpool_limits(1, user_api="blas")  # of libraries that the scorer has loaded, too
     selector = Selector(
         parts.retriever,
         scorer,

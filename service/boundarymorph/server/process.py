@@ -173,7 +173,7 @@ def serve(create: Create, settings: Settings, name: str) -> int:
     _trace(settings.traces, name)()
     try:
         listener = _listen(settings.host, settings.port)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError where there is no IPv6
         log.error("%s", error)
         return STARTUP_FAILURE
     shared = tempfile.mkdtemp(prefix="boundarymorph-metrics-")

@@ -196,7 +196,8 @@ class StoreIndex:
                 f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
             ]
         fetched = self._vectors(passing)
-        return fetched._replace(documents={id: found.documents[id] for id in passing}, warnings=said)
+        read = {id: found.documents[id] for id in passing}
+        return fetched._replace(documents=read, warnings=said, exact=found.exact)
 
     def _portions(self, ids: Sequence[str]) -> Iterator[list[str]]:
         """Yield distinct ids, as many as the table is asked for at a time."""

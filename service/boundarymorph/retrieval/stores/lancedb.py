@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, time, timedelta
 from pathlib import Path
@@ -243,11 +243,13 @@ class LanceTable(Table):
         ids, read = self._ids(rows), {}
         if documents:
             given = rows.select(self._fields)
-            schema = arrow.schema([field.with_type(_in_microseconds(field.type)) for field in given.schema])
-            fields = map(plain, given.cast(schema, safe=False).to_pylist())
+            try:
+                fields = _with_times(given, _in_microseconds).to_pylist()
+            except (OverflowError, ValueError):  # Python's years are 1 to 9999
+                fields = _with_times(given, _in_text).to_pylist()
             read = {
                 id: self._document(id, row)
-                for id, row in reversed(list(zip(ids, fields, strict=True)))
+                for id, row in reversed(list(zip(ids, map(plain, fields), strict=True)))
                 if id is not None
             }
         return Found(ids, self._matrix(rows) if vectors else None, read)
@@ -339,17 +341,31 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
+def _with_times(rows: arrow.Table, kind: Callable[[arrow.DataType], arrow.DataType]) -> arrow.Table:
+    """Return rows whose times, at any depth, are of another type."""
+
+    def changed(type: arrow.DataType) -> arrow.DataType:
+        if arrow.types.is_struct(type):
+            return arrow.struct([field.with_type(changed(field.type)) for field in type])
+        if arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type):
+            return arrow.list_(type.value_field.with_type(changed(type.value_type)))
+        return kind(type) if arrow.types.is_temporal(type) else type
+
+    schema = arrow.schema([field.with_type(changed(field.type)) for field in rows.schema])
+    return rows.cast(schema, safe=False)
+
+
 def _in_microseconds(type: arrow.DataType) -> arrow.DataType:
-    """Return a type without nanoseconds, which Python's times do not have."""
-    if arrow.types.is_struct(type):
-        return arrow.struct([field.with_type(_in_microseconds(field.type)) for field in type])
-    if arrow.types.is_list(type) or arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type):
-        return arrow.list_(type.value_field.with_type(_in_microseconds(type.value_type)))
+    """Return a type of times without nanoseconds, which Python's do not have."""
     if getattr(type, "unit", None) != "ns":
         return type
     if arrow.types.is_timestamp(type):
         return arrow.timestamp("us", type.tz)
     return arrow.time64("us") if arrow.types.is_time(type) else arrow.duration("us")
+
+
+def _in_text(type: arrow.DataType) -> arrow.DataType:
+    return arrow.int64() if arrow.types.is_duration(type) else arrow.string()
 
 
 def plain(value: Any) -> Any:
