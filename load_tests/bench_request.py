@@ -28,6 +28,7 @@ import orjson
 from load_tests import processes, report
 from load_tests.processes import Server, checkout, serving
 from load_tests.workload import passages
+from tests.caching.servers import RedisServer
 
 K = 50
 STAGES = ("parse", "retrieve", "fetch", "select", "score")
@@ -60,10 +61,10 @@ class Service:
             created = self.client.put(url, json={"dimension": dimension}).raise_for_status()
             vectors = np.random.default_rng(dimension).standard_normal((documents, dimension), np.float32)
             for start in range(0, documents if created.status_code == 201 else 0, UPLOAD):
-                rows = enumerate(
-                    zip(texts[start : start + UPLOAD], vectors[start : start + UPLOAD], strict=True), start
-                )
-                part = [{"id": str(number), "text": text, "embedding": row} for number, (text, row) in rows]
+                part = [
+                    {"id": str(number), "text": texts[number], "embedding": vectors[number]}
+                    for number in range(start, min(start + UPLOAD, documents))
+                ]
                 body = orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)
                 self.client.post(f"{url}/documents", content=body).raise_for_status()
 
@@ -103,8 +104,9 @@ def start(
     if layout == "three":
         parts["retriever"] = stack.enter_context(processes.retriever(data, tree=tree, variables=settings))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        parts["redis"] = stack.enter_context(processes.redis(folder / "redis"))
-        variables["BOUNDARYMORPH_CACHE__URL"] = parts["redis"].url
+        redis = RedisServer(folder / "redis")
+        stack.callback(redis.kill)
+        variables["BOUNDARYMORPH_CACHE__URL"] = redis.url
         options = ["--retriever-url", parts["retriever"].url, "--data-directory", str(folder)]
     parts["gateway"] = stack.enter_context(serving(["serve", *options], tree=tree, variables=variables))
     client = httpx.Client(base_url=parts["gateway"].url, timeout=120, headers={"content-type": "application/json"})
@@ -179,9 +181,8 @@ def main() -> None:
                         rows.append({**cell, "version": name, **row})
                     for other, key in itertools.product(sorted(measured.keys() - {"this"}), sorted(RATIOS)):
                         if key in measured["this"]:
-                            of = "_".join(f"{what}{value}" for what, value in zip("NBd", size, strict=True))
                             ratio = measured["this"][key] / measured[other][key]
-                            ratios[f"{key}_over_{other}_{part}_{layout}_{of}"] = ratio
+                            ratios[f"{key}_over_{other}_{'_'.join(map(str, cell.values()))}"] = ratio
     rows.write(ratios)
 
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
-from load_tests.processes import Server
+from load_tests.processes import Server, ready
 from tests.compatibility.__main__ import Environment, install
-from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 REQUIREMENTS = (
@@ -42,35 +39,16 @@ OFFLINE = dict.fromkeys(("DO_NOT_TRACK", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"
 
 @contextmanager
 def serving(model: Path) -> Iterator[Server]:
-    """Run Infinity with a model, yield it when it has reranked something, and stop it at the end.
+    """Run Infinity with a model, yield it when it is ready, and stop it at the end.
 
     Its output is in `server.log` in its environment, which is made anew only if the REQUIREMENTS have changed.
     """
     home, port = install(Environment("infinity-server", REQUIREMENTS), fresh=False).parents[1], free_port()
     command = [str(home / "bin" / "infinity_emb"), "v2", "--model-id", str(model.absolute()), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--log-level", "warning", *OPTIONS]
     # Threads that spin at a barrier would take cores from the threads that they wait for.
     variables = os.environ | OFFLINE | {"HF_HOME": str(home / "cache"), "OMP_WAIT_POLICY": "PASSIVE"}
     with (home / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--log-level", "warning", *OPTIONS],
-            cwd=home,
-            env=variables,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    server = Server(process, f"http://127.0.0.1:{port}")
-    try:
-        until(lambda: _reranks(server), PATIENCE)
+        started = subprocess.Popen(command, cwd=home, env=variables, stdout=log, stderr=subprocess.STDOUT)
+    with ready(started, port, "health") as server:
         yield server
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _reranks(server: Server) -> bool:
-    assert server.process.poll() is None, "infinity has ended; its server.log says why"
-    try:
-        body = {"query": "ready", "documents": ["yes"]}
-        return httpx.post(f"{server.url}/rerank", json=body, timeout=PATIENCE, trust_env=False).is_success
-    except httpx.HTTPError:
-        return False

@@ -195,8 +195,9 @@ async def _read_and_write(
     def row(span: float) -> dict[str, Any]:
         written = sum((writer.counts for writer in writers), Counter[str]())
         found = {"reads": len(times), **report.percentiles(times), "wrong": len(ledger.wrong)}
-        for each in (times, *(writer.counts for writer in writers)):
-            each.clear()
+        times.clear()
+        for writer in writers:
+            writer.counts.clear()
         return found | {what: written[what] for what in ("upserted", "deleted")}
 
     await _in_rows(rows, server, given, [*map(write, writers), *map(read, range(given.readers))], row)

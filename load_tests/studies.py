@@ -420,7 +420,8 @@ def evidence(table: ScoreTable, draw: int, told: Callable[[Scores, np.random.Gen
     for question in map(table.question, rng.permutation(len(table)).tolist()):
         scores = told(question.scores, rng)
         ((_, session),) = played(question.pool, scores, max(MEMORY_KS), (LEARNED,), TrendConfig(), size=None)
-        found.append(session.evidence())
+        if (one := session.evidence()) is not None:
+            found.append(one)
     return found
 
 

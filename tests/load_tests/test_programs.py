@@ -91,7 +91,7 @@ def test_pools_of_stores(capsys: pytest.CaptureFixture[str]) -> None:
     from load_tests import bench_stores
 
     for store in ("local", "lancedb", "qdrant"):
-        assert bench_stores.measure(store, 300, 50, words=True).split("|")[5].strip() == "1.000"  # the recall
+        assert bench_stores.measure(store, 300, 50, words=True)["recall"] == 1
 
 
 @pytest.mark.usefixtures("tiny_weights")
@@ -161,8 +161,7 @@ def test_a_soak_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16"
-    options += " --repeats 1"
+    options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16 --repeats 1"
     rows = run("bench_gpu", options, tmp_path, monkeypatch)["rows"]
     assert [row["from_float32"] < 0.05 for row in rows if row["what"] == "scores"] == [True, True]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
