@@ -25,10 +25,11 @@ import httpx
 import numpy as np
 import orjson
 
-from load_tests import processes, report
-from load_tests.processes import Server, checkout, serving
+from load_tests import report
+from load_tests.processes import Server, checkout, retriever, serving
 from load_tests.workload import passages
 from tests.caching.servers import RedisServer
+from tests.faults import stand_in
 
 K = 50
 STAGES = ("parse", "retrieve", "fetch", "select", "score")
@@ -102,7 +103,7 @@ def start(
     variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]', **settings}
     parts, options = {}, ["--data-directory", str(data)]
     if layout == "three":
-        parts["retriever"] = stack.enter_context(processes.retriever(data, tree=tree, variables=settings))
+        parts["retriever"] = stack.enter_context(retriever(data, tree=tree, variables=settings))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = RedisServer(folder / "redis")
         stack.callback(redis.kill)
@@ -159,7 +160,8 @@ def main() -> None:
     given = parser.parse_args()
     rows, ratios = report.Rows("request"), dict[str, float]()
     settings = NO_TEST | dict(each.split("=", 1) for each in given.set)
-    with ExitStack() as whole, processes.instant_scorer() as scorer, checkout(given.beside) as tree:
+    with ExitStack() as whole, stand_in.running() as instant, checkout(given.beside) as tree:
+        scorer = instant.endpoint().base
         trees: dict[str, tuple[Path | None, dict[str, str]]] = {"this": (None, settings)}
         if tree is not None:
             trees["before"] = tree, {}  # older versions do not know all settings

@@ -208,7 +208,7 @@ def main() -> None:
                     ratios[f"over_before_{kind}_{row['search']}"] = row["p50_ms"] / row["before_p50_ms"]
             for callers in given.callers:
                 rates = {name: asyncio.run(at_a_time(server, callers, given)) for name, server in servers.items()}
-                memory = {"own_MiB": servers["this"].resident(), "mapped_MiB": servers["this"].resident("RssFile")}
+                memory = {"own_MiB": servers["this"].resident()}
                 named = {"a_second" if name == "this" else f"{name}_a_second": rate for name, rate in rates.items()}
                 rows.append({"kind": kind, "search": f"vectors, {callers} at a time", **named, **memory})
     rows.write(ratios)

@@ -1,4 +1,4 @@
-"""Starts the servers of benchmarks, of this version or of another commit, and a scorer that costs nothing."""
+"""Starts the servers of benchmarks, of this version or of another commit."""
 
 import asyncio
 import os
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
-from tests.faults import stand_in
 from tests.patience import until
 from tests.ports import free_port
 
@@ -28,13 +28,13 @@ class Server:
 
     def processor_seconds(self) -> float:
         """Return the CPU seconds that it has used, on all cores."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
-    def resident(self, kind: str = "RssAnon") -> int:
-        """Return the resident MiB of the process itself (RssAnon) or of mapped files (RssFile)."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split(f"{kind}:")[1].split()[0]) // 1024
+    def resident(self) -> int:
+        """Return the resident MiB of the process itself, without mapped files."""
+        memory = psutil.Process(self.process.pid).memory_info()
+        return int(memory.rss - memory.shared) // 2**20
 
 
 @contextmanager
@@ -87,13 +87,6 @@ def source(tree: Path | None) -> dict[str, str]:
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `boundarymorph ARGUMENTS`."""
     return subprocess.Popen([sys.executable, "-m", "boundarymorph.cli", *arguments], env=environment)
-
-
-@contextmanager
-def instant_scorer() -> Iterator[str]:
-    """Run a scorer in this process that answers at once, with scores that are hashes of the texts; yield its URL."""
-    with stand_in.running() as server:
-        yield server.endpoint().base
 
 
 @contextmanager
