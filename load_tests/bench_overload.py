@@ -1,10 +1,9 @@
 """`make bench NAME=overload`: requests at a rate that does not wait for answers. Who is admitted is answered in time.
 
-The service runs in one process, over an index of the standard library's docstrings. By default its capacity is measured
-first, with a few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and
-answers are measured from when a request was due or, after refusals, sent again: a refused client waits for
-`Retry-After` and a little longer at random. Every query is different, or, with `--mix`, requests are those of
-`load_tests.workload`. A row for each rate and span of it.
+The service runs in one process, over an index of docstrings. Without `--rates`, its capacity is measured first, with a
+few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and answers are
+measured from when a request was due or, after refusals, sent again: a refused client waits for `Retry-After` and a
+little longer at random. Every query is different, or, with `--mix`, requests are those of `load_tests.workload`.
 """
 
 from __future__ import annotations

@@ -142,16 +142,17 @@ def compared(versions: dict[str, Service], part: str, size: Size, count: int) ->
     return {name: version.row() for name, version in versions.items()}
 
 
-def _size(given: str) -> Size:
-    depth, budget, dimension = map(int, given.split(","))
-    return depth, budget, dimension
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--layouts", nargs="+", choices=("three", "one"), default=["three", "one"], help="of indexes")
-    parser.add_argument("--sizes", nargs="+", type=_size, metavar="N,B,d", help="instead of those of the parts")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=lambda given: tuple(map(int, given.split(","))),
+        metavar="N,B,d",
+        help="instead of those of the parts",
+    )
     parser.add_argument("--requests", type=int, default=60, help="of each row and version")
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     changes: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "SETTING=VALUE"}

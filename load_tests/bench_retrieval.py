@@ -3,15 +3,14 @@
 Documents have clustered vectors, 20 to 60 words and metadata. Each kind of index is filled in a process of its own;
 then each request asks for the ids, vectors and exact scores of the nearest, with a new query: by vectors alone, with
 the words (BM25 and terms), hybrid, and with filters, whose values are new too. Plain FAISS (IndexFlatIP, ids and
-rows) answers each search by vectors in this process, in turn. Last, several callers ask at the same time. With
-`--beside COMMIT` the retriever of that commit answers each request too, in turn.
+rows) answers each search by vectors in this process, in turn, and with `--beside COMMIT` the retriever of that commit
+each request.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import random
 import subprocess
@@ -32,8 +31,8 @@ from boundarymorph.cli.demo import docstrings
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from load_tests import processes, report
-from load_tests.processes import Server, checkout, source
+from load_tests import report
+from load_tests.processes import Server, checkout, retriever, source
 from load_tests.workload import QUERIES
 
 NAME, BLOCK = "bench", 8_192
@@ -160,31 +159,12 @@ async def searched(servers: dict[str, Server], given: argparse.Namespace) -> lis
     return list(lines.values())
 
 
-async def at_a_time(server: Server, callers: int, given: argparse.Namespace) -> float:
-    """Return the searches a second of so many callers without a pause."""
-    remote, done = RemoteRetriever(server.url, timeout=600), 0
-    queries = itertools.cycle(next(clustered(BLOCK, given.dimension, first=10**6)))
-    stop = time.perf_counter() + given.seconds
-
-    async def caller() -> None:
-        nonlocal done
-        while time.perf_counter() < stop:
-            await remote.retrieve(NAME, Search("", given.depth, next(queries)))
-            done += 1
-
-    await asyncio.gather(*(caller() for _ in range(callers)))
-    await remote.close()
-    return done / float(given.seconds)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--depth", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=50)
-    parser.add_argument("--callers", type=int, nargs="*", default=[1, 2, 8, 16], help="at the same time")
-    parser.add_argument("--seconds", type=float, default=10, help="of so many callers")
     parser.add_argument("--kinds", nargs="+", default=["flat", "ivf"])
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
@@ -199,18 +179,13 @@ def main() -> None:
             for name, each in {"this": None, **({} if tree is None else {"before": tree})}.items():
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 rows.append({"kind": kind, "search": f"none, {name}", **filled(folder, kind, given, each)})
-                servers[name] = stack.enter_context(processes.retriever(folder, tree=each))
+                servers[name] = stack.enter_context(retriever(folder, tree=each))
             for row in asyncio.run(searched(servers, given)):
-                rows.append({"kind": kind, **row})
+                rows.append({"kind": kind, **row, "own_MiB": servers["this"].resident()})
                 if "faiss_p50_ms" in row:
                     ratios[f"ours_over_faiss_{kind}"] = row["p50_ms"] / row["faiss_p50_ms"]
                 if tree is not None:
                     ratios[f"over_before_{kind}_{row['search']}"] = row["p50_ms"] / row["before_p50_ms"]
-            for callers in given.callers:
-                rates = {name: asyncio.run(at_a_time(server, callers, given)) for name, server in servers.items()}
-                memory = {"own_MiB": servers["this"].resident()}
-                named = {"a_second" if name == "this" else f"{name}_a_second": rate for name, rate in rates.items()}
-                rows.append({"kind": kind, "search": f"vectors, {callers} at a time", **named, **memory})
     rows.write(ratios)
 
 

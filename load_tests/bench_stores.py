@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import psutil
 import psycopg
-from qdrant_client import QdrantClient
 
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.interfaces import Catalog
@@ -28,17 +27,14 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores import pgvector
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.lancedb import LanceStore
-from boundarymorph.retrieval.stores.milvus import MilvusStore
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
-from boundarymorph.retrieval.stores.qdrant import QdrantStore
 from load_tests import report
 from load_tests.bench_retrieval import clustered, documents
 from load_tests.workload import QUERIES
 from tests.ports import free_port
-from tests.retrieval import milvus, postgres
+from tests.retrieval import postgres
 
 DIMENSION, SEARCHES, WRITTEN = 384, 7, 5_000
-STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb", "qdrant", "milvus")
+STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb")
 
 
 @contextmanager
@@ -46,19 +42,13 @@ def catalog_of(name: str) -> Iterator[Catalog]:
     """Yield the catalog of an empty store."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        port = free_port()
         catalog: Catalog
         if name == "local":
             catalog = LocalCatalog(folder)
         elif name == "lancedb":
             catalog = StoreCatalog(LanceStore(str(folder), timeout=120), schema_seconds=600)
-        elif name == "qdrant":
-            catalog = StoreCatalog(QdrantStore(QdrantClient(":memory:")), schema_seconds=600)
-        elif name == "milvus":
-            stack.enter_context(milvus.process(folder, port))
-            store = MilvusStore(MilvusConnection(f"http://127.0.0.1:{port}", timeout=120))
-            catalog = StoreCatalog(store, schema_seconds=600)
         else:
+            port = free_port()
             stack.enter_context(postgres.running(stack.enter_context(postgres.folder()), port))
             with psycopg.connect(postgres.url(port), autocommit=True) as connection:
                 connection.execute("CREATE EXTENSION vector")
