@@ -83,9 +83,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=10, help="of what is timed, after two to warm up")
     given = parser.parse_args()
-    if given.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SystemExit("no GPU here; --device cpu --models smoke tries the program")
     on_gpu = given.device.startswith("cuda")
+    if on_gpu and not torch.cuda.is_available():
+        raise SystemExit("no GPU here; --device cpu --models smoke tries the program")
     print(torch.cuda.get_device_name(given.device) if on_gpu else "CPU", f"torch {torch.__version__}", flush=True)
     rows = report.Rows("gpu")
     for name in given.models:

@@ -33,6 +33,7 @@ from load_tests.workload import QUERIES, passages
 from tests.compatibility.__main__ import Environment, install
 from tests.ports import free_port
 
+Route = tuple[Server, str, dict[str, Any]]  # path, and fields of a request
 BATCHES, REPEATS = (1, 2, 4, 8, 16), 3
 BATCH_SIZE = 5  # texts of a round
 WORDS, SHARE = (100, 250), 0.2  # of a document that is reranked; of a list that a budget scores
@@ -139,7 +140,7 @@ async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -
 
 
 async def reranked(
-    routes: dict[str, tuple[Server, str, dict[str, Any]]], documents: int, clients: int, repetitions: int
+    routes: dict[str, Route], documents: int, clients: int, repetitions: int
 ) -> dict[str, dict[str, float]]:
     """Return for each route documents a second, the latency of a list, and CPU seconds of 1,000 documents."""
     lists = [passages(documents, words=WORDS, seed=client) for client in range(clients)]
@@ -209,17 +210,14 @@ def main() -> None:
                     rows.append({"what": name, "sessions": count, **load, "of_bare": share})
         servers = {name: stack.enter_context(started("serve", name)) for name in names}
         for documents, clients in itertools.product(given.documents, given.clients):
-            routes: dict[str, tuple[Server, str, dict[str, Any]]] = {
-                name: (server, "/rerank" if name == "infinity" else "/v1/rerank", {})
-                for name, server in servers.items()
-            }
+            paths = {"ours": "/v1/rerank", "infinity": "/rerank"}
+            routes: dict[str, Route] = {name: (server, paths[name], {}) for name, server in servers.items()}
             fifth = {"budget": round(SHARE * documents), "top_n": min(50, documents)}
             routes["a fifth"] = (servers["ours"], "/v1/rerank", fifth)
             measured = asyncio.run(reranked(routes, documents, clients, given.repetitions))
             for name, row in measured.items():
                 rows.append({"what": f"rerank, {name}", "documents": documents, "clients": clients, **row})
-            for name in measured.keys() - {"ours"}:
-                ratio = measured["ours"]["documents_per_second"] / measured[name]["documents_per_second"]
+                ratio = measured["ours"]["documents_per_second"] / row["documents_per_second"]
                 ratios[f"ours_over_{name}_{documents}_documents_{clients}_clients"] = ratio
     rows.write(ratios)
 

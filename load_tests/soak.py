@@ -150,17 +150,17 @@ def index(given: argparse.Namespace) -> None:
     """Soak an index: read and write, and then kill the retriever now and then."""
     ledger, rng, rows = Ledger(), random.Random(1), report.Rows("soak-index")
     ids = [f"d{number}" for number in range(given.documents)]
-    cut_off: list[Sequence[str]] = []
-    interrupted = there = 0
+    cut_off, interrupted, there = list[Sequence[str]](), 0, 0
     with TemporaryDirectory() as folder:
         with retriever(Path(folder)) as server:
             asyncio.run(_read_and_write(server, given, ids, ledger, rows))
-        for kill in range(given.kills + 1):
+        for _ in range(given.kills):
             with retriever(Path(folder)) as server:
                 there += asyncio.run(_settle(server, ids, ledger, cut_off))
-                if kill < given.kills:
-                    cut_off = asyncio.run(_killed(server, given, ids, ledger, rng.uniform(0.0, 1.5)))
-                    interrupted += len(cut_off)
+                cut_off = asyncio.run(_killed(server, given, ids, ledger, rng.uniform(0.0, 1.5)))
+                interrupted += len(cut_off)
+        with retriever(Path(folder)) as server:
+            there += asyncio.run(_settle(server, ids, ledger, cut_off))
     print(*ledger.wrong[:20], sep="\n", end="\n" if ledger.wrong else "")
     _judge(rows, len(ledger.wrong), {"writes_cut_off": interrupted, "of_these_there": there})
 
@@ -318,14 +318,12 @@ async def _answered(
 ) -> None:
     """Send the lines without an answer as one batch, and kill the server when there are so many answers, unless these
     are all. came: counts the answers of each line."""
-    wanted = [number for number in range(given.lines) if not came[number]]
-    texts = passages(given.pool, words=(given.words, given.words))
-    pool = [{"text": text, "cross_encoder_score": 0.5} for text in texts]
+    pool = [{"text": text, "cross_encoder_score": 0.5} for text in passages(given.pool, words=2 * (given.words,))]
     asked: dict[str, Any] = {"pool": pool, "budget": 0, "k": 1, "return_documents": True}
     idle, begun = server.resident(), time.monotonic()
 
     async def lines() -> AsyncIterator[bytes]:
-        for number in wanted:
+        for number in set(range(given.lines)) - came.keys():
             yield orjson.dumps({"id": number, "query": f"query {number}", **asked}) + b"\n"
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), read_bufsize=2**22) as client:
