@@ -262,16 +262,14 @@ async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
 
 def scorer(given: argparse.Namespace) -> None:
     """Soak a scorer."""
+    with serving(["scorer", "--queue-tokens", "20000"]) as server:
+        asyncio.run(_saturate(server, given))
+
+
+async def _saturate(server: Server, given: argparse.Namespace) -> None:
     texts, model = passages(given.texts, words=(1, 400)), OnnxCrossEncoder.embedded()
     pairs = {query: zip(texts, model.tokenize(query, texts), strict=True) for query in QUERIES}
     truth = {(query, text): float(model.run([pair])[0]) for query in QUERIES for text, pair in pairs[query]}
-    with serving(["scorer", "--queue-tokens", "20000"]) as server:
-        asyncio.run(_saturate(server, truth, texts, given))
-
-
-async def _saturate(
-    server: Server, truth: dict[tuple[str, str], float], texts: list[str], given: argparse.Namespace
-) -> None:
     rng, counts, wrong, rows = random.Random(1), Counter[str](), 0, report.Rows("soak-scorer")
     remote = RemoteScorer([parse(server.url)], connections=given.sessions)
     end = time.monotonic() + 60 * given.minutes

@@ -88,11 +88,12 @@ class Study:
             line: Row = dict(zip(by, key, strict=True))
             mine = of_questions.loc[key]
             if self.columns:
-                cells = frame[(frame[by] == list(key)).all(axis=1)].groupby(
+                mine_by = frame[(frame[by] == list(key)).all(axis=1)].groupby(
                     [self.columns, "table", "query"], sort=False
                 )
-                for value, means in _over_tables(cells[self.metrics[0]].mean(), [self.columns]).items():
-                    line[f"{self.columns} = {value}"] = _percent(means)
+                means = mine_by[self.metrics[0]].mean().groupby([self.columns, "table"], sort=False).mean()
+                for value, mean in means.groupby(self.columns, sort=False).mean().items():
+                    line[f"{self.columns} = {value}"] = _percent(mean)
             for metric in self.metrics:
                 by_table = mine[metric].groupby("table", sort=False).mean()
                 line |= {f"{metric}: {name}": _percent(mean) for name, mean in by_table.items()}
@@ -106,11 +107,6 @@ class Study:
 
 def _percent(share: float) -> str:
     return "" if np.isnan(share) else f"{100 * share:.1f}"
-
-
-def _over_tables(means: pd.Series, by: list[str]) -> pd.Series:
-    """Return means over the questions of a table, then over tables. means: by (*by, table, query)."""
-    return means.groupby([*by, "table"], sort=False).mean().groupby(by, sort=False).mean()
 
 
 def _change(changes: pd.Series) -> str:
@@ -506,12 +502,6 @@ def read(folder: Path | None, collections: Path | None) -> list[ScoreTable]:
     return found
 
 
-def markdown(lines: Sequence[Row]) -> str:
-    """Return a table of rows, which may lack keys."""
-    head = list(dict.fromkeys(key for line in lines for key in line))
-    return grid(head, ([str(line.get(key, "")) for key in head] for line in lines), texts=0)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all of tables without")
@@ -533,7 +523,10 @@ def main() -> None:
             if not rows or row["table"] != rows[-1]["table"]:
                 print(f"{name}: {row['table']}", flush=True)
             rows.append(row)
-        report.study(given.out, name, study.title, markdown(study.table(rows)), rows)
+        lines = study.table(rows)
+        head = list(dict.fromkeys(key for line in lines for key in line))
+        table = grid(head, ([str(line.get(key, "")) for key in head] for line in lines), texts=0)
+        report.study(given.out, name, study.title, table, rows)
 
 
 if __name__ == "__main__":

@@ -214,15 +214,8 @@ def test_studies_of_memories(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     """A gain is counted from no request on; what is told by one key alone is in force at first."""
     for number, table in enumerate(("one", "two")):
         np.savez(tmp_path / f"{table}.npz", **synthetic(queries=18, n=60, seed=number, name=table).arrays)  # type: ignore[arg-type]
-    fewer = {
-        "MEMORY_KS": (5,),
-        "LEARNED": 8,
-        "MEMORY_BUDGETS": (0, 5),
-        "ASKED": 4,
-        "FEW": 6,
-        "MEMORY_TRIPS": {8: (None, 2)},
-    }
-    for constant, value in fewer.items():
+    fewer = {"MEMORY_KS": (5,), "LEARNED": 8, "MEMORY_BUDGETS": (0, 5), "ASKED": 4, "FEW": 6}
+    for constant, value in (*fewer.items(), ("MEMORY_TRIPS", {8: (None, 2)})):
         monkeypatch.setattr(studies, constant, value)
     rows, text = study(tmp_path, monkeypatch, name, "--tables", str(tmp_path))
     if name == "memory":
