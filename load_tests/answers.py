@@ -110,14 +110,13 @@ def requests() -> Iterator[Request]:
     for body in selections():
         yield "POST", "/select", body, {}
     for query in QUERIES[:6]:
-        body = {"query": query, "index": INDEX, "budget": 9, "k": 7, "rounds": 3, "depth": 1000}
-        yield "POST", "/select", body, STREAM
+        asked = {"query": query, "index": INDEX, "budget": 9, "k": 7, "rounds": 3, "depth": 1000}
+        yield "POST", "/select", asked, STREAM
     yield "POST", "/select", {"query": "sort", "index": "missing"}, STREAM
     yield "GET", f"/indexes/{INDEX}/documents/builtins.list.sort", None, {}
     yield "PUT", "/indexes/own", {"dimension": 4}, {}
-    rows = [
-        {"id": i, "text": f"row {i}", "embedding": [1, i, i * i % 7, i % 3], "metadata": {"n": i}} for i in range(40)
-    ]
+    vectors = [[1, i, i * i % 7, i % 3] for i in range(40)]
+    rows = [{"id": i, "text": f"row {i}", "embedding": row, "metadata": {"n": i}} for i, row in enumerate(vectors)]
     yield "POST", "/indexes/own/documents", {"": rows}, {}
     select = {"query": "row", "index": "own", "query_embedding": [1.0, 2.0, 3.0, 1.0], "budget": 4, "k": 8}
     yield "POST", "/select", select, {}
@@ -153,12 +152,12 @@ def service(data: Path, *arguments: str) -> Iterator[httpx.Client]:
 def answer(client: httpx.Client, request: Request) -> dict[str, Any]:
     """Return the answer without what differs from run to run."""
     method, path, body, headers = request
-    content = b"" if body is None else orjson.dumps(body.get("", body))
+    content = None if body is None else orjson.dumps(body.get("", body))
     kind = {"Content-Type": "application/json"} if body is not None else {}
     response = client.request(method, path, content=content, headers=kind | headers)
     if response.headers.get("content-type", "").startswith("text/event-stream"):
-        said: Any = [line if not line.startswith("data: ") else stable(orjson.loads(line[6:]))
-                     for line in response.text.splitlines() if line]  # fmt: skip
+        lines = filter(None, response.text.splitlines())
+        said: Any = [stable(orjson.loads(line[6:])) if line.startswith("data: ") else line for line in lines]
     else:
         said = stable(orjson.loads(response.content)) if response.content else None
     summary = {name: value for name, value in (body or {}).items() if name not in ("pool", "")}

@@ -1,22 +1,19 @@
 """`make bench NAME=gpu`: the correctness and speed of the scorer on this GPU.
 
 Models have real shapes and random weights (`load_tests.models`). `--device cpu --models smoke` tries the program
-anywhere. Searches on a GPU are measured by `make bench NAME=retrieval OPTIONS="--devices cpu cuda"`.
+anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.benchmark import Timer
 
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from load_tests import report
@@ -53,8 +50,8 @@ def speed(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for count, words in ((1, 60), (1, 300), (ROUND, 60), (ROUND, 300), (32, 60)):
         pairs = tokenised(model, count, words=(words, words))
-        seconds = times(partial(model.run, pairs), given.device, given.repeats)
-        call = {"pairs": count, "tokens": sum(map(len, pairs)) / count, "ms": 1e3 * statistics.median(seconds)}
+        seconds = Timer("run(pairs)", globals={"run": model.run, "pairs": pairs}).timeit(given.repeats).mean
+        call = {"pairs": count, "tokens": sum(map(len, pairs)) / count, "ms": 1e3 * seconds}
         rows.append({"what": "a call", "precision": precision, **call})
     pairs = sorted(tokenised(model, given.pairs), key=len)
     for size in given.batch_tokens:
@@ -63,8 +60,8 @@ def speed(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
             if batches[-1] and len(pair) * (len(batches[-1]) + 1) > size:
                 batches.append([])
             batches[-1].append(pair)
-        every = partial(lambda batches: [model.run(batch) for batch in batches], batches)
-        rate = len(pairs) / statistics.median(times(every, given.device, min(given.repeats, 3)))
+        timer = Timer("list(map(run, batches))", globals={"run": model.run, "batches": batches})
+        rate = len(pairs) / timer.timeit(min(given.repeats, 3)).mean
         rates = {"pairs_a_second": rate, "tokens_a_second": rate * sum(map(len, pairs)) / len(pairs)}
         peak = {"peak_GB": torch.cuda.max_memory_allocated() / 1e9} if given.device.startswith("cuda") else {}
         rows.append({"what": f"batches of {size}", "precision": precision, **rates, **peak})
@@ -77,18 +74,6 @@ def tokenised(model: TransformerCrossEncoder, count: int, words: tuple[int, int]
     return list(model.tokenize(QUERIES[0], passages(count, words=words)))
 
 
-def times(run: Callable[[], object], device: str, repeats: int) -> Sequence[float]:
-    """Return the seconds of each run after two to warm up."""
-    seconds = []
-    for _ in range(repeats + 2):
-        start = time.perf_counter()
-        run()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return seconds[2:]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -98,9 +83,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=10, help="of what is timed, after two to warm up")
     given = parser.parse_args()
-    if given.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SystemExit("no GPU here; --device cpu --models smoke tries the program")
     on_gpu = given.device.startswith("cuda")
+    if on_gpu and not torch.cuda.is_available():
+        raise SystemExit("no GPU here; --device cpu --models smoke tries the program")
     print(torch.cuda.get_device_name(given.device) if on_gpu else "CPU", f"torch {torch.__version__}", flush=True)
     rows = report.Rows("gpu")
     for name in given.models:

@@ -11,25 +11,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
-from load_tests import infinity, models, report
-from load_tests.processes import Server, serving, stopped
+from load_tests import models, report
+from load_tests.processes import Server, ready, serving, stopped
 from load_tests.workload import QUERIES, passages
+from tests.compatibility.__main__ import Environment, install
+from tests.ports import free_port
 
+Route = tuple[Server, str, dict[str, Any]]  # path, and fields of a request
 BATCHES, REPEATS = (1, 2, 4, 8, 16), 3
 BATCH_SIZE = 5  # texts of a round
 WORDS, SHARE = (100, 250), 0.2  # of a document that is reranked; of a list that a budget scores
@@ -40,6 +44,49 @@ SERVICE = {
     "BOUNDARYMORPH_LIMITS__DEADLINE_SECONDS": "36000",
     "BOUNDARYMORPH_SCORER__QUEUE_TOKENS": "100000000",
 }
+
+INFINITY = (
+    "infinity-emb[server,torch]==0.0.77",
+    "torch==2.13.0",
+    # The last that this infinity imports.
+    "click==8.1.8",
+    "optimum==1.27.0",
+    "transformers==4.48.3",
+    # infinity asks for numpy before 2; later ones of these do not.
+    "numpy==1.26.4",
+    "datasets==3.6.0",
+    "pandas==2.3.3",
+    "pyarrow==20.0.0",
+    # Whatever else may change how fast a request is answered.
+    "fastapi==0.163.2",
+    "prometheus-fastapi-instrumentator==8.1.0",
+    "sentence-transformers==3.4.1",
+    "starlette==1.10.0",
+    "tokenizers==0.21.4",
+    "uvicorn==0.32.1",
+)
+# How the model is run, of what `infinity_emb v2 --help` offers.
+RUN = ("--engine", "torch", "--dtype", "float32", "--device", "cpu", "--no-bettertransformer", "--no-compile")
+# Answers out of a cache would measure the cache.
+OPTIONS = (*RUN, "--batch-size", "32", "--no-model-warmup", "--no-vector-disk-cache", "--no-trust-remote-code")
+OFFLINE = dict.fromkeys(("DO_NOT_TRACK", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+
+
+@contextmanager
+def infinity(model: Path) -> Iterator[Server]:
+    """Run Infinity with a model, yield it when it is ready, and stop it at the end.
+
+    Its output is in `server.log` in its environment, which is made anew only if the INFINITY have changed.
+    """
+    home, port = install(Environment("infinity-server", INFINITY), fresh=False).parents[1], free_port()
+    command = [str(home / "bin" / "infinity_emb"), "v2", "--model-id", str(model.absolute()), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--log-level", "warning", *OPTIONS]
+    # Threads that spin at a barrier would take cores from the threads that they wait for.
+    variables = os.environ | OFFLINE | {"HF_HOME": str(home / "cache"), "OMP_WAIT_POLICY": "PASSIVE"}
+    with (home / "server.log").open("wb") as log:
+        started = subprocess.Popen(command, cwd=home, env=variables, stdout=log, stderr=subprocess.STDOUT)
+    with ready(started, port, "health") as server:
+        yield server
 
 
 def bare(folder: Path, texts: Sequence[str]) -> float:
@@ -74,12 +121,13 @@ async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -
     started = asyncio.Barrier(count + 1)
 
     async def session(query: str) -> None:
-        await scorer.score(query, list(itertools.islice(offered, BATCH_SIZE)))
-        await started.wait()
-        while True:
+        for turn in itertools.count():
             start = time.perf_counter()
             await scorer.score(query, list(itertools.islice(offered, BATCH_SIZE)))
-            finished.append(time.perf_counter() - start)
+            if turn == 0:
+                await started.wait()
+            else:
+                finished.append(time.perf_counter() - start)
 
     running = [asyncio.create_task(session(QUERIES[number % len(QUERIES)])) for number in range(count)]
     await started.wait()
@@ -92,12 +140,12 @@ async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -
 
 
 async def reranked(
-    routes: dict[str, tuple[Server, str, dict[str, Any]]], documents: int, clients: int, repetitions: int
+    routes: dict[str, Route], documents: int, clients: int, repetitions: int
 ) -> dict[str, dict[str, float]]:
     """Return for each route documents a second, the latency of a list, and CPU seconds of 1,000 documents."""
     lists = [passages(documents, words=WORDS, seed=client) for client in range(clients)]
-    seconds, cpu = ({name: list[float]() for name in routes} for _ in range(2))
-    walls = dict.fromkeys(routes, 0.0)
+    seconds: dict[str, list[float]] = {name: [] for name in routes}
+    walls, cpu = dict.fromkeys(routes, 0.0), dict.fromkeys(routes, 0.0)
     async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False) as client:
 
         async def one(name: str, texts: Sequence[str], number: int) -> float:
@@ -116,13 +164,13 @@ async def reranked(
                 start, before = time.perf_counter(), routes[name][0].processor_seconds()
                 seconds[name] += await asyncio.gather(*(one(name, lists[at], at) for at in range(clients)))
                 walls[name] += time.perf_counter() - start
-                cpu[name].append(routes[name][0].processor_seconds() - before)
+                cpu[name] += routes[name][0].processor_seconds() - before
     ranked = repetitions * clients * documents
     return {
         name: {
             "documents_per_second": ranked / walls[name],
             **report.percentiles(seconds[name], shares=(50, 95)),
-            "cpu_s_per_1000": 1e3 * float(np.sum(cpu[name])) / ranked,
+            "cpu_s_per_1000": 1e3 * cpu[name] / ranked,
         }
         for name in routes
     }
@@ -148,7 +196,7 @@ def main() -> None:
 
         def started(role: str, name: str) -> AbstractContextManager[Server]:
             if name == "infinity":
-                return infinity.serving(folder)
+                return infinity(folder)
             data = ["--data-directory", str(folder.parent / "data")] if role == "serve" else []
             return serving([role, *data], variables=SERVICE | {"BOUNDARYMORPH_SCORER__MODEL": str(folder)})
 
@@ -162,17 +210,14 @@ def main() -> None:
                     rows.append({"what": name, "sessions": count, **load, "of_bare": share})
         servers = {name: stack.enter_context(started("serve", name)) for name in names}
         for documents, clients in itertools.product(given.documents, given.clients):
-            routes: dict[str, tuple[Server, str, dict[str, Any]]] = {
-                name: (server, "/rerank" if name == "infinity" else "/v1/rerank", {})
-                for name, server in servers.items()
-            }
+            paths = {"ours": "/v1/rerank", "infinity": "/rerank"}
+            routes: dict[str, Route] = {name: (server, paths[name], {}) for name, server in servers.items()}
             fifth = {"budget": round(SHARE * documents), "top_n": min(50, documents)}
             routes["a fifth"] = (servers["ours"], "/v1/rerank", fifth)
             measured = asyncio.run(reranked(routes, documents, clients, given.repetitions))
             for name, row in measured.items():
                 rows.append({"what": f"rerank, {name}", "documents": documents, "clients": clients, **row})
-            for name in measured.keys() - {"ours"}:
-                ratio = measured["ours"]["documents_per_second"] / measured[name]["documents_per_second"]
+                ratio = measured["ours"]["documents_per_second"] / row["documents_per_second"]
                 ratios[f"ours_over_{name}_{documents}_documents_{clients}_clients"] = ratio
     rows.write(ratios)
 

@@ -1,10 +1,9 @@
 """`make bench NAME=overload`: requests at a rate that does not wait for answers. Who is admitted is answered in time.
 
-The service runs in one process, over an index of the standard library's docstrings. By default its capacity is measured
-first, with a few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and
-answers are measured from when a request was due or, after refusals, sent again: a refused client waits for
-`Retry-After` and a little longer at random. Every query is different, or, with `--mix`, requests are those of
-`load_tests.workload`. A row for each rate and span of it.
+The service runs in one process, over an index of docstrings. Without `--rates`, its capacity is measured first, with a
+few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and answers are
+measured from when a request was due or, after refusals, sent again: a refused client waits for `Retry-After` and a
+little longer at random. Every query is different, or, with `--mix`, requests are those of `load_tests.workload`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ import httpx
 
 from load_tests import report
 from load_tests.processes import Server, serving, stopped
-from load_tests.workload import MIX, Request, fill, outcome, requests
+from load_tests.workload import MIX, fill, outcome, requests
 
 ANSWERS = ("complete", "partial", "retrieval_only")
-CAPACITY_CLIENTS = 4
+CAPACITY_CLIENTS, TIMES = 4, 2  # times the capacity: the rate, if none is given
+DEADLINE = 5.0  # seconds of each request
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Clients:
     refusals before it; lags: of the generator."""
 
     client: httpx.AsyncClient
-    requests: Iterator[Request]
+    requests: Iterator[dict[str, Any]]
     rng: random.Random = field(default_factory=random.Random)
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -44,10 +44,14 @@ class Clients:
     lags: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    async def ask(self, request: Request, due: float) -> None:
+    async def ask(self, body: dict[str, Any], due: float) -> None:
         """Send a request, and repeat it after each refusal."""
         while True:
-            what, pause = await self._send(request)
+            try:
+                response = await self.client.post("/select", json=body)
+                what, pause = outcome(response, body["k"]), float(response.headers.get("retry-after", 0))
+            except httpx.TransportError as error:
+                what, pause = f"failed: {error!r}", 0.0
             taken = time.perf_counter() - due
             self.statuses[what.partition(":")[0]] += 1
             if what in ANSWERS:
@@ -59,18 +63,6 @@ class Clients:
             self.refusals.append(taken)
             await asyncio.sleep(pause * self.rng.uniform(1, 2))
             due = time.perf_counter()
-
-    async def _send(self, request: Request) -> tuple[str, float]:
-        """Return what came of a request, and the seconds of `Retry-After`."""
-        try:
-            async with asyncio.timeout(self.rng.uniform(0.01, 0.3) if request.kind == "abort" else None):
-                headers = {"content-type": "application/json"}
-                response = await self.client.post("/select", content=request.sent(), headers=headers)
-        except TimeoutError:
-            return "aborted", 0.0
-        except httpx.TransportError as error:
-            return f"failed: {error!r}", 0.0
-        return outcome(response, request.body["k"]), float(response.headers.get("retry-after", 0))
 
     async def at_rate(self, rate: float, most: int) -> None:
         """Send so many requests a second. most: that are under way; beyond them none is sent."""
@@ -100,13 +92,11 @@ class Clients:
             raise RuntimeError(f"without any overload: {self.failures[0]}")
         return len(self.seconds) / (time.perf_counter() - start)
 
-    def row(self, deadline: float) -> dict[str, Any]:
+    def row(self) -> dict[str, Any]:
         """Return a row of the table, and forget what has ended."""
-        row: dict[str, Any] = {
-            what: self.statuses[what] for what in (*ANSWERS, "refused", "aborted", "unsent", "failed")
-        }
+        row: dict[str, Any] = {what: self.statuses[what] for what in (*ANSWERS, "refused", "unsent", "failed")}
         row |= report.percentiles(self.seconds, shares=(50, 95, 99, 100))
-        row |= {"late": sum(taken > deadline for taken in self.seconds)}
+        row |= {"late": sum(taken > DEADLINE for taken in self.seconds)}
         row |= report.percentiles(self.refusals, shares=(99,), of="refused_p{}_ms")
         row |= report.percentiles(self.lags, shares=(99,), of="generator_late_p{}_ms")
         self.statuses, self.seconds, self.refusals, self.lags = Counter(), [], [], []
@@ -119,20 +109,20 @@ async def measured(url: str, server: Server | None, given: argparse.Namespace) -
     limits = httpx.Limits(max_connections=given.clients)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
         texts = await fill(client, given.documents)
-        fields = {"depth": given.depth, "budget": given.budget, "k": min(given.k, len(texts) * 2 // 3)}
-        fields["deadline_ms"] = given.deadline * 1e3
+        fields = {"depth": 1_000, "budget": given.budget, "k": min(20, len(texts) * 2 // 3)}
+        fields["deadline_ms"] = DEADLINE * 1e3
         clients = Clients(client, requests(texts, fields, MIX if given.mix else {"index": 1}))
         if not given.rates:
             ratios["capacity_per_second"] = await clients.capacity(given.capacity_seconds)
-            clients.row(given.deadline)
-        for rate in given.rates or [given.times * ratios["capacity_per_second"]]:
+            clients.row()
+        for rate in given.rates or [TIMES * ratios["capacity_per_second"]]:
             running = asyncio.create_task(clients.at_rate(rate, given.clients))
             for number in range(1, given.spans + 1):
                 await asyncio.wait([running], timeout=given.seconds)
                 if running.done():
                     running.result()
                 memory = {} if server is None else {"resident_MiB": server.resident()}
-                rows.append({"rate": rate, "span": number, **clients.row(given.deadline), **memory})
+                rows.append({"rate": rate, "span": number, **clients.row(), **memory})
             await stopped([running])
     print(*clients.failures[:10], sep="\n", end="\n" if clients.failures else "")
     rows.write(ratios | {"failed": len(clients.failures)})
@@ -141,18 +131,14 @@ async def measured(url: str, server: Server | None, given: argparse.Namespace) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="of a running service, in which the index is made; one is started without")
-    parser.add_argument("--rates", type=float, nargs="+", help="requests a second, instead of --times the capacity")
-    parser.add_argument("--times", type=float, default=2)
+    parser.add_argument("--rates", type=float, nargs="+", help="requests a second, instead of twice the capacity")
     parser.add_argument("--mix", action="store_true", help="of several kinds of requests")
     parser.add_argument("--seconds", type=float, default=60, help="of a span")
     parser.add_argument("--spans", type=int, default=10, help="of each rate")
     parser.add_argument("--clients", type=int, default=200, help="that wait for an answer, or to try again")
     parser.add_argument("--capacity-seconds", type=float, default=30)
     parser.add_argument("--documents", type=int, default=3_000)
-    parser.add_argument("--depth", type=int, default=1_000)
     parser.add_argument("--budget", type=int, default=10)
-    parser.add_argument("--k", type=int, default=20)
-    parser.add_argument("--deadline", type=float, default=5, help="seconds of each request")
     given = parser.parse_args()
     with ExitStack() as stack:
         url, server = given.url, None

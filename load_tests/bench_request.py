@@ -25,9 +25,11 @@ import httpx
 import numpy as np
 import orjson
 
-from load_tests import processes, report
-from load_tests.processes import Server, checkout, serving
+from load_tests import report
+from load_tests.processes import Server, checkout, retriever, serving
 from load_tests.workload import passages
+from tests.caching.servers import RedisServer
+from tests.faults import stand_in
 
 K = 50
 STAGES = ("parse", "retrieve", "fetch", "select", "score")
@@ -60,10 +62,10 @@ class Service:
             created = self.client.put(url, json={"dimension": dimension}).raise_for_status()
             vectors = np.random.default_rng(dimension).standard_normal((documents, dimension), np.float32)
             for start in range(0, documents if created.status_code == 201 else 0, UPLOAD):
-                rows = enumerate(
-                    zip(texts[start : start + UPLOAD], vectors[start : start + UPLOAD], strict=True), start
-                )
-                part = [{"id": str(number), "text": text, "embedding": row} for number, (text, row) in rows]
+                part = [
+                    {"id": str(number), "text": texts[number], "embedding": vectors[number]}
+                    for number in range(start, min(start + UPLOAD, documents))
+                ]
                 body = orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)
                 self.client.post(f"{url}/documents", content=body).raise_for_status()
 
@@ -101,10 +103,11 @@ def start(
     variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]', **settings}
     parts, options = {}, ["--data-directory", str(data)]
     if layout == "three":
-        parts["retriever"] = stack.enter_context(processes.retriever(data, tree=tree, variables=settings))
+        parts["retriever"] = stack.enter_context(retriever(data, tree=tree, variables=settings))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        parts["redis"] = stack.enter_context(processes.redis(folder / "redis"))
-        variables["BOUNDARYMORPH_CACHE__URL"] = parts["redis"].url
+        redis = RedisServer(folder / "redis")
+        stack.callback(redis.kill)
+        variables["BOUNDARYMORPH_CACHE__URL"] = redis.url
         options = ["--retriever-url", parts["retriever"].url, "--data-directory", str(folder)]
     parts["gateway"] = stack.enter_context(serving(["serve", *options], tree=tree, variables=variables))
     client = httpx.Client(base_url=parts["gateway"].url, timeout=120, headers={"content-type": "application/json"})
@@ -139,16 +142,17 @@ def compared(versions: dict[str, Service], part: str, size: Size, count: int) ->
     return {name: version.row() for name, version in versions.items()}
 
 
-def _size(given: str) -> Size:
-    depth, budget, dimension = map(int, given.split(","))
-    return depth, budget, dimension
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--layouts", nargs="+", choices=("three", "one"), default=["three", "one"], help="of indexes")
-    parser.add_argument("--sizes", nargs="+", type=_size, metavar="N,B,d", help="instead of those of the parts")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=lambda given: tuple(map(int, given.split(","))),
+        metavar="N,B,d",
+        help="instead of those of the parts",
+    )
     parser.add_argument("--requests", type=int, default=60, help="of each row and version")
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     changes: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "SETTING=VALUE"}
@@ -157,7 +161,8 @@ def main() -> None:
     given = parser.parse_args()
     rows, ratios = report.Rows("request"), dict[str, float]()
     settings = NO_TEST | dict(each.split("=", 1) for each in given.set)
-    with ExitStack() as whole, processes.instant_scorer() as scorer, checkout(given.beside) as tree:
+    with ExitStack() as whole, stand_in.running() as instant, checkout(given.beside) as tree:
+        scorer = instant.endpoint().base
         trees: dict[str, tuple[Path | None, dict[str, str]]] = {"this": (None, settings)}
         if tree is not None:
             trees["before"] = tree, {}  # older versions do not know all settings
@@ -179,9 +184,8 @@ def main() -> None:
                         rows.append({**cell, "version": name, **row})
                     for other, key in itertools.product(sorted(measured.keys() - {"this"}), sorted(RATIOS)):
                         if key in measured["this"]:
-                            of = "_".join(f"{what}{value}" for what, value in zip("NBd", size, strict=True))
                             ratio = measured["this"][key] / measured[other][key]
-                            ratios[f"{key}_over_{other}_{part}_{layout}_{of}"] = ratio
+                            ratios[f"{key}_over_{other}_{'_'.join(map(str, cell.values()))}"] = ratio
     rows.write(ratios)
 
 

@@ -3,9 +3,8 @@
 Documents have clustered vectors, 20 to 60 words and metadata. Each kind of index is filled in a process of its own;
 then each request asks for the ids, vectors and exact scores of the nearest, with a new query: by vectors alone, with
 the words (BM25 and terms), hybrid, and with filters, whose values are new too. Plain FAISS (IndexFlatIP, ids and
-rows) answers each search by vectors in this process, in turn. Last, several callers ask at the same time. With
-`--beside COMMIT` the retriever of that commit answers each request too, in turn; with `--devices cpu cuda`, one on the
-second of these.
+rows) answers each search by vectors in this process, in turn, and with `--beside COMMIT` the retriever of that commit
+each request.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,8 +31,8 @@ from boundarymorph.cli.demo import docstrings
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
-from load_tests import processes, report
-from load_tests.processes import Server, checkout, source
+from load_tests import report
+from load_tests.processes import Server, checkout, retriever, source
 from load_tests.workload import QUERIES
 
 NAME, BLOCK = "bench", 8_192
@@ -131,51 +131,32 @@ async def searched(servers: dict[str, Server], given: argparse.Namespace) -> lis
     plain.add(matrix)
     queries = next(clustered(BLOCK, given.dimension, first=10**6))[: given.queries]
     remotes = {name: RemoteRetriever(server.url, timeout=600) for name, server in servers.items()}
-    seconds: dict[tuple[str, str], list[float]] = {}
-    recalls, found = [], dict[str, int]()
-    for number, query in enumerate([queries[-1], *queries]):  # the first is a warm-up
+    seconds, found = defaultdict[tuple[str, str], list[float]](list), defaultdict[str, list[int]](list)
+    recalls = list[float]()
+    for number, query in enumerate([queries[-1], *queries]):
         for kind, fields in kinds_of_search(number, given.documents).items():
             for name, remote in remotes.items():
                 start = time.perf_counter()
                 pool = (await remote.retrieve(NAME, Search(depth=given.depth, embedding=query, **fields))).pool
-                taken = time.perf_counter() - start
-                if number:
-                    seconds.setdefault((kind, name), []).append(taken)
-                    found[kind] = found.get(kind, 0) + len(pool)
+                seconds[kind, name].append(time.perf_counter() - start)
+                found[kind].append(len(pool))
                 if kind == "vectors" and name == "this":
                     start = time.perf_counter()
                     _, (rows,) = plain.search(query[None], given.depth)
                     ids, _vectors = [str(row) for row in rows], matrix[rows]
-                    if number:
-                        seconds.setdefault((kind, "faiss"), []).append(time.perf_counter() - start)
-                        recalls.append(len(set(ids) & set(pool.ids)) / len(ids))
-                        assert np.abs(pool.embeddings - matrix[[int(id) for id in pool.ids]]).max() < 2e-3
+                    seconds[kind, "faiss"].append(time.perf_counter() - start)
+                    recalls.append(len(set(ids) & set(pool.ids)) / len(ids))
+                    assert np.abs(pool.embeddings - matrix[[int(id) for id in pool.ids]]).max() < 2e-3
+        for measured in (seconds, found, recalls) if number == 0 else ():  # to warm up
+            measured.clear()
     for remote in remotes.values():
         await remote.close()
     lines: dict[str, dict[str, Any]] = {}
     for (kind, name), times in seconds.items():
-        line = lines.setdefault(kind, {"search": kind, "found": found[kind] / len(queries) / len(remotes)})
+        line = lines.setdefault(kind, {"search": kind, "found": np.mean(found[kind])})
         line |= report.percentiles(times, of="p{}_ms" if name == "this" else name + "_p{}_ms")
     lines["vectors"]["recall"] = float(np.mean(recalls))
     return list(lines.values())
-
-
-async def at_a_time(server: Server, callers: int, given: argparse.Namespace) -> float:
-    """Return the searches a second of so many callers without a pause."""
-    remote, done = RemoteRetriever(server.url, timeout=600), 0
-    queries = next(clustered(BLOCK, given.dimension, first=10**6))
-    stop = time.perf_counter() + given.seconds
-
-    async def caller(number: int) -> None:
-        nonlocal done
-        while time.perf_counter() < stop:
-            query = queries[(number + done * callers) % len(queries)]
-            await remote.retrieve(NAME, Search("", given.depth, query))
-            done += 1
-
-    await asyncio.gather(*(caller(number) for number in range(callers)))
-    await remote.close()
-    return done / float(given.seconds)
 
 
 def main() -> None:
@@ -184,10 +165,7 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--depth", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=50)
-    parser.add_argument("--callers", type=int, nargs="*", default=[1, 2, 8, 16], help="at the same time")
-    parser.add_argument("--seconds", type=float, default=10, help="of so many callers")
     parser.add_argument("--kinds", nargs="+", default=["flat", "ivf"])
-    parser.add_argument("--devices", nargs="+", default=["cpu"], help="of the searches")
     parser.add_argument("--beside", metavar="COMMIT", help="or the folder of a checkout")
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -197,26 +175,17 @@ def main() -> None:
     rows, ratios = report.Rows("retrieval"), dict[str, float]()
     for kind in given.kinds:
         with ExitStack() as stack, checkout(given.beside) as tree:
-            of: dict[str, tuple[Path | None, str]] = {"this": (None, given.devices[0])}
-            of |= {device: (None, device) for device in given.devices[1:]}
-            of |= {} if tree is None else {"before": (tree, given.devices[0])}
             servers = {}
-            for name, (each, device) in of.items():
+            for name, each in {"this": None, **({} if tree is None else {"before": tree})}.items():
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 rows.append({"kind": kind, "search": f"none, {name}", **filled(folder, kind, given, each)})
-                variables = {"BOUNDARYMORPH_SEARCH_DEVICE": device}
-                servers[name] = stack.enter_context(processes.retriever(folder, tree=each, variables=variables))
+                servers[name] = stack.enter_context(retriever(folder, tree=each))
             for row in asyncio.run(searched(servers, given)):
-                rows.append({"kind": kind, **row})
+                rows.append({"kind": kind, **row, "own_MiB": servers["this"].resident()})
                 if "faiss_p50_ms" in row:
                     ratios[f"ours_over_faiss_{kind}"] = row["p50_ms"] / row["faiss_p50_ms"]
-                for name in servers.keys() - {"this"}:
-                    ratios[f"over_{name}_{kind}_{row['search']}"] = row["p50_ms"] / row[f"{name}_p50_ms"]
-            for callers in given.callers:
-                rates = {name: asyncio.run(at_a_time(server, callers, given)) for name, server in servers.items()}
-                memory = {"own_MiB": servers["this"].resident(), "mapped_MiB": servers["this"].resident("RssFile")}
-                named = {"a_second" if name == "this" else f"{name}_a_second": rate for name, rate in rates.items()}
-                rows.append({"kind": kind, "search": f"vectors, {callers} at a time", **named, **memory})
+                if tree is not None:
+                    ratios[f"over_before_{kind}_{row['search']}"] = row["p50_ms"] / row["before_p50_ms"]
     rows.write(ratios)
 
 

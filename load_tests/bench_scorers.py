@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import httpx
 
 from boundarymorph.api.dependencies import Parts
 from boundarymorph.scoring.build import build_scorer, trips_to
@@ -40,6 +39,7 @@ class Kind:
 
 
 JUDGE = {"grades": "logprobs", "input_price": 0.4, "output_price": 1.6}
+TWENTY = {**JUDGE, "documents_per_request": 20}
 # Prices as published (`scoring.remote.prices`); those of listwise models and gpt-4.1-mini are examples.
 KINDS = (
     Kind("own GPU", lambda: Tei(most=128), (0.005, 0.0005)),
@@ -48,12 +48,7 @@ KINDS = (
     Kind("listwise", ListwiseJina, (0.2, 0.003), {"price": {"thousand_tokens": 0.00005}}),
     Kind("decision model", SystemOne, (0.15, 0.002), {"price": {"thousand_tokens": 0.000042}}),
     Kind("language model", lambda: Chat(counting=True), (0.6, 0.0), {"connections": 16, "judge": JUDGE}),
-    Kind(
-        "language model, 20 at once",
-        lambda: Chat(counting=True),
-        (0.6, 0.05),
-        {"connections": 16, "judge": {**JUDGE, "documents_per_request": 20}},
-    ),
+    Kind("language model, 20 at once", lambda: Chat(counting=True), (0.6, 0.05), {"connections": 16, "judge": TWENTY}),
 )
 
 
@@ -72,8 +67,8 @@ def taking(fixed: float, each: float) -> Behaviour:
     return behaviour
 
 
-async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path) -> list[dict[str, Any]]:
-    """Return rows of plain reranking and of selections: means over the requests."""
+async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path, rows: report.Rows) -> None:
+    """Add rows of plain reranking and of selections: means over the requests."""
     wire = kind.wire()
     async with running(wire) as [server]:
         server.behaviour = taking(*kind.seconds)
@@ -96,35 +91,27 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path) 
             f"{budget}, one round": {"pool": pool, "budget": budget, "k": k, "rounds": 1},
         }
         async with serving(settings, build) as client:
-            return [await _row(client, kind, what, body, texts, requests) for what, body in requested.items()]
-
-
-async def _row(
-    client: httpx.AsyncClient, kind: Kind, what: str, body: dict[str, Any], texts: list[str], requests: int
-) -> dict[str, Any]:
-    queries, usages, seconds = queries_of(texts), list[dict[str, Any]](), list[float]()
-    waits = list[float]()
-    for _ in range(requests):
-        request = {"query": next(queries), "ranked": True, **body}
-        begin = time.perf_counter()
-        found = answer(await client.post("/select", json=request))
-        seconds.append(time.perf_counter() - begin)
-        usages.append(found["usage"])
-        waits.append(found["timings_ms"]["score"] / 1_000)
-
-    def mean(of: Callable[[dict[str, Any]], float | None]) -> float:
-        return sum(of(usage) or 0.0 for usage in usages) / requests
-
-    cost = mean(lambda usage: (usage["language_model"] or usage)["cost"])
-    return {
-        "scorer": kind.name,
-        "scored": what,
-        "calls": mean(lambda usage: usage["cross_encoder_calls"]),
-        "trips": mean(lambda usage: usage["trips"]),
-        **report.percentiles(waits, shares=(50,), of="wait_p{}_ms"),
-        **report.percentiles(seconds, shares=(50,)),
-        "dollars_of_1000": 1_000 * cost,
-    }
+            for what, body in requested.items():
+                queries, answers, seconds = queries_of(texts), list[dict[str, Any]](), list[float]()
+                for _ in range(requests):
+                    begin = time.perf_counter()
+                    response = await client.post("/select", json={"query": next(queries), "ranked": True, **body})
+                    seconds.append(time.perf_counter() - begin)
+                    answers.append(answer(response))
+                usages = [found["usage"] for found in answers]
+                costs = [(usage["language_model"] or usage)["cost"] or 0.0 for usage in usages]
+                waits = [found["timings_ms"]["score"] / 1_000 for found in answers]
+                rows.append(
+                    {
+                        "scorer": kind.name,
+                        "scored": what,
+                        "calls": fmean(usage["cross_encoder_calls"] for usage in usages),
+                        "trips": fmean(usage["trips"] or 0.0 for usage in usages),
+                        **report.percentiles(waits, shares=(50,), of="wait_p{}_ms"),
+                        **report.percentiles(seconds, shares=(50,)),
+                        "dollars_of_1000": 1_000 * fmean(costs),
+                    }
+                )
 
 
 def main() -> None:
@@ -137,8 +124,7 @@ def main() -> None:
     rows = report.Rows("scorers")
     for kind in KINDS:
         with TemporaryDirectory() as folder:
-            for row in asyncio.run(measure(kind, given.budget, given.k, given.requests, Path(folder))):
-                rows.append(row)
+            asyncio.run(measure(kind, given.budget, given.k, given.requests, Path(folder), rows))
     rows.write({"requests": given.requests})
 
 

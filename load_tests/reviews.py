@@ -67,11 +67,6 @@ class Review:
         pool: Pool = asyncio.run(candidates.retrieve(in_default_thread)).pool
         return pool
 
-    def recall(self, order: Sequence[int]) -> NDArray[np.float64]:
-        """Return what share is found after 1, 2, ... documents, without the seed."""
-        found = np.cumsum(self.labels[list(order)])
-        return found / (self.labels.sum() - (self.seed is not None))  # type: ignore[no-any-return]
-
 
 def reviews(folder: Path, draws: int) -> Iterator[Review]:
     """Yield each review with a seed and without one, in so many random orders."""
@@ -89,8 +84,8 @@ def reviews(folder: Path, draws: int) -> Iterator[Review]:
 
 
 def measured(review: Review, how: str, order: Sequence[int]) -> Row:
-    """Return recall after some documents, and the work saved over random reading at 95 % recall (Cohen 2006)."""
-    recall = review.recall(order)
+    """Return recall after some documents, without the seed, and the work saved at 95 % recall (Cohen 2006)."""
+    recall = np.cumsum(review.labels[list(order)]) / (review.labels.sum() - (review.seed is not None))
     row: Row = {f"recall@{read}": recall[min(read, len(recall)) - 1] for read in AT}
     enough = np.flatnonzero(recall >= 0.95 - 1e-9)
     row["wss@95"] = 0.95 - (enough[0] + 1) / len(review.labels) if enough.size else np.nan
@@ -106,20 +101,18 @@ def ours(review: Review, pool: Pool) -> Iterator[Row]:
     session = SelectionSession(
         pool, budget=len(pool), k=len(pool), config=TO_FIND, known=known, min_relevance=LEAST, target=nearly
     )
-    stopped: dict[Target, Row] = {}
+    stopped: dict[Target, Row] = {target: {"read": 1.0, "found": 1.0, "true": 1.0} for target in TARGETS}
+    going_on = list(TARGETS)
     while (asked := session.ask(1 + session.known // 20)).size:
         session.tell(asked, labels[asked])
-        for target in TARGETS:
-            if target not in stopped and (session.search.recall(target).probability or 0.0) >= target.probability:
+        for target in list(going_on):
+            if (session.search.recall(target).probability or 0.0) >= target.probability:
+                going_on.remove(target)
                 share = float(labels[session.belief.scored].sum() / labels.sum())
-                stopped[target] = {
-                    "read": session.known / len(pool),
-                    "found": share,
-                    "true": float(share >= target.share),
-                }
+                said = {"found": share, "true": float(share >= target.share)}
+                stopped[target] = {"read": session.known / len(pool), **said}
     yield measured(review, "find", places[[seen.document for seen in session.history]].tolist())
-    for target in TARGETS:
-        said = stopped.get(target, {"read": 1.0, "found": 1.0, "true": 1.0})
+    for target, said in stopped.items():
         yield {"how": f"find {target.share:g} in {target.probability:g}", **said}
 
 
@@ -128,14 +121,11 @@ def others(review: Review, pool: Pool, asreview: str | None) -> Iterator[Row]:
     places = np.array([int(id) for id in pool.ids])
     yield measured(review, "BM25", [place for place in places.tolist() if place != review.seed])
     for model, name in MODELS.items() if asreview else ():
-        records = [
-            dict(zip(("title", "abstract"), text.partition("\n")[::2], strict=True)) for text in review.documents
-        ]
+        parts = [text.partition("\n") for text in review.documents]
+        records = [{"title": title, "abstract": abstract} for title, _, abstract in parts]
         given = {"records": records, "labels": review.labels.astype(int).tolist(), "seed": review.seed, "model": model}
-        sent = json.dumps(given)
-        done = subprocess.run(
-            [str(asreview), "-c", ASREVIEW], input=sent, stdout=subprocess.PIPE, text=True, check=True
-        )
+        command, sent = [str(asreview), "-c", ASREVIEW], json.dumps(given)
+        done = subprocess.run(command, input=sent, stdout=subprocess.PIPE, text=True, check=True)
         yield measured(review, name, json.loads(done.stdout))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +27,13 @@ from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.selection import Config, Explore, Pool, Selection, SelectionConfig, SelectionSession, TrendConfig
+from boundarymorph.evaluation.taught import remembered
+from boundarymorph.memory.memory import REQUESTS, Memory, Observation
+from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.outlook import ENOUGH
-from boundarymorph.selection.pool import standardised
-from load_tests import memories, report, reviews
+from boundarymorph.selection.pool import DEFAULT_PRIOR, Evidence, TrendPrior, standardised
+from load_tests import report, reviews
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
@@ -39,6 +41,12 @@ BUDGETS, KS = (25, 50), (50, 100, 200)
 SMALL_KS = (5, 10, 20, 50, 100, 200)
 LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
 BINS = 10  # of probabilities
+# Of memories: k; calls of a request that is learned from; requests before, and budgets; requests to a wrong memory, and
+# their calls; rounds by budget, None for growing ones.
+MEMORY_KS, LEARNED = (10, 50), 25
+AFTER, MEMORY_BUDGETS = (0, 3, 10, 30, 100, 300), (0, 1, 5, 10, 25)
+ASKED, FEW = 50, 10
+MEMORY_TRIPS = {20: (None, 2), 50: (None, 3)}
 CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row in which nothing is to be lost
 
 
@@ -80,11 +88,12 @@ class Study:
             line: Row = dict(zip(by, key, strict=True))
             mine = of_questions.loc[key]
             if self.columns:
-                cells = frame[(frame[by] == list(key)).all(axis=1)].groupby(
+                mine_by = frame[(frame[by] == list(key)).all(axis=1)].groupby(
                     [self.columns, "table", "query"], sort=False
                 )
-                for value, means in _over_tables(cells[self.metrics[0]].mean(), [self.columns]).items():
-                    line[f"{self.columns} = {value}"] = _percent(means)
+                means = mine_by[self.metrics[0]].mean().groupby([self.columns, "table"], sort=False).mean()
+                for value, mean in means.groupby(self.columns, sort=False).mean().items():
+                    line[f"{self.columns} = {value}"] = _percent(mean)
             for metric in self.metrics:
                 by_table = mine[metric].groupby("table", sort=False).mean()
                 line |= {f"{metric}: {name}": _percent(mean) for name, mean in by_table.items()}
@@ -98,11 +107,6 @@ class Study:
 
 def _percent(share: float) -> str:
     return "" if np.isnan(share) else f"{100 * share:.1f}"
-
-
-def _over_tables(means: pd.Series, by: list[str]) -> pd.Series:
-    """Return means over the questions of a table, then over tables. means: by (*by, table, query)."""
-    return means.groupby([*by, "table"], sort=False).mean().groupby(by, sort=False).mean()
 
 
 def _change(changes: pd.Series) -> str:
@@ -125,7 +129,7 @@ def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
     return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
 
 
-def stops(
+def played(
     pool: Pool,
     scores: Scores,
     k: int,
@@ -133,28 +137,40 @@ def stops(
     config: Config | None = None,
     size: int | None = 1,
     rounds: int | None = None,
-    **more: Any,
 ) -> Iterator[tuple[int, SelectionSession]]:
     """Play a session in rounds of a size, or without one in so many rounds, or in growing ones, and yield it after each
-    number of calls."""
-    session = SelectionSession(pool, budget=max(at), k=k, config=config or METHODS[DEFAULT], **more)
-    for budget in at:
-        while (left := budget - session.spent) > 0:
-            asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)
-            if not asked.size:
-                break
-            session.tell(asked, scores[asked])
-        yield budget, session
+    number of calls. Rounds without a size depend on the budget: each has a session of its own."""
+    for budgets in [at] if size else [(budget,) for budget in at]:
+        session = SelectionSession(pool, budget=max(budgets), k=k, config=config or METHODS[DEFAULT])
+        for budget in budgets:
+            while (left := budget - session.spent) > 0:
+                asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)
+                if not asked.size:
+                    break
+                session.tell(asked, scores[asked])
+            yield budget, session
 
 
-def sets(pool: Pool, scores: Scores, k: int, at: Sequence[int], **options: Any) -> Iterator[tuple[int, Selection]]:
-    """Yield the set after each number of calls. Rounds without a size depend on the budget: each has a session of its
-    own."""
-    if options.get("size", 1) is None and len(at) > 1:
-        for budget in at:
-            yield from sets(pool, scores, k, (budget,), **options)
-    else:
-        yield from ((budget, session.selection()) for budget, session in stops(pool, scores, k, at, **options))
+def chosen(pool: Pool, scores: Scores, k: int, budget: int, **options: Any) -> NDArray[np.intp]:
+    """Return the set of a session without rounds of a size."""
+    ((_, session),) = played(pool, scores, k, (budget,), size=None, **options)
+    return session.selection().documents
+
+
+def gains(
+    setting: Row, pool: Pool, scores: Scores, k: int, at: Sequence[int] = BUDGETS, **options: Any
+) -> Iterator[Row]:
+    """Yield the setting with the gain after each number of calls."""
+    for budget, session in played(pool, scores, k, at, **options):
+        gain = normalised_gain(session.selection().documents, scores)
+        yield {**setting, "B": budget, "k": k, "ce_ncg": gain}
+
+
+def by_both(question: Question, documents: NDArray[np.intp]) -> Row:
+    """Return the gain of a set by the scorer, and by people where they have graded."""
+    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
+    by_people = np.nan if relevant is None else normalised_gain(documents, relevant)
+    return {"ce_ncg": normalised_gain(documents, question.scores), "ncg": by_people}
 
 
 @dataclass(frozen=True)
@@ -188,17 +204,16 @@ def ranked_right(said: Scores, happened: Scores) -> float:
 
 def only(question: Question, kept: NDArray[np.intp]) -> Question:
     """Return the question with some documents of its pool, at ascending positions."""
-    pool, terms = question.pool, question.pool.terms
-    smaller = Pool(
-        [pool.ids[place] for place in kept],
-        pool.embeddings[kept],
-        pool.query,
-        pool.scores[kept],
-        {name: values[kept] for name, values in pool.features.items()},
-        None if terms is None else terms[:, kept],
+    pool, grades = question.pool, question.grades
+    smaller = replace(
+        pool,
+        ids=[pool.ids[place] for place in kept],
+        embeddings=pool.embeddings[kept],
+        scores=pool.scores[kept],
+        features={name: values[kept] for name, values in pool.features.items()},
+        terms=None if pool.terms is None else pool.terms[:, kept],
     )
-    grades = None if question.grades is None else question.grades[kept]
-    return Question(question.id, smaller, question.scores[kept], grades)
+    return Question(question.id, smaller, question.scores[kept], None if grades is None else grades[kept])
 
 
 def answerable(question: Question, number: int) -> Iterator[Row]:
@@ -224,7 +239,7 @@ def answerable(question: Question, number: int) -> Iterator[Row]:
             kept = np.append(others, rng.choice(np.flatnonzero(truth)))
         asked, answered = only(question, np.sort(kept)), float(truth[kept].any())
         for budget in (0, 1, 5, 10, 25, 50):
-            ((_, session),) = stops(asked.pool, asked.scores, 10, (budget,), size=None)
+            ((_, session),) = played(asked.pool, asked.scores, 10, (budget,), size=None)
             said = {"answerable": session.outlook().answerable, "answered": answered}
             yield {"removed": removed, "left": left, "B": budget, **said}
 
@@ -246,39 +261,30 @@ def ablations(question: Question, number: int) -> Iterator[Row]:
     """The default with one thing about it taken away, and the paper's method told log-odds on a linear scale."""
     with np.errstate(divide="ignore"):
         odds = np.log(question.scores) - np.log1p(-question.scores)
-    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
     for (name, config), k in product(VARIANTS.items(), KS):
         pool = without_words(question.pool) if name.endswith("BM25 and words") else question.pool
         pool = replace(pool, terms=None) if name.endswith("query's words") else pool
         told = np.clip(0.5 + odds / (2 * LOG_ODDS), 0.0, 1.0) if name.endswith("log-odds") else question.scores
-        for budget, chosen in sets(pool, told, k, BUDGETS, config=config):
-            by_people = np.nan if relevant is None else normalised_gain(chosen.documents, relevant)
-            by_scorer = normalised_gain(chosen.documents, question.scores)
-            yield {"variant": name, "B": budget, "k": k, "ce_ncg": by_scorer, "ncg": by_people}
+        for budget, session in played(pool, told, k, BUDGETS, config=config):
+            yield {"variant": name, "B": budget, "k": k, **by_both(question, session.selection().documents)}
 
 
 def rounds(question: Question, number: int) -> Iterator[Row]:
     """Rounds of n; n = 1 is the sequential session."""
     for (method, config), size, k in product(METHODS.items(), (1, 2, 5, 10, 25), KS):
-        for budget, chosen in sets(question.pool, question.scores, k, BUDGETS, config=config, size=size):
-            gain = normalised_gain(chosen.documents, question.scores)
-            yield {"method": method, "round": size, "B": budget, "k": k, "ce_ncg": gain}
+        setting = {"method": method, "round": size}
+        yield from gains(setting, question.pool, question.scores, k, config=config, size=size)
 
 
 def trips(question: Question, number: int) -> Iterator[Row]:
     """A budget in growing rounds, or in few of which the first takes the head of the list; and the head alone."""
-    pool, scores = question.pool, question.scores
-    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
-    rows = []
+    pool, scores, rows = question.pool, question.scores, list[Row]()
     for budget, k in product((10, 25, 50), (10, 50)):
-        chosen = {"the first B, reranked": first_by_score(scores, budget)[:k]}
+        sets = {"the first B, reranked": first_by_score(scores, budget)[:k]}
         for rounds in (None, 3, 2, 1):
-            ((_, selection),) = sets(pool, scores, k, (budget,), size=None, rounds=rounds)
-            chosen[str(rounds or "growing")] = selection.documents
-        for how, documents in chosen.items():
-            by_people = np.nan if relevant is None else normalised_gain(documents, relevant)
-            gains = {"ce_ncg": normalised_gain(documents, scores), "ncg": by_people}
-            rows.append({"B": f"{budget}", "k": f"{k}", "rounds": how, **gains})
+            sets[str(rounds or "growing")] = chosen(pool, scores, k, budget, rounds=rounds)
+        for how, documents in sets.items():
+            rows.append({"B": f"{budget}", "k": f"{k}", "rounds": how, **by_both(question, documents)})
     yield from rows
     yield from (row | {"B": "all", "k": "all"} for row in rows)
 
@@ -287,22 +293,14 @@ def equal(question: Question, number: int) -> Iterator[Row]:
     """How many calls make a set as good as the first hundred, reranked: by the scores for a session that goes by them,
     and by people for one that goes by people."""
     pool, scores = question.pool, question.scores
-    relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
-
-    def of(k: int, calls: int, rounds: str, by_scores: NDArray[np.intp], by_people: NDArray[np.intp]) -> Row:
-        people = np.nan if relevant is None else normalised_gain(by_people, relevant)
-        return {"k": k, "B": calls, "rounds": rounds, "ce_ncg": normalised_gain(by_scores, scores), "ncg": people}
-
-    for k, (calls, rounds) in product((10, 50), ((100, None), *product((10, 15, 20, 25, 30, 40, 64), (0, 3, 2, 1)))):
-        if rounds is None:
-            first = first_by_score(scores, calls)[:k]
-            yield of(k, calls, "reranked", first, first)
-            continue
-        each = [
-            next(sets(pool, scores, k, (calls,), size=None, rounds=rounds or None, config=config))[1].documents
-            for config in (METHODS[DEFAULT], question.configured(TO_PEOPLE))
-        ]
-        yield of(k, calls, str(rounds or "growing"), *each)
+    to_people = question.configured(TO_PEOPLE)
+    for k in (10, 50):
+        first = first_by_score(scores, 100)[:k]
+        yield {"k": k, "B": 100, "rounds": "reranked", **by_both(question, first)}
+        for calls, rounds in product((10, 15, 20, 25, 30, 40, 64), (None, 3, 2, 1)):
+            row = by_both(question, chosen(pool, scores, k, calls, rounds=rounds, config=to_people))
+            row["ce_ncg"] = normalised_gain(chosen(pool, scores, k, calls, rounds=rounds), scores)
+            yield {"k": k, "B": calls, "rounds": str(rounds or "growing"), **row}
 
 
 def paces(question: Question, number: int) -> Iterator[Row]:
@@ -313,15 +311,14 @@ def paces(question: Question, number: int) -> Iterator[Row]:
         "rounds of 5": {"size": 5},
     }
     options["the paper's, one by one"] = {"config": METHODS[PAPER]}
+    at = (10, 25, 50)
     for words, k in product(("yes", "no"), SMALL_KS):
         pool = question.pool if words == "yes" else without_words(question.pool)
-        for budget in (10, 25, 50):
+        for budget in at:
             first = normalised_gain(first_by_score(question.scores, budget)[:k], question.scores)
             yield {"words": words, "calls": "the first B, reranked", "B": budget, "k": k, "ce_ncg": first}
         for calls, each in options.items():
-            for budget, chosen in sets(pool, question.scores, k, (10, 25, 50), **each):
-                gain = normalised_gain(chosen.documents, question.scores)
-                yield {"words": words, "calls": calls, "B": budget, "k": k, "ce_ncg": gain}
+            yield from gains({"words": words, "calls": calls}, pool, question.scores, k, at, **each)
 
 
 def few(question: Question, number: int) -> Iterator[Row]:
@@ -332,14 +329,15 @@ def few(question: Question, number: int) -> Iterator[Row]:
     scorers, at = {"as it is": question.scores, "one yes in 200": yes}, (0, 1, 2, 3, 5, 10, 25, 50, 100)
     for (scorer, scores), words, k, budget in product(scorers.items(), ("yes", "no"), (5, 10, 50, 100), at):
         pool = question.pool if words == "yes" else without_words(question.pool)
-        ((_, session),) = stops(pool, scores, k, (budget,), size=None)
+        ((_, session),) = played(pool, scores, k, (budget,), size=None)
         expected = session.expected_loss()
-        gains = {
-            "default": normalised_gain(session.selection().documents, scores),
-            "first B": normalised_gain(first_by_score(scores, budget)[:k], scores),
-            "retriever": normalised_gain(np.arange(min(k, len(pool))), scores),
+        sets = {
+            "default": session.selection().documents,
+            "first B": first_by_score(scores, budget)[:k],
+            "retriever": np.arange(min(k, len(pool))),
         }
-        for how, gain in gains.items():
+        for how, documents in sets.items():
+            gain = normalised_gain(documents, scores)
             losses = {"loss": 1 - gain, "expected_loss": expected if how == "default" else np.nan}
             yield {"scorer": scorer, "words": words, "how": how, "B": budget, "k": k, "ce_ncg": gain, **losses}
 
@@ -348,21 +346,18 @@ def settle(question: Question, number: int) -> Iterator[Row]:
     """Where sessions stop by a threshold, of at most 200 calls in rounds of 5, beside budgets for all. `calls` is a
     share of 200. One long session tells all, as it does not look at its budget to choose a document."""
     for k in (50, 100):
-        looks = []
+        looks, cautious = list[Row](), list[float]()
         at = range(0, CAP + 1, CAP_ROUND)
-        for calls, session in stops(question.pool, question.scores, k, at, size=CAP_ROUND):
+        for calls, session in played(question.pool, question.scores, k, at, size=CAP_ROUND):
             gain = normalised_gain(session.selection().documents, question.scores)
-            cautious = session.cautious_loss() if session.enough_scores else np.inf
-            looks.append((calls, session.expected_loss(), cautious, gain))
+            losses = {"expected_loss": session.expected_loss(), "loss": 1 - gain}
+            looks.append({"calls": calls / CAP, "ce_ncg": gain, **losses})
+            cautious.append(session.cautious_loss() if session.enough_scores else np.inf)
         for limit in (0.1, 0.05, 0.02, 0.01, 0.005):
-            calm = [loss <= limit for _, _, loss, _ in looks]
-            ends = [at for at in range(LOOKS - 1, len(looks)) if all(calm[at - LOOKS + 1 : at + 1])]
-            calls, expected, _, gain = looks[ends[0] if ends else -1]
-            yield {"k": k, "stops": f"at {limit:.1%}", "calls": calls / CAP, "ce_ncg": gain,
-                   "expected_loss": expected, "loss": 1 - gain}  # fmt: skip
-        for calls, expected, _, gain in looks[10::10]:
-            yield {"k": k, "stops": f"after {calls}", "calls": calls / CAP, "ce_ncg": gain,
-                   "expected_loss": expected, "loss": 1 - gain}  # fmt: skip
+            ends = [at for at in range(LOOKS - 1, len(looks)) if max(cautious[at - LOOKS + 1 : at + 1]) <= limit]
+            yield {"k": k, "stops": f"at {limit:.1%}", **looks[ends[0] if ends else -1]}
+        for at_look in range(10, len(looks), 10):
+            yield {"k": k, "stops": f"after {at[at_look]}", **looks[at_look]}
 
 
 def hybrid(question: Question, number: int) -> Iterator[Row]:
@@ -373,9 +368,7 @@ def hybrid(question: Question, number: int) -> Iterator[Row]:
     for (how, pool), signal, k in product(pools.items(), ("yes", "no"), KS):
         told = question.scores if how == "similarity" else question.scores[order]
         seen = pool if signal == "yes" else without_words(pool)
-        for budget, chosen in sets(seen, told, k, (0, *BUDGETS)):
-            gain = normalised_gain(chosen.documents, told)
-            yield {"B": budget, "order": how, "signal": signal, "k": k, "ce_ncg": gain}
+        yield from gains({"order": how, "signal": signal}, seen, told, k, (0, *BUDGETS))
 
 
 def signals(question: Question, number: int) -> Iterator[Row]:
@@ -389,34 +382,108 @@ def signals(question: Question, number: int) -> Iterator[Row]:
              "useful and 15 noise": {**dict(list(noise.items())[:15]), **useful}}  # fmt: skip
     for (name, features), k in product(given.items(), KS):
         pool = replace(question.pool, features={**question.pool.features, **features})
-        for budget, chosen in sets(pool, question.scores, k, BUDGETS):
-            gain = normalised_gain(chosen.documents, question.scores)
-            yield {"signals": name, "B": budget, "k": k, "ce_ncg": gain}
+        yield from gains({"signals": name}, pool, question.scores, k)
+
+
+def with_prior(question: Question, budget: int, k: int, prior: TrendPrior, rounds: int | None = None) -> float:
+    """Return the gain of a session that begins with what a memory has learned."""
+    options: dict[str, Any] = {"rounds": rounds, "config": TrendConfig(prior=prior)}
+    return normalised_gain(chosen(question.pool, question.scores, k, budget, **options), question.scores)
+
+
+def memory(table: ScoreTable, others: Sequence[ScoreTable], draw: int) -> Iterator[Row]:
+    """What is gained after 0, 3, 10, ... requests, on a third of the queries, which were no requests."""
+    order = np.random.default_rng(draw).permutation(len(table))
+    tested, past = order[: len(table) // 3].tolist(), order[len(table) // 3 :]
+    for count in (count for count in AFTER if count <= len(past)):
+        prior = remembered(table, past[:count], LEARNED, max(MEMORY_KS)) or DEFAULT_PRIOR
+        for row, budget, k in product(tested, MEMORY_BUDGETS, MEMORY_KS):
+            score = with_prior(table.question(row), budget, k, prior)
+            yield {"requests": count, "B": budget, "k": k, "query": row, "ce_ncg": score}
+
+
+def turned(scores: Scores, rng: np.random.Generator) -> Scores:
+    """Return scores that prefer what was refused."""
+    order = np.argsort(scores, kind="stable")
+    told = np.empty_like(scores)
+    told[order] = scores[order[::-1]]
+    return told
+
+
+def evidence(table: ScoreTable, draw: int, told: Callable[[Scores, np.random.Generator], Scores]) -> list[Evidence]:
+    """Return what each query of the table tells, in random order. told: its scores, of those of the table."""
+    rng, found = np.random.default_rng(draw), []
+    for question in map(table.question, rng.permutation(len(table)).tolist()):
+        scores = told(question.scores, rng)
+        ((_, session),) = played(question.pool, scores, max(MEMORY_KS), (LEARNED,), TrendConfig(), size=None)
+        if (one := session.evidence()) is not None:
+            found.append(one)
+    return found
+
+
+def wrong_memory(table: ScoreTable, others: Sequence[ScoreTable], draw: int) -> Iterator[Row]:
+    """A memory is filled by a scorer that prefers what the table's refuses, by chance, or by the scorer of another
+    table, and then a table's queries are asked; "one key": the first of these by one caller, who goes on with three of
+    four requests. Gained is on the queries of all others."""
+    inverse, chance = evidence(table, draw, turned), evidence(table, draw, lambda scores, rng: rng.permutation(scores))
+    fillings = [("another scorer", inverse), ("chance", chance), ("one key", inverse)]
+    fillings += [("another table's scorer", evidence(other, draw, lambda scores, _: scores)) for other in others]
+    for how, filling in fillings:
+        hostile, memory = cycle(filling), Memory()
+        for one in islice(hostile, REQUESTS):
+            memory = after(memory, one, "filler")
+        order = np.random.default_rng(draw + 1).permutation(len(table)).tolist()
+        for number, row in enumerate(islice(cycle(order), ASKED)):
+            question, k = table.question(row), MEMORY_KS[number % len(MEMORY_KS)]
+            for one in islice(hostile, 3 if how == "one key" else 0):
+                memory = after(memory, one, "filler")
+            prior = memory.prior if memory.in_force and memory.prior is not None else DEFAULT_PRIOR
+            config = TrendConfig(prior=prior)
+            ((_, session),) = played(question.pool, question.scores, k, (FEW,), config, size=None)
+            with_it = normalised_gain(session.selection().documents, question.scores)
+            without = with_it if prior is DEFAULT_PRIOR else with_prior(question, FEW, k, DEFAULT_PRIOR)
+            in_force = float(prior is not DEFAULT_PRIOR)
+            yield {"filled by": how, "query": number, "in force": in_force, "gained": with_it - without}
+            if (found := session.evidence()) is not None:
+                memory = after(memory, found, f"caller {number % 8}")
+
+
+def after(memory: Memory, found: Evidence, caller: str) -> Memory:
+    memory = memory.record([Observation(found, caller)], REQUESTS)
+    return memory.learn() if memory.due else memory
+
+
+def trips_of_a_memory(table: ScoreTable, others: Sequence[ScoreTable], draw: int) -> Iterator[Row]:
+    """Few rounds with what half of the queries taught, on the other half, beside growing rounds without."""
+    order = np.random.default_rng(draw).permutation(len(table))
+    halves = order[::2], order[1::2]
+    for past, tested in (halves, halves[::-1]):
+        learned = remembered(table, past, LEARNED, max(MEMORY_KS)) or DEFAULT_PRIOR
+        priors = {"without": DEFAULT_PRIOR, "with": learned}
+        for row, k, (budget, rounds) in product(tested.tolist(), MEMORY_KS, MEMORY_TRIPS.items()):
+            for (memory, prior), few in product(priors.items(), rounds):
+                score = with_prior(table.question(row), budget, k, prior, few)
+                of = {"B": budget, "rounds": few or "growing", "memory": memory, "k": k}
+                yield {**of, "query": row, "ce_ncg": score}
 
 
 ANSWERS = ("answerable", "answered")
+WORDS = {"order": "similarity", "signal": "yes"}
 LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
     "ablations": Study("What each part brings", ablations, ("variant",), PEOPLE, None, {"variant": "default"}),
     "rounds": Study("Rounds of several documents", rounds, ("method", "round"), base={"round": 1}),
     "equal": Study("As good as the first hundred, reranked", equal, ("k", "B", "rounds"), PEOPLE),
     "trips": Study("Few trips", trips, ("B", "k", "rounds"), PEOPLE, base={"rounds": "growing"}),
-    "paces": Study(
-        "Growing rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}
-    ),
+    "paces": Study("Rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}),
     "few": Study("Few calls", few, ("scorer", "words", "how"), LOSS, "B", {"how": "retriever"}),
     "settle": Study("Stopping when settled", settle, ("k", "stops"), (*LOSS, "calls")),
-    "hybrid": Study(
-        "Words as a signal, or in the order",
-        hybrid,
-        ("B", "order", "signal"),
-        base={"order": "similarity", "signal": "yes"},
-    ),
+    "hybrid": Study("Words as a signal, or in the order", hybrid, ("B", "order", "signal"), base=WORDS),
     "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
     "answerable": Reliability("Whether there is an answer", answerable, ("removed", "left", "B"), ANSWERS),
-    "memory": Study("How soon", memories.curve, ("requests", "B"), base={"requests": 0}, of="tables"),
-    "memory-wrong": Study("A wrong memory", memories.wrong, ("filled by",), ("in force", "gained"), of="tables"),
-    "memory-trips": Study("Few trips with a memory", memories.trips, ("B", "rounds", "memory"), of="tables"),
+    "memory": Study("How soon", memory, ("requests", "B"), base={"requests": 0}, of="tables"),
+    "memory-wrong": Study("A wrong memory", wrong_memory, ("filled by",), ("in force", "gained"), of="tables"),
+    "memory-trips": Study("Few trips with a memory", trips_of_a_memory, ("B", "rounds", "memory"), of="tables"),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }
 
@@ -433,12 +500,6 @@ def read(folder: Path | None, collections: Path | None) -> list[ScoreTable]:
         if "terms" not in table.provides:
             print(f"{table.name}: without its texts, which words of a query a document has is unknown")
     return found
-
-
-def markdown(lines: Sequence[Row]) -> str:
-    """Return a table of rows, which may lack keys."""
-    head = list(dict.fromkeys(key for line in lines for key in line))
-    return grid(head, ([str(line.get(key, "")) for key in head] for line in lines), texts=0)
 
 
 def main() -> None:
@@ -462,7 +523,10 @@ def main() -> None:
             if not rows or row["table"] != rows[-1]["table"]:
                 print(f"{name}: {row['table']}", flush=True)
             rows.append(row)
-        report.study(given.out, name, study.title, markdown(study.table(rows)), rows)
+        lines = study.table(rows)
+        head = list(dict.fromkeys(key for line in lines for key in line))
+        table = grid(head, ([str(line.get(key, "")) for key in head] for line in lines), texts=0)
+        report.study(given.out, name, study.title, table, rows)
 
 
 if __name__ == "__main__":

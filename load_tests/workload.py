@@ -4,18 +4,14 @@ index    a new query over an index
 pool     a new query over documents in the request
 repeat   an earlier request again
 deeper   an earlier query with twice the budget, more candidates and more documents
-slow     `index`, sent a piece at a time
-abort    `index`, from a caller that disconnects before the answer
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,9 +22,8 @@ from boundarymorph.cli.demo import docstrings
 
 INDEX = "docstrings"
 UPLOAD = 128  # documents per request
-MIX = {"index": 0.4, "pool": 0.2, "repeat": 0.2, "deeper": 0.1, "slow": 0.05, "abort": 0.05}
+MIX = {"index": 0.5, "pool": 0.2, "repeat": 0.2, "deeper": 0.1}
 POOL = 50  # documents of a request with a pool
-SLOW_PIECES, SLOW_PAUSE = 5, 0.2  # of a body that is sent slowly, and the seconds between them
 REFUSALS = (429, 503)  # declared ones come with Retry-After
 QUERIES = (
     "read and write compressed archives",
@@ -69,27 +64,10 @@ async def fill(client: httpx.AsyncClient, count: int) -> list[str]:
     return [document.text for document in documents]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request and the way to send it. kind: one of MIX."""
-
-    kind: str
-    body: dict[str, Any]
-
-    async def sent(self) -> AsyncIterator[bytes]:
-        """Yield the body, which is sent in pieces if it is to be slow."""
-        whole = orjson.dumps(self.body)
-        size = len(whole) if self.kind != "slow" else -(-len(whole) // SLOW_PIECES)
-        for start in range(0, len(whole), size):
-            if start:
-                await asyncio.sleep(SLOW_PAUSE)
-            yield whole[start : start + size]
-
-
 def requests(
     texts: Sequence[str], fields: Mapping[str, Any], mix: Mapping[str, float] = MIX, seed: int = 0
-) -> Iterator[Request]:
-    """Yield an endless mix of requests over texts. fields: of each that is new; mix: shares by kind.
+) -> Iterator[dict[str, Any]]:
+    """Yield the bodies of an endless mix of requests over texts. fields: of each that is new; mix: shares by kind.
 
     One that would repeat an earlier one is new while there is none.
     """
@@ -109,7 +87,7 @@ def requests(
             else:
                 body["index"] = INDEX
                 earlier.append(body)
-        yield Request(kind, body)
+        yield body
 
 
 def outcome(response: httpx.Response, documents: int) -> str:

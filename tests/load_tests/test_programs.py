@@ -16,7 +16,7 @@ import orjson
 import pytest
 import torch
 
-from load_tests import answers, bench_gpu, memories, mutants, report, soak, studies
+from load_tests import answers, bench_gpu, bench_stores, mutants, report, soak, studies
 from tests.evaluation.tables import synthetic
 from tests.patience import PATIENCE
 
@@ -77,21 +77,17 @@ def test_kinds_of_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_pools_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--documents 600 --dimension 16 --depth 100 --queries 2 --callers 2 --seconds .3 --kinds flat"
+    options = "--documents 600 --dimension 16 --depth 100 --queries 2 --kinds flat"
     rows = run("bench_retrieval", options, tmp_path, monkeypatch)["rows"]
     found = {row["search"]: row for row in rows}
     assert found["vectors"]["recall"] == 1 and found["vectors"]["faiss_p50_ms"] > 0
     assert found["hybrid"]["found"] == 100 and found["filter: a url"]["found"] == 1
     assert 0 < found["filter: a year"]["found"] < found["filter: from a year on"]["found"] <= 100
-    assert found["vectors, 2 at a time"]["a_second"] > 0
 
 
-@pytest.mark.filterwarnings("ignore:Local mode")  # of Qdrant's client
-def test_pools_of_stores(capsys: pytest.CaptureFixture[str]) -> None:
-    from load_tests import bench_stores
-
-    for store in ("local", "lancedb", "qdrant"):
-        assert bench_stores.measure(store, 300, 50, words=True).split("|")[5].strip() == "1.000"  # the recall
+def test_pools_of_stores() -> None:
+    for store in ("local", "lancedb"):
+        assert bench_stores.measure(store, 300, 50, words=True)["recall"] == 1
 
 
 @pytest.mark.usefixtures("tiny_weights")
@@ -161,8 +157,7 @@ def test_a_soak_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("tiny_weights")
 def test_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16"
-    options += " --repeats 1"
+    options = "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16 --repeats 1"
     rows = run("bench_gpu", options, tmp_path, monkeypatch)["rows"]
     assert [row["from_float32"] < 0.05 for row in rows if row["what"] == "scores"] == [True, True]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -219,9 +214,9 @@ def test_studies_of_memories(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     """A gain is counted from no request on; what is told by one key alone is in force at first."""
     for number, table in enumerate(("one", "two")):
         np.savez(tmp_path / f"{table}.npz", **synthetic(queries=18, n=60, seed=number, name=table).arrays)  # type: ignore[arg-type]
-    fewer = {"KS": (5,), "CALLS": 8, "BUDGETS": (0, 5), "ASKED": 4, "FEW": 6, "TRIPS": {8: (None, 2)}}
-    for constant, value in fewer.items():
-        monkeypatch.setattr(memories, constant, value)
+    fewer = {"MEMORY_KS": (5,), "LEARNED": 8, "MEMORY_BUDGETS": (0, 5), "ASKED": 4, "FEW": 6}
+    for constant, value in (*fewer.items(), ("MEMORY_TRIPS", {8: (None, 2)})):
+        monkeypatch.setattr(studies, constant, value)
     rows, text = study(tmp_path, monkeypatch, name, "--tables", str(tmp_path))
     if name == "memory":
         assert {row["requests"] for row in rows} == {0, 3, 10}
