@@ -210,7 +210,7 @@ SOAKED_models := tests/stateful
 SOAKED_leavers := tests/system/test_leavers.py
 SOAKED_api := tests/fuzz/test_openapi.py
 SOAKED_tests := tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
-soak: setup  ## NAME=index, scorer or batch (every answer checked under load), or tests, longer: models (state machines), leavers, api (schemathesis), tests (others)
+soak: setup  ## NAME=index or batch (every answer checked under load), or tests, longer: models (state machines), leavers, api (schemathesis), tests (others)
 	$(if $(SOAKED_$(NAME)),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak $(SOAKED_$(NAME)) $(OPTIONS),\
 		$(BIN)/python -m load_tests.soak $(NAME) $(OPTIONS))
 

@@ -24,14 +24,13 @@ from tests.scoring.transformer import tiny
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """folder: by whose name the product knows the kind of model; checked: whether scores are compared with float32."""
+    """folder: by whose name the product knows the kind of model."""
 
     folder: str
     make: Callable[[], PreTrainedModel]
     tokenizer: Callable[[], Any]
     length: int
     dtype: torch.dtype = torch.float32
-    checked: bool = True
 
     def write(self, directory: Path, device: str = "cpu") -> Path:
         """Write the model and its tokenizer, made on the device, to a folder in the directory, and return that."""
@@ -58,7 +57,7 @@ def bert(hidden: int, layers: int, heads: int) -> Shape:
     return Shape("bert", lambda: BertForSequenceClassification(config), _word_pieces, 512)
 
 
-def qwen(hidden: int, layers: int, heads: int, intermediate: int, *, tied: bool, checked: bool = True) -> Shape:
+def qwen(hidden: int, layers: int, heads: int, intermediate: int) -> Shape:
     """Return a language model that answers yes or no."""
     config = Qwen3Config(
         vocab_size=151_669,
@@ -69,10 +68,10 @@ def qwen(hidden: int, layers: int, heads: int, intermediate: int, *, tied: bool,
         num_key_value_heads=8,
         head_dim=128,
         max_position_embeddings=40_960,
-        tie_word_embeddings=tied,
+        tie_word_embeddings=True,
         pad_token_id=0,
     )
-    return Shape("Qwen3-Reranker", lambda: Qwen3ForCausalLM(config), tiny.byte_pairs, 8_192, torch.bfloat16, checked)
+    return Shape("Qwen3-Reranker", lambda: Qwen3ForCausalLM(config), tiny.byte_pairs, 8_192, torch.bfloat16)
 
 
 def _word_pieces() -> Any:
@@ -88,6 +87,5 @@ SHAPES = {
     "smoke": bert(64, 2, 4),
     "minilm": bert(384, 12, 12),
     "22M": bert(384, 6, 12),
-    "0.6B": qwen(1024, 28, 16, 3072, tied=True),
-    "8B": qwen(4096, 36, 32, 12_288, tied=False, checked=False),
+    "0.6B": qwen(1024, 28, 16, 3072),
 }

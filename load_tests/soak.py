@@ -1,17 +1,13 @@
-"""`make soak NAME=index`, `NAME=scorer` and `NAME=batch`: minutes of load in which every answer is checked.
+"""`make soak NAME=index` and `NAME=batch`: minutes of load in which every answer is checked.
 
 index: upserts and deletions under readers, over a real `boundarymorph retriever` with vectors from the caller; then
 kill -9 at random times. Each write gives its documents a new version, which their texts and vectors contain. An answer
 is right if every document in it has the version that was acknowledged when the request was sent, or a later one whose
-write had begun when the answer came; a version may be a deletion.
-
-scorer: more sessions than fit into the queue keep `boundarymorph scorer` busy with texts of mixed lengths. Every score
-is compared with that of the pair alone.
+write had begun when the answer came; a version may be a deletion. Memory may not grow by more than MOST_GROWTH in the
+last three minutes.
 
 batch: one POST /select/batch, whose service is killed in the middle; what then has no answer is sent to another one.
 Each line must have one answer, and neither service may grow by more than MOST_OF_A_BATCH.
-
-The others fail if an answer was wrong, or if memory grew by more than MOST_GROWTH in the last three minutes.
 """
 
 import argparse
@@ -19,7 +15,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,14 +27,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import DeadlineExceeded, Overloaded
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
-from boundarymorph.scoring.remote import RemoteScorer, parse
-from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from load_tests import report
 from load_tests.processes import Server, retriever, serving
-from load_tests.workload import QUERIES, passages
+from load_tests.workload import passages
 
 DIMENSION, BATCH, DEPTH = 64, 10, 20
 DELETED = 0.3  # of the writes
@@ -80,24 +73,6 @@ def vector(id: str, version: int) -> NDArray[np.float32]:
     """Return a unit vector, (DIMENSION,), that is unique to a version of a document."""
     drawn = np.random.default_rng([*id.encode(), version]).standard_normal(DIMENSION)
     return (drawn / np.linalg.norm(drawn)).astype(np.float32)
-
-
-async def _in_rows(
-    rows: report.Rows,
-    server: Server,
-    given: argparse.Namespace,
-    work: Sequence[Coroutine[Any, Any, None]],
-    row: Callable[[float], dict[str, Any]],
-) -> None:
-    """Do all the work at the same time until it ends, and add a row now and then. row: what came in so many seconds."""
-    tasks, begun = list(map(asyncio.create_task, work)), time.monotonic()
-    last, left = begun, set(tasks)
-    while left:
-        done, left = await asyncio.wait(tasks, timeout=given.row, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-        before, last = last, time.monotonic()
-        rows.append({"seconds": round(last - begun), **row(last - before), "resident_MiB": server.resident()})
 
 
 def _judge(rows: report.Rows, wrong: int, ratios: dict[str, float]) -> None:
@@ -188,15 +163,20 @@ async def _read_and_write(
             await _look(remote, rng.choice(ids), ledger)
             times.append(time.perf_counter() - start)
 
-    def row(span: float) -> dict[str, Any]:
+    begun = time.monotonic()
+    tasks = list(map(asyncio.create_task, [*map(write, writers), *map(read, range(given.readers))]))
+    left = set(tasks)
+    while left:
+        done, left = await asyncio.wait(tasks, timeout=given.row, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
         written = sum((writer.counts for writer in writers), Counter[str]())
-        found = {"reads": len(times), **report.percentiles(times), "wrong": len(ledger.wrong)}
+        row = {"seconds": round(time.monotonic() - begun), "reads": len(times), **report.percentiles(times)}
+        row |= {"wrong": len(ledger.wrong), "upserted": written["upserted"], "deleted": written["deleted"]}
+        rows.append(row | {"resident_MiB": server.resident()})
         times.clear()
         for writer in writers:
             writer.counts.clear()
-        return found | {what: written[what] for what in ("upserted", "deleted")}
-
-    await _in_rows(rows, server, given, [*map(write, writers), *map(read, range(given.readers))], row)
     await asyncio.gather(*(writer.client.aclose() for writer in writers), remote.close())
     await _settle(server, ids, ledger, [])
 
@@ -260,43 +240,6 @@ async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
         ledger.check(id, before[id], None)
 
 
-def scorer(given: argparse.Namespace) -> None:
-    """Soak a scorer."""
-    with serving(["scorer", "--queue-tokens", "20000"]) as server:
-        asyncio.run(_saturate(server, given))
-
-
-async def _saturate(server: Server, given: argparse.Namespace) -> None:
-    texts, model = passages(given.texts, words=(1, 400)), OnnxCrossEncoder.embedded()
-    pairs = {query: zip(texts, model.tokenize(query, texts), strict=True) for query in QUERIES}
-    truth = {(query, text): float(model.run([pair])[0]) for query in QUERIES for text, pair in pairs[query]}
-    rng, counts, wrong, rows = random.Random(1), Counter[str](), 0, report.Rows("soak-scorer")
-    remote = RemoteScorer([parse(server.url)], connections=given.sessions)
-    end = time.monotonic() + 60 * given.minutes
-
-    async def session(number: int) -> None:
-        nonlocal wrong
-        while time.monotonic() < end:
-            query, chosen = rng.choice(QUERIES), rng.sample(texts, rng.randint(1, 9))
-            try:
-                scores = (await remote.score(query, chosen)).values.tolist()
-            except (Overloaded, DeadlineExceeded) as refusal:
-                counts[refusal.slug] += 1
-                continue
-            counts["pairs"] += len(chosen)
-            wrong += sum(truth[query, text] != score for text, score in zip(chosen, scores, strict=True))
-
-    def row(span: float) -> dict[str, Any]:
-        found = {"pairs_a_second": counts["pairs"] / span, "wrong": wrong, "overloaded": counts["overloaded"]}
-        found["late"] = counts["deadline-exceeded"]
-        counts.clear()
-        return found
-
-    await _in_rows(rows, server, given, list(map(session, range(given.sessions))), row)
-    await remote.close()
-    _judge(rows, wrong, {})
-
-
 def batch(given: argparse.Namespace) -> None:
     """Soak a batch."""
     rows, came = report.Rows("soak-batch"), Counter[int]()
@@ -345,20 +288,18 @@ async def _answered(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("index", "scorer", "batch"))
+    parser.add_argument("what", choices=("index", "batch"))
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--row", type=float, default=15, help="seconds of a row")
     parser.add_argument("--documents", type=int, default=40_000, help="of the index")
     parser.add_argument("--readers", type=int, default=20, help="of the index")
     parser.add_argument("--writers", type=int, default=4, help="of the index")
     parser.add_argument("--kills", type=int, default=20, help="of the retriever")
-    parser.add_argument("--sessions", type=int, default=100, help="of the scorer")
-    parser.add_argument("--texts", type=int, default=500, help="for the scorer")
     parser.add_argument("--lines", type=int, default=100_000, help="of the batch")
     parser.add_argument("--pool", type=int, default=3, help="documents of a line")
     parser.add_argument("--words", type=int, default=30, help="of a document of a line")
     given = parser.parse_args()
-    {"index": index, "scorer": scorer, "batch": batch}[given.what](given)
+    {"index": index, "batch": batch}[given.what](given)
 
 
 if __name__ == "__main__":

@@ -140,12 +140,6 @@ def test_the_ledger_of_a_soak_notices() -> None:
 
 
 @pytest.mark.usefixtures("tiny_weights")
-def test_a_soak_of_a_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = run("soak", "scorer --minutes .02 --sessions 4 --texts 10", tmp_path, monkeypatch)
-    assert results["ratios"]["wrong_answers"] == 0 and results["rows"][0]["pairs_a_second"] > 0
-
-
-@pytest.mark.usefixtures("tiny_weights")
 def test_a_soak_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its service gets SIGKILL in the middle. Of the lines that each of the two reads, 100 MB, it keeps few."""
     results = run("soak", "batch --lines 1000 --pool 10 --words 3000", tmp_path, monkeypatch)
