@@ -406,6 +406,7 @@ def test_for_everybody(opened: Open, look: dict[str, Any]) -> None:
         for details in page.locator("details").all():
             details.evaluate("details => (details.open = true)")
         page.click("#judge")
+        expect(page.locator("#judging-title")).not_to_be_empty()  # which comes with the first document
         assert findings(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
