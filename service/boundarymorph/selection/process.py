@@ -248,7 +248,8 @@ class SharedRows:
         squares = np.empty(len(pool))
         for start in range(0, len(pool), BLOCK):
             centred = pool.embeddings[start : start + BLOCK] - self._centre
-            squares[start : start + BLOCK] = np.square(centred, out=centred) @ weights
+            with np.errstate(invalid="ignore"):  # OpenBLAS may set this flag in a small product of finite numbers
+                squares[start : start + BLOCK] = np.square(centred, out=centred) @ weights
         scale = float(squares.mean())
         if scale <= DEGENERATE**2 * float(np.square(self._centre) @ weights):  # rounding noise of equal embeddings
             scale, squares = 0.0, np.zeros(len(pool))
@@ -261,7 +262,7 @@ class SharedRows:
         points = self._embeddings[asked]
         if self._weights is None:
             cosines = inner_products(points, self._embeddings)
-            with np.errstate(invalid="ignore"):  # OpenBLAS may set this flag in a small product of finite numbers
+            with np.errstate(invalid="ignore"):  # as above
                 linear = self._terms[:, asked].T @ self._terms
         else:
             reweighted = (points - self._centre) * self._weights
