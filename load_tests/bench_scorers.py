@@ -15,7 +15,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings

@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
-from boundarymorph.api.dependencies import Build, Parts
+from boundarymorph.api.lifecycle import Build, Parts
 from boundarymorph.caching.known import ScoreCache
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.retrieval.encoders import Encoder

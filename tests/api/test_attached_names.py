@@ -9,7 +9,7 @@ import httpx
 import lancedb
 import pytest
 
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
 from boundarymorph.selector.selector import Selector

@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.server.composition import ledger

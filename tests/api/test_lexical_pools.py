@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import Abandoned
 from boundarymorph.retrieval import lexical_vectors as lexical

@@ -13,7 +13,7 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.api.dependencies import Lifecycle, Parts
+from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.errors import ModelUnavailable, NotReady
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics

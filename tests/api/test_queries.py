@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever

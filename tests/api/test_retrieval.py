@@ -15,7 +15,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access import callers
-from boundarymorph.api.dependencies import JSON, Parts
+from boundarymorph.api.dependencies import JSON
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.errors import (
     BoundaryMorphError,
     EncoderUnavailable,
@@ -138,7 +139,7 @@ class TestRetriever:
             async def close(self) -> None:
                 pass
 
-        monkeypatch.setattr("boundarymorph.api.dependencies.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.api.lifecycle.RETRY_SECONDS", 0.01)
         app = create_retriever_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Parts, Elsewhere()))
         async with client_of(app) as client, asyncio.timeout(PATIENCE):
             while "nobody answers" not in (await client.get("/readyz")).json()["detail"]:  # noqa: ASYNC110 - as users wait
@@ -250,7 +251,7 @@ class TestGateway:
 
     async def test_without_its_retriever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waits for it, does without it in order, and finds it again."""
-        monkeypatch.setattr("boundarymorph.api.dependencies.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("boundarymorph.api.lifecycle.RETRY_SECONDS", 0.01)
         retriever = application("retriever", Settings(data_directory=tmp_path))
         async with on_socket(retriever) as url:
             pass

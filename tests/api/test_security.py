@@ -14,7 +14,7 @@ from starlette.types import Scope as AsgiScope
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.api.bodies import Observed
+from boundarymorph.api.middleware import Observed
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
 from tests import metrics

@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.caching.known import MemoryScoreCache, ScoreCache
 from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.scoring.costs import LATEST, Clock, Trips

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from boundarymorph.access.callers import Scope, make_key
-from boundarymorph.api.dependencies import Parts, Readiness
+from boundarymorph.api.lifecycle import Parts, Readiness
 from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.server.app import create_app

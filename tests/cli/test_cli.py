@@ -18,7 +18,7 @@ import pytest
 
 from boundarymorph import __version__
 from boundarymorph.access.callers import KeyRing, Scope
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
 from boundarymorph.cli.common import new_console, parts

@@ -16,8 +16,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
 from boundarymorph.access.limits import Admission, RateLimits, Spending
-from boundarymorph.api import bodies
-from boundarymorph.api.dependencies import Readiness
+from boundarymorph.api import middleware
+from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.memory.memory import Observation
@@ -77,7 +77,7 @@ async def slow(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIt
         return clock.now
 
     async with filled(Settings(data_directory=folder)) as client:
-        patch.setattr(bodies, "time", SimpleNamespace(perf_counter=later))
+        patch.setattr(middleware, "time", SimpleNamespace(perf_counter=later))
         yield lambda: client.post("/select", json=REQUEST)
 
 

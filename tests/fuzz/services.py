@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.selector.selector import Selector

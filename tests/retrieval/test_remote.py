@@ -18,7 +18,7 @@ import pytest_asyncio
 from numpy.typing import ArrayLike
 
 from boundarymorph import errors
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.errors import (
     PROBLEM_TYPE,
     BodyTooLarge,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from boundarymorph.api.dependencies import Readiness
+from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of

@@ -12,7 +12,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from boundarymorph.api.dependencies import Readiness
+from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
 from boundarymorph.retrieval.interfaces import IndexTotals

@@ -15,12 +15,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette import types
+from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 
 from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems, schemas
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted, prefers
+from boundarymorph.api.middleware import ENCODED_SLASH
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
@@ -69,6 +71,24 @@ from boundarymorph.retrieval.uploads import (
     parse_ndjson,
 )
 from boundarymorph.telemetry import metrics
+
+
+class _IndexName(StringConvertor):
+    """The name of an index: one segment of the path, in which a slash of the name, STORE/TABLE, is encoded."""
+
+    def convert(self, value: str) -> str:
+        return value.replace(ENCODED_SLASH, "/")
+
+
+class _AnyText(PathConvertor):
+    """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("text", _AnyText())
+register_url_convertor("index", _IndexName())
+
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 judged = APIRouter(prefix="/judgments", tags=["judgements"])

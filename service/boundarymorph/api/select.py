@@ -21,8 +21,6 @@ from boundarymorph.api.dependencies import (
     AccessOf,
     BuiltOf,
     CallerOf,
-    Lifecycle,
-    Parts,
     ServiceOf,
     calibrated,
     permitted,
@@ -30,6 +28,7 @@ from boundarymorph.api.dependencies import (
     selected,
     with_memory,
 )
+from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of

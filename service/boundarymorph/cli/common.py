@@ -19,7 +19,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import JudgeSettings, Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.api.dependencies import Parts
+    from boundarymorph.api.lifecycle import Parts
     from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.scoring.costs import Amount
 

@@ -22,7 +22,8 @@ from boundarymorph.api import (
     score,
     select,
 )
-from boundarymorph.api.bodies import (
+from boundarymorph.api.lifecycle import Build, Lifecycle
+from boundarymorph.api.middleware import (
     FromAllowed,
     HeadAsGet,
     InPieces,
@@ -30,7 +31,6 @@ from boundarymorph.api.bodies import (
     Paths,
     Unexpected,
 )
-from boundarymorph.api.dependencies import Build, Lifecycle
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_limits
 
 from boundarymorph.access.limits import Spending
-from boundarymorph.api.dependencies import Parts, Probe
+from boundarymorph.api.lifecycle import Parts, Probe
 from boundarymorph.caching.build import build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.api.dependencies import Parts
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
 from boundarymorph.scoring.judge import Judge

@@ -28,13 +28,13 @@ from boundarymorph.api.dependencies import (
     AccessOf,
     BuiltOf,
     CallerOf,
-    Parts,
     ReadyOf,
     calibrated,
     permitted,
     selected,
     with_memory,
 )
+from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import (
     CohereV2Request,
     Diagnostics,
