@@ -26,7 +26,7 @@ export function restore(form) {
   const state = new URLSearchParams(location.search);
   for (const name of FIELDS) {
     const field = form.elements[name];
-    if (state.has(name)) field.value = state.get(name);
+    if (state.has(name)) field.value = field.type === "number" && isNaN(state.get(name)) ? "" : state.get(name);
     else if (name !== "index") field.value = DEFAULTS[name] ?? field.defaultValue ?? "";
   }
   for (const name of SWITCHES) {
