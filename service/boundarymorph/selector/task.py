@@ -296,8 +296,8 @@ def unfamiliar(query: str, *models: str | None) -> list[str]:
         return []
     script = Counter(letters).most_common(1)[0][0].capitalize()
     return [
-        f"the query is in another script ({script}) than {' and '.join(english)} were trained on, so the answer says "
-        "little; use models for its language (scorer.model, encoder.model)"
+        f"the query is in another script ({script}) than {' and '.join(english)} {'was' if len(english) == 1 else 'were'} "
+        "trained on, so the answer says little; use models for its language (scorer.model, encoder.model)"
     ]
 
 
