@@ -698,6 +698,7 @@ def test_link_asks_the_same_and_shows_its_options(opened: Open, demonstrated: Se
     ("link", "complaint"),
     [
         ("query=numbers&index=nope", "There is no index 'nope' here."),
+        ("query=numbers&index=own", "The index 'own' needs vectors of queries, which this page cannot make."),
         ("query=numbers&method=nope", "There is no method 'nope' here."),
         ("query=numbers&budget=nope", "There is no budget 'nope' here."),
     ],
@@ -705,11 +706,13 @@ def test_link_asks_the_same_and_shows_its_options(opened: Open, demonstrated: Se
 def test_link_that_cannot_be_followed_asks_nothing(
     opened: Open, demonstrated: Service, link: str, complaint: str
 ) -> None:
+    assert demonstrated.client.put("/indexes/own", json={"dimension": 4}).is_success
     with opened("/docs") as page:
         sent = requests(page)
         page.goto(f"{demonstrated.url}/playground?{link}")
         expect(page.locator("#problem")).to_contain_text(complaint)
         assert page.input_value("#query") == "numbers" and not page.locator("#answer").is_visible()
+    assert demonstrated.client.delete("/indexes/own").is_success
     assert sent == []
 
 

@@ -31,7 +31,7 @@ const replay = new Replay((frame) => {
 });
 let underWay = new AbortController();
 let shown = null;
-let listed = []; // all indexes, also those that cannot be searched here
+let elsewhere = new Map(); // why indexes cannot be searched here, by name
 let begun = false;
 
 async function ask() {
@@ -211,10 +211,12 @@ function write(words) {
 async function listIndexes() {
   try {
     const { indexes, unreadable } = await service.read("indexes");
-    const searchable = indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension); // others need query embeddings
-    form.offer(searchable, unreadable.map(({ name }) => name));
+    const searchable = indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension);
+    const broken = unreadable.map(({ name }) => [name, `The index '${name}' cannot be read now.`]);
+    const foreign = indexes.filter((index) => !searchable.includes(index)).map(({ name }) => [name, `The index '${name}' needs vectors of queries, which this page cannot make.`]);
+    elsewhere = new Map([...foreign, ...broken]);
+    form.offer(searchable, (searchable.length ? broken : [...foreign, ...broken]).map(([, why]) => why).join(" "));
     showProblem(null);
-    listed = indexes.map(({ name }) => name);
     begin(searchable.some(({ name, count }) => name === DEMO && count));
   } catch (error) {
     if (error.status === 503) setTimeout(listIndexes, 1000 * ((error.retryAfter || 1))); // it is starting
@@ -240,8 +242,7 @@ function begin(demo) {
 // Asks what the form holds, unless it could not take all of the address.
 function follow() {
   const [field, value] = form.refused ?? [];
-  const known = field === "index" && listed.includes(value);
-  const detail = known ? `The index '${value}' needs vectors of queries, which this page cannot make.` : `There is no ${field} '${value}' here.`;
+  const detail = (field === "index" && elsewhere.get(value)) || `There is no ${field} '${value}' here.`;
   if (field) forget(new Problem({ title: "This link does not work here", detail }));
   else if (form.isFilled) form.ask("replace");
   else forget();

@@ -37,8 +37,7 @@ export class RequestForm {
 
   // Sends the request and keeps it in the address. how: as of `remember`.
   ask(how = "push") {
-    clearTimeout(this.#pending);
-    this.#pending = null;
+    this.#rest();
     if (!this.#form.reportValidity()) return;
     this.#asked = this.#state;
     this.#update();
@@ -50,6 +49,7 @@ export class RequestForm {
   // Fills in what the address holds. Returns whether it has changed: a link within the page leaves it as it is.
   restore() {
     if (location.search === this.#address) return false;
+    this.#rest();
     this.#address = location.search;
     restore(this.#form);
     this.#update();
@@ -108,8 +108,8 @@ export class RequestForm {
     return request;
   }
 
-  // Offers indexes. Without any, documents of one's own are all that can be searched.
-  offer(indexes, unreadable) {
+  // Offers indexes. Without any, documents of one's own are all that can be searched. others: what to say of other indexes.
+  offer(indexes, others) {
     const select = find("index");
     const named = (name) => indexes.some((index) => index.name === name);
     const largest = indexes.reduce((most, index) => (index.count > (most?.count ?? 0) ? index : most), indexes[0]);
@@ -119,8 +119,7 @@ export class RequestForm {
     select.replaceChildren(...indexes.map(({ name, count }) => new Option(`${name} (${number(count)})`, name)));
     select.value = wanted;
     select.hidden = !indexes.length;
-    if (unreadable.length) this.say(`Cannot be read now: ${unreadable.join(", ")}.`);
-    else this.say(indexes.length ? "" : "There is no index yet: `boundarymorph demo` makes one.");
+    this.say(others || (indexes.length ? "" : "There is no index yet: `boundarymorph demo` makes one."));
     if (!indexes.length && this.usesIndex && !this.query) {
       this.#form.elements.source.value = "pool";
       this.#useExample();
@@ -140,11 +139,15 @@ export class RequestForm {
     find("no-index").hidden = !hint;
   }
 
+  #rest() {
+    clearTimeout(this.#pending);
+    this.#pending = null;
+  }
+
   #couple(range) {
     const exact = find(range.dataset.of);
     const moved = () => {
-      clearTimeout(this.#pending);
-      this.#pending = null;
+      this.#rest();
       if (this.#asked && !this.paid && this.#form.checkValidity()) this.#pending = setTimeout(() => this.ask("replace"), 300);
     };
     range.addEventListener("input", () => {
