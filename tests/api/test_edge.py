@@ -76,6 +76,7 @@ class TestMethods:
     async def test_head_is_answered_as_get_without_the_body(
         self, client: httpx.AsyncClient, path: str, status: int
     ) -> None:
+        client.headers["Accept-Encoding"] = "identity"  # an answer that is compressed as it is sent has no length
         get, head = await client.get(path), await client.head(path)
         assert (head.status_code, head.content) == (status, b"")
         assert (get.status_code, bool(get.content)) == (status, True)

@@ -1,5 +1,6 @@
 """POST /select: what it answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -7,11 +8,12 @@ import httpx
 import numpy as np
 import pytest
 
+from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
 from tests.api.service import answer, block, serving, streamed, texts
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import score_of
+from tests.scoring.fakes import SeededScorer, score_of
 
 QUERY = "what is asked"
 
@@ -193,6 +195,23 @@ async def test_explain_tells_of_the_whole_pool(client: httpx.AsyncClient) -> Non
             assert pool[name][place] == pytest.approx(document[name], abs=1e-5)
         assert pool["retrieval_scores"][place] == pytest.approx(document["retrieval_score"], abs=1e-5)
     assert {len(pool["map"]["x"]), len(pool["map"]["y"])} == {40} and len(pool["map"]["query"]) == 2
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("relevance", ["scorer", "people"])
+async def test_explained_pool_has_no_deviation_only_where_scored(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, relevance: str
+) -> None:
+    """Rounding must not make a document that is surely irrelevant look as if somebody had scored it."""
+
+    async def score(scorer: SeededScorer, query: str, given: Sequence[str], **_: Any) -> Scores:
+        return Scores(np.full(len(given), 1e-9))
+
+    monkeypatch.setattr(SeededScorer, "score", score)
+    body = await select(client, pool=texts(200), k=5, budget=20, explain="pool", relevance=relevance)
+    scored = {call["id"] for each in body["rounds"] for call in each["calls"]}
+    pool = zip(body["pool"]["ids"], body["pool"]["std"], strict=True)
+    assert len(scored) == 20 and {id for id, std in pool if std == 0} == scored
 
 
 async def test_a_pool_without_a_map(client: httpx.AsyncClient) -> None:

@@ -66,6 +66,8 @@ SCORER, ENCODER = (
 def test_a_query_in_another_script(query: str, models: tuple[str | None, str | None], said: str | None) -> None:
     found = unfamiliar(query, *models)
     assert (not found) == (said is None) and (said is None or said in str(found))
+    if said:
+        assert ("were trained" in str(found)) == (models == (SCORER, ENCODER))
     if models[0] != SCORER:
         assert "ms-marco" not in str(found)
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import orjson
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from boundarymorph.access import callers
 from boundarymorph.calibration.calibration import Calibration, Trust
@@ -60,11 +61,21 @@ def ask_the_example(page: Page) -> None:
     page.click("#go")
 
 
+def requests(page: Page) -> list[dict[str, Any]]:
+    """What the page asks from now on; the list grows."""
+    sent: list[dict[str, Any]] = []
+
+    def note(request: Request) -> None:
+        if request.url.endswith("/select"):
+            sent.append(orjson.loads(request.post_data or ""))
+
+    page.on("request", note)
+    return sent
+
+
 def outcome(page: Page) -> tuple[float, float]:
     """The total relevance of the headline, and what plain reranking reaches."""
-    found = re.match(
-        r"Total relevance ([\d.]+), against ([\d.]+) by plain reranking with", page.inner_text("#headline")
-    )
+    found = re.search(r"a total relevance of ([\d.]+) against ([\d.]+)$", page.inner_text("#headline"))
     assert found
     return float(found[1]), float(found[2])
 
@@ -95,41 +106,51 @@ def findings(page: Page) -> list[tuple[str, list[str]]]:
 @pytest.mark.servers
 def test_a_selection(opened: Open, demonstrated: Service) -> None:
     with opened() as page:
-        ask(page, budget=20, k=12, rounds=4)
-        answer = selected(demonstrated, budget=20, k=12, rounds=4)
+        ask(page, budget=20, k=12)
+        answer = selected(demonstrated, budget=20, k=12)
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(answer)
         scored = sum(document["source"] == "cross_encoder" for document in answer["documents"])
-        assert f"{scored} scored, {12 - scored} inferred" in page.inner_text("#outcome")
+        assert f"{scored} read by the scorer, {12 - scored} chosen because" in page.inner_text("#outcome")
         found = sum(document["relevance"] for document in answer["documents"])
         assert outcome(page)[0] == pytest.approx(found, abs=0.5)  # it knows the scores of plain reranking, too
-        assert page.inner_text("#headline").endswith("with the same 20 calls")
+        assert page.inner_text("#comparison-title") == "The same 20 scores, spent on the first 20"
         assert "20 calls" in page.inner_text("#curve-text") and picture(page, "curve-chart")
         assert "20 of 20 calls" in page.inner_text("#status")
-        assert f"in 4 rounds among {answer['pool_size']} candidates" in page.inner_text("#status")
+        assert f"in {answer['usage']['rounds']} rounds among {answer['pool_size']} candidates" in page.inner_text(
+            "#status"
+        )
         assert page.locator("#all-calls tbody tr").count() == 20
         assert picture(page, "ranking") != picture(page, "map")
+        lowest = min(document["relevance"] for document in answer["documents"])
+        assert f"12 are in the set, at a relevance of {lowest:.2f} or more" in page.inner_text("#ranking-text")
 
         page.locator("#set summary").first.click()
         expect(page.locator("#set .text").first).to_have_text(answer["documents"][0]["text"])
-        assert re.match(r"Scored 0\.\d+ in round \d+: |Not scored\. ", page.locator("#set .why").first.inner_text())
+        assert re.match(
+            r"Scored 0\.\d+ in round \d+: |The scorer has not read it\. ", page.locator("#set .why").first.inner_text()
+        )
 
 
-def test_replay(opened: Open) -> None:
+def test_replay(opened: Open, demonstrated: Service) -> None:
+    rounds = selected(demonstrated, budget=20, k=12, explain=True)["rounds"]
+    last_round = f"Round {len(rounds)} of {len(rounds)}"
     with opened() as page:
-        ask(page, budget=20, k=12, rounds=4)
+        ask(page, budget=20, k=12)
         last = page.inner_text("#ranking-text")
         slider = page.locator("#round")
-        expect(page.locator("#moment")).to_contain_text("Round 4 of 4: 20 of 20 calls")
+        expect(page.locator("#moment")).to_contain_text(f"{last_round}: 20 of 20 calls")
         slider.press("Home")
         expect(page.locator("#moment")).to_have_text("Before the first call")
         assert "after 0 calls" in page.inner_text("#ranking-text") and "0 calls made" in page.inner_text("#map-text")
         before = [picture(page, chart) for chart in ("ranking", "map")]
         slider.press("ArrowRight")
-        expect(page.locator("#moment")).to_contain_text("Round 1 of 4: 5 of 20 calls")
+        expect(page.locator("#moment")).to_contain_text(
+            f"Round 1 of {len(rounds)}: {len(rounds[0]['calls'])} of 20 calls"
+        )
         after = [picture(page, chart) for chart in ("ranking", "map")]
         assert before[0] != after[0] and before[1] != after[1]
         page.click("#play")
-        expect(page.locator("#moment")).to_contain_text("Round 4 of 4")
+        expect(page.locator("#moment")).to_contain_text(last_round)
         expect(page.locator("#play")).to_have_text("Play")
         assert page.inner_text("#ranking-text") == last
 
@@ -153,7 +174,9 @@ def test_comparison(opened: Open, demonstrated: Service, budget: int, k: int) ->
         assert page.inner_text("#compared .verdict").startswith(f"{k - len(only[0])} documents of {k} in both")
         for shown, expected in zip(page.locator("#differing .only").all(), only, strict=True):
             shown.evaluate("list => (list.open = true)")
-            assert shown.locator(TITLE).all_inner_texts() == expected
+            assert sorted(shown.locator(TITLE).all_inner_texts()) == sorted(expected)
+            worth = list(map(float, shown.locator(".worth").all_inner_texts()))
+            assert worth == sorted(worth, reverse=True)
 
 
 @pytest.mark.strangers
@@ -219,16 +242,18 @@ def test_documents_of_ones_own(opened: Open) -> None:
         page.locator("#set summary", has_text="plain").click()
         expect(page.locator("#set .id")).to_have_text("own")
         expect(page.locator("#compared .verdict")).to_have_text("Both return the same 2 documents.")
-        page.fill("#documents", "[1] Smith on sleep\n{braces} in plain words")
-        page.click("#go")
-        compared(page)
-        assert page.locator("#set > li").count() == 2
+        for two in ("[1] Smith on sleep\n{braces} in plain words", '{\n "text": "one"\n}\n{"text": "two"}'):
+            page.fill("#documents", two)
+            page.click("#go")
+            compared(page)
+            assert page.locator("#set > li").count() == 2
 
 
 def test_the_example_shows_a_gain(opened: Open, tmp_path: Path) -> None:
     """With the embedded models, as a visitor has them."""
     with service(tmp_path / "data", embedded=True) as running, opened(url=running.url) as page:
-        ask_the_example(page)
+        expect(page.locator("#no-index")).to_contain_text("There is no index yet")
+        page.click("#go")
         compared(page)
         ours, plain = outcome(page)
         assert ours > 2 * plain
@@ -238,13 +263,12 @@ WRONG = [  # what is filled in, and what the page says of it
     ("#query", "  ", "query: must have a character that is not white space"),
     ("[name=also]", QUERY, "two of the 'queries' are the same"),
     ("[name=filter]", "kind", "The filter is not JSON"),
-    ("[name=calibration]", "no such!", "is not a name of a calibration"),
-    ("[name=calibration]", "missing", "there is no calibration"),
 ]
 WRONG_AT_LAST = [  # nothing is asked afterwards
     ("#key", "ключ", "only ASCII characters"),
     ("#documents", '[{"text": "never ends"', "The documents begin like a JSON array, but are none"),
-    ("#documents", '{"text": "fine"}\n{"text": broken}', "Line 2 is not a JSON object"),
+    ("#documents", '{"text": "fine"}\n{"text": broken}', "Document 2 is not a JSON object"),
+    ("#documents", '{"text": "fine"}\n{"title": "no text"}', 'Document 2 has no "text"'),
 ]
 
 
@@ -281,13 +305,12 @@ def test_an_answer_that_breaks_off(opened: Open) -> None:
         ask(page)
         page.route("**/select", half)
         page.click("#go")
-        expect(page.locator("#problem")).to_contain_text("The answer broke off")
+        expect(page.locator("#problem")).to_contain_text("The connection broke during the answer")
         assert not page.locator("#answer").is_visible()
 
 
 def test_calls_that_cost_money(opened: Open) -> None:
-    """Those of the comparison are made when somebody wants them, and sliders make none. The bill is put in here,
-    and what earlier selections and audits brought."""
+    """Those of the comparison are made when somebody wants them, and sliders make none. The bill is put in here."""
     asked = 0
 
     def billed(route: Route) -> None:
@@ -295,24 +318,91 @@ def test_calls_that_cost_money(opened: Open) -> None:
         asked += 1
         answer = route.fetch()
         bill = '"language_model":{"input_tokens":12345,"output_tokens":40,"cost":0.0125}'
-        text = answer.text().replace('"language_model":null', bill).replace('"learned_from":0', '"learned_from":12')
-        text = text.replace('"promise":null', '"promise":{"status":"certified","audits":9}')
-        route.fulfill(response=answer, body=text)
+        route.fulfill(response=answer, body=answer.text().replace('"language_model":null', bill))
 
-    with opened("/playground?budget=50") as page:
-        expect(page.locator("#index option")).to_have_count(1)
+    with opened() as page:
+        compared(page)
         page.route("**/select", billed)
         page.fill("#budget", "20")
         page.click("#go")
         expect(page.locator("#status")).to_contain_text("read 12,345 tokens and wrote 40, for 0.0125")
-        expect(page.locator("#status")).to_contain_text("It learned from 12 earlier selections.")
-        expect(page.locator("#status")).to_contain_text("Its promise is certified by 9 audited selections.")
         page.locator("[data-of=budget]").press("ArrowRight")
         page.wait_for_timeout(500)
         assert asked == 1
+        expect(page.locator("#stale")).to_be_visible()
         page.click("text=Rerank, for 20 calls more at most")
         compared(page)
         assert asked == 3
+
+
+@pytest.mark.strangers
+def test_sliders_ask_once_from_the_first_answer_on(opened: Open) -> None:
+    with opened() as page:
+        compared(page)
+        sent = requests(page)
+        page.locator("[data-of=k]").press("ArrowRight")
+        expect(page.locator("#rest")).to_have_text("Show the other 43")
+        compared(page)
+        page.fill("#budget", "33")
+        page.press("#budget", "Enter")
+        expect(page.locator("#status")).to_contain_text("33 of 33 calls")
+        page.wait_for_timeout(400)  # longer than a slider waits
+        compared(page)
+    assert [(each["budget"], each["k"]) for each in sent if "explain" in each] == [(50, 55), (33, 55)]
+
+
+@pytest.mark.strangers
+def test_page_neither_uses_nor_teaches_a_memory(opened: Open) -> None:
+    """Neither by its question nor by plain reranking."""
+    with opened() as page:
+        compared(page)
+        sent = requests(page)
+        ask(page, "round a number", budget=60, k=70)
+    assert len(sent) == 3
+    assert all(each["learn"] is False and each["reuse"] is False for each in sent)
+
+
+@pytest.mark.strangers
+def test_answer_says_that_the_settings_have_changed(opened: Open) -> None:
+    with opened() as page:
+        compared(page)
+        stale = page.locator("#stale")
+        page.evaluate("document.querySelector('.more').open = true")
+        page.select_option("[name=method]", "boundarymorph")
+        expect(stale).to_be_visible()
+        page.select_option("[name=method]", "")
+        expect(stale).to_be_hidden()
+        page.check("[value=pool]")
+        expect(stale).to_be_visible()
+        page.check("[value=index]")
+        page.fill("#query", "round a number")
+        page.click("#go")
+        compared(page)
+        expect(stale).to_be_hidden()
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("failing", ["select", "indexes"])
+def test_page_waits_until_the_service_is_ready(opened: Open, demonstrated: Service, failing: str) -> None:
+    problem = {"type": "urn:boundarymorph:problem:not-ready", "title": "Not ready", "status": 503}
+    problem["detail"] = "the models are warming up; try again in a second"
+    refused = 0
+
+    def warming(route: Route) -> None:
+        nonlocal refused
+        refused += 1
+        if refused > 2:
+            return route.continue_()
+        headers = {"Retry-After": "1", "Content-Type": "application/problem+json"}
+        route.fulfill(status=503, headers=headers, body=orjson.dumps(problem))
+
+    with opened("/docs", refusals=True) as page:
+        page.route(f"**/{failing}", warming)
+        page.goto(f"{demonstrated.url}/playground")
+        expect(page.get_by_text("The models are warming up …").first).to_be_visible()
+        expect(page.locator("#problem")).to_be_empty()
+        compared(page)
+        assert outcome(page)
 
 
 def test_asking_again(opened: Open, demonstrated: Service) -> None:
@@ -340,7 +430,7 @@ def test_a_scorer_that_is_away(opened: Open, tmp_path: Path) -> None:
     ):
         away.process.kill()
         expect(page.locator("#no-index")).to_contain_text("There is no index yet")
-        ask_the_example(page)
+        page.click("#go")
         expect(page.locator("#status")).to_contain_text("Retrieval only: nothing was scored")
         expect(page.locator("#warnings")).to_contain_text("nothing was scored")
         assert findings(page) == []
@@ -351,9 +441,11 @@ def test_a_key(opened: Open, tmp_path: Path) -> None:
     secret, key = callers.make_key("reader", [callers.Scope.SELECT])
     with (
         service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
-        opened(url=running.url, refusals=True) as page,
+        opened("/playground?query=sleep", url=running.url, refusals=True) as page,
     ):
         expect(page.locator("#no-index")).to_contain_text("API key")
+        expect(page.locator("#key")).to_be_focused()
+        assert page.input_value("#query") == "sleep"
         ask_the_example(page)
         expect(page.locator("#problem .note")).to_be_visible()
         page.fill("#key", "not-the-key")
@@ -429,14 +521,16 @@ def test_by_keyboard(opened: Open) -> None:
         assert page.inner_text("#code").startswith("from boundarymorph_client import Client")
 
 
-def test_a_selection_that_takes_its_time(opened: Open) -> None:
-    """It is drawn while it goes on. Here every millisecond is a second to the page."""
+def test_a_selection_that_takes_its_time(opened: Open, demonstrated: Service) -> None:
+    """It is drawn while it goes on. Here every millisecond is a minute to the page."""
+    rounds = selected(demonstrated, budget=20, k=12, explain=True)["rounds"]
     watch = """
         const now = performance.now.bind(performance);
-        performance.now = () => 1000 * now();
+        performance.now = () => 60000 * now();
         window.seen = [];
         const note = () => {
-            if (document.querySelector("#answer.live")) seen.push(document.querySelector("#ranking-text").textContent);
+            const live = document.querySelector("#answer.live");
+            if (live) seen.push(document.querySelector("#ranking-text").textContent + getComputedStyle(live).opacity);
         };
         addEventListener("DOMContentLoaded", () => {
             const options = { subtree: true, childList: true };
@@ -444,12 +538,13 @@ def test_a_selection_that_takes_its_time(opened: Open) -> None:
         });
     """
     with opened(script=watch) as page:
-        ask(page, budget=20, k=12, rounds=4)
+        ask(page, budget=20, k=12)
         seen = " ".join(page.evaluate("seen"))
-        for calls in (0, 5, 10, 15):
+        assert {each[-1] for each in page.evaluate("seen")} == {"1"}  # only a stale answer is dimmed
+        for calls in accumulate(len(each["calls"]) for each in rounds[:-1]):
             assert f"after {calls} calls. 12 are in the set" in seen
         assert not page.locator("#answer.live").count()
-        expect(page.locator("#moment")).to_contain_text("Round 4 of 4")
+        expect(page.locator("#moment")).to_contain_text(f"Round {len(rounds)} of {len(rounds)}")
 
 
 def test_what_a_mark_is(opened: Open) -> None:
@@ -472,8 +567,8 @@ def test_what_a_mark_is(opened: Open) -> None:
         names = page.locator(f"#set {TITLE}").all_inner_texts()
         assert len(said) > 20
         assert {name for name, facts in said if facts.endswith("in the set")} <= set(names)
-        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d · scored in round \d · in the set", facts) for _, facts in said)
-        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d ± 0\.\d\d · not scored", facts) for _, facts in said)
+        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d · read in round \d · in the set", facts) for _, facts in said)
+        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d ± 0\.\d\d · not read", facts) for _, facts in said)
 
 
 def test_what_a_mark_is_by_touch(opened: Open) -> None:
@@ -507,7 +602,7 @@ def test_the_index_that_is_chosen_is_not_empty(opened: Open) -> None:
 
     with opened() as page:
         page.route("**/indexes", renamed)
-        page.reload()
+        page.goto(page.url.partition("?")[0])
         expect(page.locator("#index option")).to_have_count(2)
         assert page.input_value("#index") == "bees"
 
@@ -527,17 +622,6 @@ def test_options(opened: Open, demonstrated: Service) -> None:
         expect(page.locator("#set > li")).to_have_count(1)
         compared(page)
         assert page.locator(f"#set {TITLE}").all_inner_texts() == ids(selected(demonstrated, k=12, **wanted))
-
-
-def test_a_promise(opened: Open) -> None:
-    """Without audits it is not certified, and the page says what is missing."""
-    with opened("/playground?k=12") as page:
-        ask(page)
-        page.select_option("[name=promise]", "0.1")
-        with page.expect_request("**/select") as sent:
-            page.click("#go")
-        assert orjson.loads(sent.value.post_data or "")["objective"] == {"lose_at_most": 0.1, "in": 0.9}
-        expect(page.locator("#status")).to_contain_text("Its promise is not certified: only selections of an index")
 
 
 def test_a_script_from_right_to_left(opened: Open) -> None:
@@ -571,18 +655,95 @@ def test_the_first_sight(opened: Open) -> None:
 
 
 def test_the_address_holds_the_state(opened: Open) -> None:
-    with opened("/playground?k=12&budget=20") as page:
-        ask(page)
-        ask(page, "round a number", rounds=5, filter='{"kind": "function"}')
+    with opened() as page:
+        compared(page)
+        ask(page, "round a number", depth=500, filter='{"kind": "function"}')
         first = page.locator(f"#set {TITLE}").all_inner_texts()
         page.reload()
         compared(page)
-        assert page.input_value("#query") == "round a number" and page.input_value("#k") == "12"
+        assert page.input_value("#query") == "round a number"
         assert page.locator(f"#set {TITLE}").all_inner_texts() == first
         page.go_back()
         expect(page.locator("#query")).to_have_value(QUERY)
         compared(page)
-        assert page.input_value("[name=filter]") == page.input_value("[name=rounds]") == ""
+        assert page.input_value("[name=filter]") == page.input_value("[name=depth]") == ""
+
+
+@pytest.mark.strangers
+def test_link_asks_the_same_and_shows_its_options(opened: Open, demonstrated: Service) -> None:
+    with opened("/playground?k=12") as page:
+        compared(page)  # of the demo's query
+        sent = requests(page)
+        page.evaluate("document.querySelector('.more').open = true")
+        page.select_option("[name=method]", "boundarymorph")
+        page.fill("[name=depth]", "400")
+        page.fill("[name=distinct]", "kind")
+        page.fill("[name=filter]", '{"kind": {"ne": "class"}}')
+        page.check("[name=hybrid]")
+        page.check("[name=auto]")
+        page.click("#go")
+        compared(page)
+        link = page.url.removeprefix(demonstrated.url)
+    with opened("/docs") as page:
+        again = requests(page)
+        page.goto(demonstrated.url + link)
+        compared(page)
+        assert page.locator(".more[open] summary").inner_text() == "More options (6 set)"
+        assert page.is_disabled("#budget") and page.url.endswith(link)
+    assert again[0] == sent[0] and again[0]["k"] == 12
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("link", "complaint"),
+    [
+        ("query=numbers&index=nope", "There is no index 'nope' here."),
+        ("query=numbers&index=own", "The index 'own' needs vectors of queries, which this page cannot make."),
+        ("query=numbers&method=nope", "There is no method 'nope' here."),
+        ("query=numbers&budget=nope", "There is no budget 'nope' here."),
+    ],
+)
+def test_link_that_cannot_be_followed_asks_nothing(
+    opened: Open, demonstrated: Service, link: str, complaint: str
+) -> None:
+    assert demonstrated.client.put("/indexes/own", json={"dimension": 4}).is_success
+    with opened("/docs") as page:
+        sent = requests(page)
+        page.goto(f"{demonstrated.url}/playground?{link}")
+        expect(page.locator("#problem")).to_contain_text(complaint)
+        assert page.input_value("#query") == "numbers" and not page.locator("#answer").is_visible()
+    assert demonstrated.client.delete("/indexes/own").is_success
+    assert sent == []
+
+
+@pytest.mark.strangers
+def test_back_leaves_documents_of_ones_own(opened: Open) -> None:
+    """The address has them no more than the answer to them."""
+    with opened() as page:
+        compared(page)
+        ask_the_example(page)
+        compared(page)
+        assert "source=pool" in page.url and "index=" not in page.url
+        page.go_back()
+        expect(page.locator("#query")).to_have_value(QUERY)
+        compared(page)
+        expect(page.locator("#index")).to_be_visible()
+        expect(page.locator("#status")).to_contain_text("50 of 50 calls")
+
+
+@pytest.mark.strangers
+def test_title_of_a_long_document_is_short(opened: Open) -> None:
+    """Wherever it is named. A character beyond U+FFFF is not cut in half."""
+    with opened() as page:
+        page.check("[value=pool]")
+        page.fill("#documents", "\n".join(f"{number} {'😀' * 200} convert a string" for number in range(20)))
+        page.fill("#budget", "6")
+        page.click("#go")
+        compared(page)
+        page.evaluate("document.querySelector('#all-calls').open = true")
+        titles = page.locator(f"#set {TITLE}").all_inner_texts()
+        assert {len(title) for title in titles} == {80} and {title[-1] for title in titles} == {"…"}
+        assert max(map(len, page.locator("#all-calls td").all_inner_texts())) < 200
 
 
 def test_a_stale_answer(opened: Open) -> None:
@@ -594,7 +755,8 @@ def test_a_stale_answer(opened: Open) -> None:
         page.fill("#query", "round a number")
         page.click("#go")
         expect(page.locator("#answer")).to_have_css("opacity", "0.45")
-        page.click("#cancel")
+        page.press("#cancel", "Enter")
+        expect(page.locator("#go")).to_be_focused()
         expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
         expect(page.locator("#progress")).to_contain_text("Cancelled")
         assert page.inner_text("#headline") == before and not page.locator("#cancel").is_visible()
@@ -637,7 +799,7 @@ def test_several_queries(opened: Open, demonstrated: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("also", "wrong", "value"), [("sleep", "auto", None), ("sleep", "distinct", "text"), ("", "rounds", "9999")]
+    ("also", "wrong", "value"), [("sleep", "auto", None), ("sleep", "distinct", "text"), ("", "depth", "99999")]
 )
 def test_an_option_that_is_not_valid_is_shown(opened: Open, also: str, wrong: str, value: str | None) -> None:
     """Which includes those that do not go with further queries. Nothing is sent until it is gone."""
@@ -679,8 +841,9 @@ def test_many_documents(opened: Open) -> None:
     with opened() as page:
         ask(page, budget=5, k=130)
         assert page.locator("#set > li").count() == 12
-        page.click("#rest")
+        page.press("#rest", "Enter")
         assert page.locator("#set > li").count() == 130
+        expect(page.locator("#set summary").nth(12)).to_be_focused()
 
 
 def test_judging_by_keys(opened: Open, demonstrated: Service) -> None:
@@ -747,8 +910,14 @@ def test_the_description_of_the_api(opened: Open, scheme: str, is_dark: bool) ->
         with Image.open(BytesIO(page.screenshot())) as seen:
             brightness = np.asarray(seen.convert("L")).mean()
         assert (brightness < 100) if is_dark else (brightness > 200)
-        assert "/select" in "".join(page.locator(".opblock-summary-path").all_inner_texts()).replace("\u200b", "")
-        page.locator(".opblock-summary", has_text="/livez").click()
+        url = page.url.removesuffix("/docs")
+        assert page.locator(".servers option").all_inner_texts() == [url]
+        link = page.get_by_role("link", name="Try it in the playground")
+        assert link.get_attribute("href") == f"{url}/playground"
+        assert page.locator("main").count() == 1 and not page.locator("section.models").count()
+        names = page.locator(".opblock-summary-description").all_inner_texts()
+        assert len(set(names)) == len(names)
+        page.locator(".opblock-summary", has_text="/select").first.click()
         page.get_by_role("button", name="Try it out").click()
         page.get_by_role("button", name="Execute").click()
         expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")

@@ -53,6 +53,15 @@ async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -
     assert (await client.head("/playground")).status_code == 200
 
 
+@pytest.mark.strangers
+async def test_page_is_compressed(client: httpx.AsyncClient) -> None:
+    for path in ("/playground", "/playground/main.js", "/playground/icon.svg", "/docs/docs.css"):
+        plain = await client.get(path, headers={"Accept-Encoding": "identity"})
+        packed = await client.get(path, headers={"Accept-Encoding": "gzip"})
+        assert packed.headers["content-encoding"] == "gzip" and packed.content == plain.content
+        assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+
+
 async def test_paths_that_are_not_quite_right(client: httpx.AsyncClient) -> None:
     for path in ("/", "/playground/"):
         assert (await client.get(path, follow_redirects=True)).url.path == "/playground"

@@ -99,7 +99,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents
+         * Rerank in the format of Cohere v1, Jina, Voyage AI, vLLM
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -120,7 +120,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents
+         * Rerank in the format of Cohere v2
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -141,7 +141,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents, texts
+         * Rerank in the format of Cohere, Text Embeddings Inference, Weaviate
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -162,7 +162,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents
+         * Rerank in the format of Infinity
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -183,7 +183,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents
+         * Rerank in the format of Voyage AI
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -204,7 +204,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: passages
+         * Rerank in the format of NVIDIA NIM
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -225,7 +225,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents, passages, input
+         * Rerank in the format of Mixedbread, NVIDIA NIM
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
@@ -246,7 +246,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank: documents
+         * Rerank in the format of Alibaba Cloud's DashScope
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */

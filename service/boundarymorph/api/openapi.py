@@ -21,10 +21,6 @@ from boundarymorph.retrieval.interfaces import NAME
 
 INDEX, NDJSON = "papers", "application/x-ndjson"
 SELECT: dict[str, Any] = {
-    "index": {
-        "summary": "The best 20 documents of an index",
-        "value": {"query": "effects of exercise on sleep", "index": INDEX, "budget": 25, "k": 20},
-    },
     "pool": {
         "summary": "A pool of your own, with the scores of its retriever",
         "value": {
@@ -37,6 +33,10 @@ SELECT: dict[str, Any] = {
             "budget": 2,
             "k": 2,
         },
+    },
+    "index": {
+        "summary": "The best 20 documents of an index",
+        "value": {"query": "effects of exercise on sleep", "index": INDEX, "budget": 25, "k": 20},
     },
     "queries": {
         "summary": "Several queries, one budget and one set",
@@ -164,6 +164,8 @@ def install(app: FastAPI, public_url: str | None) -> None:
                 routes=app.routes,
                 servers=[{"url": (public_url or ".").rstrip("/")}],
             )
+            if app.openapi_external_docs is not None:  # FastAPI refuses URLs that are relative
+                schema["externalDocs"] = app.openapi_external_docs
             described = orjson.dumps(schema).decode()
             bodies: list[type[BaseModel]] = [*BODIES, Problem]
             read = dict.fromkeys(model for model in bodies if f'"{_path(model)}"' in described)

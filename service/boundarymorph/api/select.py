@@ -152,6 +152,7 @@ async def select(call: CallOf) -> Response:
             steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
+            request.state.compressible = task.explain_pool
             return _Events(_events(call, asked, first, steps, kept), kept)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))

@@ -491,7 +491,9 @@ def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None],
     """Return relevance and standard deviation of all documents of the pool, None where unknown."""
     values = np.full((2, len(pool)), np.nan)
     if believed is not None:
-        values[:, believed.documents] = np.round((believed.relevance, believed.std), DECIMALS)
+        relevance, std = np.round((believed.relevance, believed.std), DECIMALS)
+        smallest = np.where(believed.scored, 0.0, 10.0**-DECIMALS)  # a standard deviation of 0 says that it was scored
+        values[:, believed.documents] = relevance, np.maximum(std, smallest)
     nullable = values.astype(object)
     nullable[np.isnan(values)] = None
     return nullable[0].tolist(), nullable[1].tolist()

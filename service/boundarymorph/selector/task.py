@@ -295,8 +295,9 @@ def unfamiliar(query: str, *models: str | None) -> list[str]:
     if sum(script != "LATIN" for script in letters) * 2 <= len(letters) or not english:
         return []
     script = Counter(letters).most_common(1)[0][0].capitalize()
+    trained = "was trained" if len(english) == 1 else "were trained"
     return [
-        f"the query is in another script ({script}) than {' and '.join(english)} were trained on, so the answer says "
+        f"the query is in another script ({script}) than {' and '.join(english)} {trained} on, so the answer says "
         "little; use models for its language (scorer.model, encoder.model)"
     ]
 

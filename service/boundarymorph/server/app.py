@@ -22,6 +22,7 @@ from boundarymorph.api import (
     score,
     select,
 )
+from boundarymorph.api.compression import Compressed
 from boundarymorph.api.lifecycle import Build, Lifecycle
 from boundarymorph.api.middleware import (
     FromAllowed,
@@ -66,7 +67,10 @@ def create_app(
         agents.router,
         pages.playground(settings),
     )
-    return _application(settings, build, on_failure, routers, description)
+    app = _application(settings, build, on_failure, routers, description)
+    if settings.playground:
+        app.openapi_external_docs = {"url": "playground", "description": "Try it in the playground"}
+    return app
 
 
 def create_retriever_app(
@@ -153,6 +157,7 @@ def _application(
     openapi.install(app, settings.public_url)
     app.add_middleware(Unexpected)
     app.add_middleware(InPieces)
+    app.add_middleware(Compressed)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Paths, routes=app.routes)
     app.add_middleware(FromAllowed, origins=access.origins)

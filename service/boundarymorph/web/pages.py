@@ -38,13 +38,14 @@ class StaticFile:
         """Raises KeyError for a type that is not in TYPES, and OSError."""
         self._content = source.read_bytes()
         self._type = TYPES[PurePosixPath(source.name).suffix]
-        self._tag = f'"{hashlib.sha256(self._content).hexdigest()[:32]}"'
+        self._tag = f'W/"{hashlib.sha256(self._content).hexdigest()[:32]}"'  # weak: the same for each encoding
 
     def answer(self, request: Request) -> Response:
         """Return the response to a GET."""
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)
+        request.state.compressible = True
         return Response(self._content, media_type=self._type, headers=headers)
 
 
@@ -73,7 +74,7 @@ def docs() -> APIRouter:
     try:
         carrier = distribution(SWAGGER_CARRIER)
         files = tuple(Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI)
-        return _page("docs", files)
+        return _page("docs", (STATIC / "playground" / "icon.svg", *files))
     except (PackageNotFoundError, FileNotFoundError):
         routes = APIRouter(include_in_schema=False)
 

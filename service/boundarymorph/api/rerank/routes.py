@@ -128,6 +128,18 @@ ROUTES: Mapping[str, tuple[Dialect, ...]] = {
     "/api/v1/services/rerank/text-rerank/text-rerank": (ALIYUN,),
 }
 
+FORMATS = {  # by path of ROUTES: whose format it is
+    "/v1/rerank": "Cohere v1, Jina, Voyage AI, vLLM",
+    "/v2/rerank": "Cohere v2",
+    "/rerank": "Cohere, Text Embeddings Inference, Weaviate",
+    "/infinity/rerank": "Infinity",
+    "/voyage/v1/rerank": "Voyage AI",
+    "/v1/ranking": "NVIDIA NIM",
+    "/reranking": "Mixedbread, NVIDIA NIM",
+    "/v1/reranking": "Mixedbread, NVIDIA NIM",
+    "/api/v1/services/rerank/text-rerank/text-rerank": "Alibaba Cloud's DashScope",
+}
+
 
 class ModelCard(BaseModel):
     """What a request may name as its `model`."""
@@ -432,7 +444,7 @@ for _prefix in ("", BY_POLICY):
             f"{_prefix}{_path}",
             rerank,
             methods=["POST"],
-            summary=f"Rerank: {', '.join(dict.fromkeys(dialect.documents for dialect in _dialects))}",
+            summary=f"Rerank in the format of {FORMATS[_path]}",
             openapi_extra=openapi.body(*(dialect.request for dialect in _dialects)),
             responses=_responses(_dialects),
             include_in_schema=not _prefix and _path not in ALIASES,

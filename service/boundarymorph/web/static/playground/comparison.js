@@ -1,18 +1,18 @@
 // What plain reranking returns for the same budget: the retriever's first B by their scores, then the rest of the first
 // k in the retriever's order.
 
-import { decimal, element, find, plural } from "./dom.js";
+import { decimal, element, find, number, plural } from "./dom.js";
 import { row, tag } from "./documents.js";
 
 // Scores of the first B documents as plain reranking makes them, and the rest of the first k. ids: in retrieval order.
 export async function rerankPlainly(service, request, ids, signal) {
-  const { query, index, reuse } = request;
+  const { query, index, reuse, learn } = request;
   const count = ids.length;
   const [first, returned] = [Math.min(request.budget, count), Math.min(request.k, count)];
   const byId = new Map((request.pool ?? []).map((document) => [document.id, document]));
   const head = (depth) => (index === undefined ? { ranked: true, pool: ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth, filter: request.filter, hybrid: request.hybrid });
   const ask = async (depth, budget) =>
-    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, calibration: false, relevance: "scorer", return_documents: true }, signal)).documents : [];
+    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, learn, distinct: false, calibration: false, relevance: "scorer", return_documents: true }, signal)).documents : [];
   const [scored, unseen] = await Promise.all([ask(first, first), ask(returned > first ? returned : 0, 0)]);
   return { scored, unseen };
 }
@@ -20,10 +20,6 @@ export async function rerankPlainly(service, request, ids, signal) {
 function bare({ id, text, title }) {
   return { id, text, title };
 }
-
-const RAW = "Total relevance of each set: the score of a document that either has scored, else its expected score.";
-const OTHER =
-  "Total relevance of each set, as this answer has it. What plain reranking alone has scored counts as this answer expects it, since a score is only one witness of relevance.";
 
 export class Comparison {
   #ids;
@@ -33,8 +29,8 @@ export class Comparison {
   constructor(answer, scored) {
     const { ids, relevance } = answer.pool;
     this.believed = new Map(ids.map((id, position) => [id, relevance[position] ?? 0]));
-    this.onlyScores = answer.relevance === "scorer" && answer.calibration === null; // else a score is no relevance
-    for (const { id, cross_encoder_score: score } of this.onlyScores ? scored : []) {
+    const onlyScores = answer.relevance === "scorer" && answer.calibration === null; // else a score is no relevance
+    for (const { id, cross_encoder_score: score } of onlyScores ? scored : []) {
       if (score !== null) this.believed.set(id, score);
     }
     this.#scores = new Map(scored.map(({ id, cross_encoder_score: score }) => [id, score ?? 0]));
@@ -61,6 +57,10 @@ export class Comparison {
     return ids.reduce((total, id) => total + (this.believed.get(id) ?? 0), 0);
   }
 
+  bestFirst(ids) {
+    return ids.toSorted((a, b) => (this.believed.get(b) ?? 0) - (this.believed.get(a) ?? 0));
+  }
+
   // Of the documents at these positions.
   sumAt(positions) {
     return this.sum([...positions].map((position) => this.#ids[position]));
@@ -76,8 +76,12 @@ export class Comparison {
   }
 }
 
-export function showComparison(comparison, texts) {
+// calls: as many as each has made.
+export function showComparison(comparison, calls, texts) {
   const { ours, plain, onlyOurs, onlyPlain } = comparison;
+  find("comparison-title").textContent = calls
+    ? `The same ${calls === 1 ? "score" : `${number(calls)} scores`}, spent on the first ${calls === 1 ? "search result" : number(calls)}`
+    : `The first ${plural(plain.length, "search result")}`;
   const sums = [comparison.sum(ours), comparison.sum(plain)];
   const most = Math.max(...sums, 1e-9);
   const bars = [["BoundaryMORPH", sums[0], "ours"], ["plain reranking", sums[1], "plain"]].map(([name, sum, kind]) => {
@@ -90,7 +94,7 @@ export function showComparison(comparison, texts) {
   find("compared").replaceChildren(
     element("p", { className: "verdict" }, verdict),
     ...bars,
-    element("p", { className: "hint" }, comparison.onlyScores ? RAW : OTHER),
+    element("p", { className: "hint" }, "Total relevance. Both sums use the same estimates."),
   );
   find("differing").hidden = !onlyOurs.length;
   find("differing").lastElementChild.replaceChildren(
@@ -102,7 +106,10 @@ export function showComparison(comparison, texts) {
 // If calls cost money, the comparison runs only at the press of a button.
 export function offerComparison(calls, onWanted) {
   const button = element("button", { type: "button", className: "plain" }, `Rerank, for ${plural(calls, "call")} more at most`);
-  button.addEventListener("click", onWanted);
+  button.addEventListener("click", () => {
+    find("compared").focus(); // the button goes
+    onWanted();
+  });
   find("compared").replaceChildren(button);
 }
 
@@ -112,7 +119,7 @@ export function showNoComparison(words) {
 }
 
 function list(title, ids, comparison, texts) {
-  const rows = ids.map((id) => {
+  const rows = comparison.bestFirst(ids).map((id) => {
     const rank = comparison.ranks.get(id);
     const scored = comparison.scored.has(id);
     const facts = [tag(`rank ${rank}`, "rank")];

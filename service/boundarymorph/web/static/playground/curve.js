@@ -42,7 +42,7 @@ function draw(data) {
       height: 200,
       legend: { show: false },
       cursor: { show: false },
-      scales: { x: { time: false } },
+      scales: { x: { time: false }, y: { range: (plot, least, most) => [0, most * 1.05 || 1] } },
       axes: [{ ...axis, label: "calls" }, { ...axis, size: 46 }],
       series: [{}, line("BoundaryMORPH", colours["scored-in"]), line("plain reranking", colours["scored-out"], [6, 4])],
     },

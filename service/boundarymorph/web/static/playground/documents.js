@@ -1,6 +1,6 @@
 // Lists of documents that open to show their texts and why they are there.
 
-import { decimal, element, find, number } from "./dom.js";
+import { decimal, element, find, number, shortened } from "./dom.js";
 
 const FIRST = 12; // documents of the set that are listed at first
 
@@ -9,9 +9,9 @@ export function showSet(answer, frame, texts, queries) {
   const rows = (documents) => documents.map((document) => {
     const scored = document.source === "cross_encoder";
     const call = frame.callOf(document);
-    const answers = queries && `It answers “${queries[document.query]}”. `;
+    const answers = queries && `It answers “${shortened(queries[document.query])}”. `;
     const facts = [
-      tag(scored ? "scored" : `inferred ± ${decimal(document.std)}`, scored ? "scored" : "inferred"),
+      tag(scored ? "read" : `estimated ± ${decimal(document.std)}`, scored ? "scored" : "inferred"),
       element("span", { className: "from" }, `from rank ${number(document.retrieval_rank)}`),
     ];
     return row(document.id, document.relevance, facts, (answers ?? "") + reason(document, call, texts), texts);
@@ -21,14 +21,16 @@ export function showSet(answer, frame, texts, queries) {
   find("rest").hidden = !others.length;
   find("rest").textContent = `Show the other ${number(others.length)}`;
   find("rest").onclick = () => {
-    find("set").append(...rows(others));
+    const more = rows(others);
+    find("set").append(...more);
+    more[0].querySelector("summary").focus(); // the button goes
     find("rest").hidden = true;
   };
 }
 
 // All calls as a table, also for screen readers.
 export function showCalls(frame, texts, queries) {
-  const asked = (call) => (queries ? [queries[call.query]] : []);
+  const asked = (call) => (queries ? [shortened(queries[call.query])] : []);
   const head = ["round", "document", "retrieval rank", "score", "why", ...(queries ? ["query"] : [])];
   const rows = frame.rounds.flatMap((calls, round) =>
     calls.map((call) =>
@@ -75,12 +77,12 @@ export function tag(words, kind) {
 
 function reason(document, call, texts) {
   if (call) return `Scored ${decimal(call.score, 3)} in round ${call.round}: ${why(call, texts)}.`;
-  if (document.source === "cross_encoder") return `Its score, ${decimal(document.cross_encoder_score, 3)}, was known before the first call.`;
-  return `Not scored. From the scores of similar documents, ${decimal(document.relevance)} ± ${decimal(document.std)} is expected.`;
+  if (document.source === "cross_encoder") return `Its score, ${decimal(document.cross_encoder_score, 3)}, was known without a call.`;
+  return `The scorer has not read it. Its relevance is estimated at ${decimal(document.relevance)} ± ${decimal(document.std)}.`;
 }
 
 function why(call, texts) {
-  if (call.rival) return `it was the closest contest at the boundary, with ${texts.title(call.rival)} (gap ${decimal(call.gap)})`;
-  if (call.value !== null && call.value !== undefined) return `its score was expected to change most at the boundary (value ${call.value.toPrecision(2)})`;
+  if (call.rival) return `in or out of the set was open between it and ${texts.title(call.rival)}`;
+  if (call.value !== null && call.value !== undefined) return "its score was expected to change most at the boundary";
   return "there was nothing to compare yet";
 }

@@ -12,6 +12,15 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+const LONGEST = 80; // characters of a title
+
+// The first line of a text, cut where it would be too long for a title.
+export function shortened(text) {
+  const [line] = text.trim().split(/[\n\r\u2028\u2029]/, 1);
+  const characters = [...line.slice(0, 2 * LONGEST + 2)]; // each takes one or two places
+  return characters.length > LONGEST ? `${characters.slice(0, LONGEST - 1).join("").trimEnd()}…` : line;
+}
+
 export const number = (value) => value.toLocaleString("en-US");
 
 export const decimal = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));

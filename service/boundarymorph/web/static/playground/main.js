@@ -12,13 +12,13 @@ import { RankingChart } from "./ranking.js";
 import { Replay } from "./replay.js";
 import { RequestForm } from "./request.js";
 import { Unfolding } from "./selection.js";
-import { Service } from "./service.js";
+import { Problem, Service } from "./service.js";
 import { Snippets } from "./snippets.js";
-import { showOutcome, showProblem, showSummary, showTime } from "./summary.js";
+import { showOutcome, showProblem, showSummary } from "./summary.js";
 import { Texts } from "./texts.js";
 
-const RETRY = 1000; // milliseconds between attempts
-const PATIENCE = 500; // milliseconds after which an unfinished selection is shown
+const PATIENCE = 2000; // milliseconds after which an unfinished selection is shown
+const LONGEST_WAIT = 60; // seconds that the service may ask to wait for
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
@@ -29,62 +29,95 @@ const replay = new Replay((frame) => {
   ranking.show(frame);
   map.show(frame);
 });
-let underWay = null;
+let underWay = new AbortController();
 let shown = null;
+let elsewhere = new Map(); // why indexes cannot be searched here, by name
 let begun = false;
 
 async function ask() {
-  underWay?.abort();
-  const asking = (underWay = new AbortController());
+  underWay.abort();
+  const { signal } = (underWay = new AbortController());
   showProblem(null);
   busy(true);
   try {
-    const request = form.request();
-    const unfolding = new Unfolding();
-    const begun = performance.now();
-    say("Looking for candidates");
-    let [live, answered] = [false, false];
-    for await (const { name, data } of service.select({ ...request, explain: request.queries ? true : "pool" }, asking.signal)) {
-      if (asking.signal.aborted) return;
-      if (name === "selection") {
-        answered = true;
-        await show(request, data, unfolding, asking.signal);
-      } else {
-        if (!request.queries) unfolding.add(data);
-        if (!request.queries && performance.now() - begun > PATIENCE) {
-          if (!live) beginLive(unfolding.frames[0]);
-          live = true;
-          ranking.show(unfolding.frames.at(-1));
-        }
-        say(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
-      }
-    }
-    if (!answered) throw new Error("The answer broke off. Is the service still running?");
+    await patiently(() => select(signal), signal);
   } catch (error) {
     if (error.name === "AbortError") return;
-    shown = null;
-    showProblem(error);
-    find("answer").hidden = true;
+    forget(error);
     if (error.status === 401) find("key").focus();
   } finally {
-    if (underWay === asking) {
+    if (underWay.signal === signal) {
       busy(false);
       if (!shown) say("");
     }
   }
 }
 
+// Tries again when the service says when to, as it does while its models are warming up.
+async function patiently(asking, signal) {
+  for (;;) {
+    try {
+      return await asking();
+    } catch (error) {
+      if (error.status !== 503 || !(error.retryAfter <= LONGEST_WAIT)) throw error;
+      say(`${error.reason} …`);
+      await pause(error.retryAfter, signal);
+    }
+  }
+}
+
+function pause(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    setTimeout(resolve, 1000 * Math.max(1, seconds));
+    signal.addEventListener("abort", () => reject(signal.reason));
+  });
+}
+
+async function select(signal) {
+  const request = form.request();
+  const unfolding = new Unfolding();
+  const begun = performance.now();
+  say("Searching …");
+  let [live, answered] = [false, false];
+  for await (const { name, data } of service.select({ ...request, explain: request.queries ? true : "pool" }, signal)) {
+    if (signal.aborted) return;
+    if (name === "selection") {
+      answered = true;
+      await show(request, data, unfolding, signal);
+    } else {
+      if (!request.queries) unfolding.add(data);
+      if (!request.queries && performance.now() - begun > PATIENCE) {
+        if (!live) beginLive(unfolding.frames[0]);
+        live = true;
+        ranking.show(unfolding.frames.at(-1));
+      }
+      write(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
+    }
+  }
+  if (!answered) throw new Problem({ title: "The connection broke during the answer", detail: "Is the service still running?" });
+}
+
 // While another answer is awaited, the one that is shown is stale.
 function busy(waiting) {
   find("answer").ariaBusy = String(waiting);
+  if (!waiting && document.activeElement === find("cancel")) find("go").focus();
   find("cancel").hidden = !waiting;
 }
 
 function cancel() {
-  underWay?.abort();
+  underWay.abort();
   busy(false);
   find("answer").hidden = !shown;
   say(shown ? "Cancelled. This is the answer to the request before." : "Cancelled.");
+}
+
+// Shows no answer. problem: why, if there is a reason.
+function forget(problem = null) {
+  underWay.abort();
+  shown = null;
+  find("answer").hidden = true;
+  say("");
+  showProblem(problem);
 }
 
 // Shows an unfinished selection along the ranking, which is known before ids and places.
@@ -98,7 +131,6 @@ function beginLive(prior) {
 }
 
 async function show(request, answer, unfolding, signal) {
-  const begun = performance.now();
   unfolding.end(answer);
   const { frames } = unfolding;
   const last = frames.at(-1);
@@ -117,8 +149,6 @@ async function show(request, answer, unfolding, signal) {
   hideCurve();
   showNoComparison("");
   busy(false);
-  await new Promise(requestAnimationFrame);
-  showTime(answer, performance.now() - begun);
   say(find("headline").textContent, false);
   const comparing = () => compare(request, answer, shown.texts, signal);
   form.paid = Boolean(answer.usage.language_model);
@@ -150,8 +180,8 @@ async function compare(request, answer, texts, signal) {
     const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, ids, signal);
     texts.add([...scored, ...unseen]);
     const comparison = new Comparison(answer, scored);
-    showOutcome(comparison.sum(comparison.ours), comparison.sum(comparison.plain), calls);
-    showComparison(comparison, texts);
+    showOutcome(comparison, calls);
+    showComparison(comparison, calls, texts);
     showCurve(shown.frames, comparison);
   } catch (error) {
     if (error.name !== "AbortError") showNoComparison(`It could not be reranked: ${error.message}`);
@@ -161,29 +191,39 @@ async function compare(request, answer, texts, signal) {
 function describe(position, frame) {
   const name = shown ? shown.texts.title(shown.answer.pool.ids[position]) : "";
   const call = frame.asked.get(position);
-  const worth = `${decimal(frame.relevance[position])}${frame.isScored(position) ? "" : ` ± ${decimal(frame.std[position])}`}`;
-  const how = call ? `scored in round ${call.round}` : "not scored";
-  return `${name}\nrank ${number(position + 1)} · ${worth} · ${how}${frame.selected.has(position) ? " · in the set" : ""}`;
+  const [relevance, std] = [frame.relevance[position], frame.std[position]].map((value) => decimal(value));
+  const unread = frame.isScored(position) ? `${relevance} · score known` : `${relevance} ± ${std} · not read`;
+  const worth = call ? `${relevance} · read in round ${call.round}` : unread;
+  return `${name}\nrank ${number(position + 1)} · ${worth}${frame.selected.has(position) ? " · in the set" : ""}`;
 }
 
-// For screen readers, and for what is shown nowhere else.
+// For everybody.
 function say(words, shownToo = true) {
+  write(shownToo ? words : "");
+  find("said").textContent = words;
+}
+
+// For those who see it: a screen reader would read every round.
+function write(words) {
   find("progress").textContent = words;
-  find("progress").classList.toggle("hidden", !shownToo);
 }
 
 async function listIndexes() {
   try {
     const { indexes, unreadable } = await service.read("indexes");
-    const searchable = indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension); // others need query embeddings
-    form.offer(searchable, unreadable.map(({ name }) => name));
+    const searchable = indexes.filter(({ encoder, dimension }) => encoder !== null || !dimension);
+    const broken = unreadable.map(({ name }) => [name, `The index '${name}' cannot be read now.`]);
+    const foreign = indexes.filter((index) => !searchable.includes(index)).map(({ name }) => [name, `The index '${name}' needs vectors of queries, which this page cannot make.`]);
+    elsewhere = new Map([...foreign, ...broken]);
+    form.offer(searchable, (searchable.length ? broken : [...foreign, ...broken]).map(([, why]) => why).join(" "));
     showProblem(null);
     begin(searchable.some(({ name, count }) => name === DEMO && count));
   } catch (error) {
-    if (error.status === 503) setTimeout(listIndexes, RETRY); // it is starting
+    if (error.status === 503) setTimeout(listIndexes, 1000 * ((error.retryAfter || 1))); // it is starting
     const unknown = service.key ? "The service does not know this key: paste it again." : "This service needs an API key: enter it above.";
-    const words = { 401: unknown, 403: "This key lacks the scope 'select'." };
+    const words = { 401: error.type ? unknown : error.message, 403: "This key lacks the scope 'select'.", 503: `${error.reason} …` };
     form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
+    if (error.status === 401 && document.activeElement === document.body) find("key").focus();
   }
 }
 
@@ -193,14 +233,22 @@ function begin(demo) {
   begun = true;
   if (demo) offerQueries((query) => {
     form.query = query;
-    form.ask(ask);
+    form.ask();
   });
-  const queried = location.search ? form.restore() : demo;
-  if (demo && !find("query").value) form.query = QUERIES[0]; // what somebody has typed in meanwhile stays
-  if (queried && form.usesIndex) ask();
+  if (demo && !form.query && find("index").value === DEMO) form.query = QUERIES[0]; // what somebody has typed in meanwhile stays
+  if (!form.asked) follow();
 }
 
-addEventListener("popstate", () => form.restore() && ask());
+// Asks what the form holds, unless it could not take all of the address.
+function follow() {
+  const [field, value] = form.refused ?? [];
+  const detail = (field === "index" && elsewhere.get(value)) || `There is no ${field} '${value}' here.`;
+  if (field) forget(new Problem({ title: "This link does not work here", detail }));
+  else if (form.isFilled) form.ask("replace");
+  else forget();
+}
+
+addEventListener("popstate", () => form.restore() && follow());
 find("cancel").addEventListener("click", cancel);
 find("key").form.addEventListener("submit", (event) => event.preventDefault()); // Enter is a change, too
 find("key").addEventListener("change", () => {
@@ -208,4 +256,5 @@ find("key").addEventListener("change", () => {
   listIndexes();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown && draw());
+form.restore();
 listIndexes();

@@ -45,7 +45,7 @@ export class RankingChart {
     find("ranking-text").textContent =
       `Chart of relevance from 0 to 1 over ${plural(frame.relevance.length, "candidate")} in retrieval order, after ` +
       `${plural(frame.calls.length, "call")}. ${number(frame.selected.size)} are in the set` +
-      `${boundary === null ? "" : `, whose boundary is at ${decimal(boundary)}`}, ${number(inside)} of them from below rank ${number(frame.selected.size)}. ` +
+      `${boundary === null ? "" : `, at a relevance of ${decimal(boundary)} or more`}, ${number(inside)} of them from below rank ${number(frame.selected.size)}. ` +
       "The list of the set and the table of all calls below say the same in words.";
   }
 

@@ -1,103 +1,154 @@
 // The form, and the request that it describes.
 
-import { remember, restore } from "./address.js";
+import { refused, remember, restore } from "./address.js";
 import { find, number } from "./dom.js";
 import { DEMO, POOL } from "./examples.js";
 
+// Something in the form of which no request can be made.
+class Mistake extends Error {
+  title = "Nothing was sent";
+}
+
 export class RequestForm {
   #form = find("ask");
-  #asked = false; // after the first request, moving a slider sends one too, unless calls cost money
+  #onAsk;
+  #asked = null; // the state of the form at the last request; after the first, moving a slider sends one, unless calls cost money
+  #address = null; // what was last read from the address, or written to it
+  #pending = null; // the request of a slider that may still move
+  #hint = "";
   paid = false;
 
   constructor(onAsk) {
+    this.#onAsk = onAsk;
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.ask(onAsk);
+      this.ask();
     });
     // A field that is not valid cannot be shown, and nothing is sent, while its section is closed.
     this.#form.addEventListener("invalid", (event) => (event.target.closest("details") ?? {}).open = true, true);
-    for (const range of this.#form.querySelectorAll("[data-of]")) this.#couple(range, onAsk);
-    this.#form.addEventListener("input", () => this.#combine());
-    for (const radio of this.#form.querySelectorAll("[name=source]")) radio.addEventListener("change", () => this.#showSource());
-    find("example").addEventListener("click", () => this.#useExample());
-    find("documents").addEventListener("input", () => this.#offerExample());
+    for (const range of this.#form.querySelectorAll("[data-of]")) this.#couple(range);
+    this.#form.addEventListener("input", () => this.#update());
+    find("example").addEventListener("click", () => {
+      this.#useExample();
+      find("documents").focus();
+    });
+    this.#update();
   }
 
-  // Sends the request and keeps it in the address.
-  ask(onAsk, how = "push") {
-    this.#asked = true;
-    if (this.usesIndex) remember(this.#form, how);
-    onAsk();
+  // Sends the request and keeps it in the address. how: as of `remember`.
+  ask(how = "push") {
+    this.#rest();
+    if (!this.#form.reportValidity()) return;
+    this.#asked = this.#state;
+    this.#update();
+    remember(this.#form, how);
+    this.#address = location.search;
+    this.#onAsk();
   }
 
-  // Fills in what the address holds, and returns whether it holds a query.
+  // Fills in what the address holds. Returns whether it has changed: a link within the page leaves it as it is.
   restore() {
-    const queried = restore(this.#form);
-    this.#combine();
-    return queried;
+    if (location.search === this.#address) return false;
+    this.#rest();
+    this.#address = location.search;
+    restore(this.#form);
+    this.#update();
+    if (this.#options.some(isSet)) this.#form.querySelector(".more").open = true;
+    return true;
+  }
+
+  // What the address asks for and this page does not have, as [field, value]; undefined if there is no such thing.
+  get refused() {
+    return refused(this.#form);
+  }
+
+  get asked() {
+    return this.#asked !== null;
+  }
+
+  get query() {
+    return this.#form.elements.query.value;
   }
 
   set query(words) {
     this.#form.elements.query.value = words;
   }
 
+  // Whether there is something to look for, and something to look in.
+  get isFilled() {
+    const { query, index, documents } = this.#form.elements;
+    return Boolean(query.value && (this.usesIndex ? index : documents).value.trim());
+  }
+
   get usesIndex() {
     return this.#form.elements.source.value === "index";
   }
 
-  // Throws an Error that says what is wrong with the documents.
+  // Throws a Mistake.
   request() {
     const fields = this.#form.elements;
     const also = linesOf(fields.also.value);
     const request = also.length ? { queries: [fields.query.value, ...also] } : { query: fields.query.value };
+    if (this.usesIndex && !fields.index.value) throw new Mistake(this.#hint || "Choose an index first.");
     if (this.usesIndex) request.index = fields.index.value;
     else Object.assign(request, { pool: documentsOf(fields.documents.value), ranked: fields.ranked.checked });
     if (!this.usesIndex && request.pool.every((document) => document.score !== undefined)) delete request.ranked;
-    request.budget = Number(fields.budget.value);
+    request.budget = fields.auto.checked ? "auto" : Number(fields.budget.value);
     request.k = Number(fields.k.value);
     if (fields.method.value) request.method = fields.method.value;
-    for (const name of ["rounds", "deadline_ms", ...(this.usesIndex ? ["depth"] : [])]) {
-      if (fields[name].value) request[name] = Number(fields[name].value);
+    if (fields.distinct.value.trim()) request.distinct = fields.distinct.value.trim();
+    if (this.usesIndex) {
+      if (fields.depth.value) request.depth = Number(fields.depth.value);
+      if (fields.filter.value.trim()) request.filter = filterOf(fields.filter.value);
+      if (fields.hybrid.checked) request.hybrid = true;
     }
-    if (fields.auto.checked) request.budget = "auto";
-    if (fields.promise.value) request.objective = { lose_at_most: Number(fields.promise.value), in: 0.9 };
-    if (this.usesIndex && fields.filter.value.trim()) request.filter = filterOf(fields.filter.value);
-    if (this.usesIndex && fields.hybrid.checked) request.hybrid = true;
-    for (const name of ["distinct", "calibration"]) if (fields[name].value.trim()) request[name] = fields[name].value.trim();
-    request.reuse = false; // otherwise a second request would find its scores known, and show no calls
+    // The answer depends on nothing that was asked before: with known scores, a second request would show no calls.
+    request.reuse = request.learn = false;
     request.return_documents = true;
     return request;
   }
 
-  offer(indexes, unreadable) {
+  // Offers indexes. Without any, documents of one's own are all that can be searched. others: what to say of other indexes.
+  offer(indexes, others) {
     const select = find("index");
-    const chosen = select.value;
-    const wanted = [chosen, new URLSearchParams(location.search).get("index"), DEMO];
+    const named = (name) => indexes.some((index) => index.name === name);
     const largest = indexes.reduce((most, index) => (index.count > (most?.count ?? 0) ? index : most), indexes[0]);
+    const linked = new URLSearchParams(location.search).get("index");
+    const usual = indexes.some(({ name, count }) => name === DEMO && count) ? DEMO : (largest?.name ?? "");
+    const wanted = named(select.value) ? select.value : (linked || usual);
     select.replaceChildren(...indexes.map(({ name, count }) => new Option(`${name} (${number(count)})`, name)));
-    select.value = wanted.find((name) => indexes.some((index) => index.name === name && index.count)) ?? largest?.name ?? "";
+    select.value = wanted;
     select.hidden = !indexes.length;
-    if (unreadable.length) this.#say(`Cannot be read now: ${unreadable.join(", ")}.`);
-    else this.#say(indexes.length ? "" : "There is no index yet. `make demo` makes one; or use documents of your own.");
+    this.say(others || (indexes.length ? "" : "There is no index yet: `boundarymorph demo` makes one."));
+    if (!indexes.length && this.usesIndex && !this.query) {
+      this.#form.elements.source.value = "pool";
+      this.#useExample();
+    }
   }
 
   withoutIndexes(why) {
     find("index").replaceChildren();
     find("index").hidden = true;
-    this.#say(why);
+    this.say(why);
   }
 
-  #say(hint) {
+  // Says what is known of the indexes.
+  say(hint) {
+    this.#hint = hint;
     find("no-index").textContent = hint;
     find("no-index").hidden = !hint;
   }
 
-  #couple(range, onMoved) {
+  #rest() {
+    clearTimeout(this.#pending);
+    this.#pending = null;
+  }
+
+  #couple(range) {
     const exact = find(range.dataset.of);
-    let pending;
     const moved = () => {
-      clearTimeout(pending);
-      if (this.#asked && !this.paid && this.#form.checkValidity()) pending = setTimeout(() => this.ask(onMoved, "replace"), 300);
+      this.#rest();
+      if (this.#asked && !this.paid && this.#form.checkValidity()) this.#pending = setTimeout(() => this.ask("replace"), 300);
     };
     range.addEventListener("input", () => {
       exact.value = range.value;
@@ -109,24 +160,33 @@ export class RequestForm {
     });
   }
 
-  #showSource() {
-    find("from-index").hidden = !this.usesIndex;
+  // Shows what follows from the fields: those in force, what cannot be combined, and whether the answer is of others.
+  #update() {
+    const { source, auto, budget, also, distinct, documents } = this.#form.elements;
+    find("from-index").hidden = find("index").disabled = !this.usesIndex;
     find("from-pool").hidden = this.usesIndex;
     for (const label of this.#form.querySelectorAll("[data-source]")) {
-      label.hidden = label.dataset.source !== this.#form.elements.source.value;
+      label.hidden = label.dataset.source !== source.value;
       label.querySelector("input").disabled = label.hidden; // so that what it holds cannot be invalid
     }
-    this.#combine();
-  }
-
-  // Options that do not go together are not valid: the browser says so beside the one to change.
-  #combine() {
-    const { also, auto, distinct, promise } = this.#form.elements;
+    for (const field of [budget, this.#form.querySelector("[data-of=budget]")]) field.disabled = auto.checked;
+    find("example").disabled = Boolean(documents.value.trim()); // it would replace what somebody has pasted
+    // Options that do not go together are not valid: the browser says so beside the one to change.
     const several = linesOf(also.value).length > 0;
     const clash = (field, given) => field.setCustomValidity(given && several ? "This does not go with further queries. Leave one of them out." : "");
     clash(auto, auto.checked);
-    clash(promise, promise.value);
     clash(distinct, distinct.value.trim());
+    const count = this.#options.filter(isSet).length;
+    find("options-set").textContent = count ? ` (${count} set)` : "";
+    find("stale").hidden = this.#pending !== null || this.#asked === null || this.#asked === this.#state;
+  }
+
+  get #options() {
+    return [...this.#form.querySelectorAll(".more [name]:enabled")];
+  }
+
+  get #state() {
+    return new URLSearchParams(new FormData(this.#form)).toString();
   }
 
   #useExample() {
@@ -137,26 +197,25 @@ export class RequestForm {
       field.value = value;
       this.#form.querySelector(`[data-of=${field.id}]`).value = value;
     }
-    this.#offerExample();
-  }
-
-  // The example would replace what somebody has pasted.
-  #offerExample() {
-    find("example").disabled = Boolean(this.#form.elements.documents.value.trim());
+    this.#update();
   }
 }
 
-// Parses a JSON array, NDJSON, or one text per line. Every document gets an id, by which the page finds it again.
+function isSet(option) {
+  return option.type === "checkbox" ? option.checked : Boolean(option.value.trim());
+}
+
+// Parses a JSON array, JSON objects that each begin on a line of their own, or one text per line. Every document gets an id, by which the page finds it again.
 export function documentsOf(pasted) {
   const text = pasted.trim();
-  if (!text) throw new Error("Paste some documents first: one a line, or as JSON.");
-  const lines = linesOf(text);
-  let documents = lines;
+  if (!text) throw new Mistake("Paste some documents first: one a line, or as JSON.");
+  let documents = linesOf(text);
   if (/^\[\s*["{]/.test(text)) documents = parsed(text, "The documents begin like a JSON array, but are none");
-  else if (/^\{\s*"/.test(text)) documents = lines.map((line, i) => parsed(line, `Line ${i + 1} is not a JSON object`));
+  else if (/^\{\s*"/.test(text)) documents = text.split(/(?<=\})\s*\n\s*(?=\{)/).map((object, i) => parsed(object, `Document ${i + 1} is not a JSON object`));
   return documents.map((document, position) => {
     const given = typeof document === "string" ? { text: document } : document;
-    if (typeof given !== "object" || given === null) throw new Error(`Document ${position + 1} is neither a text nor an object.`);
+    if (typeof given !== "object" || given === null) throw new Mistake(`Document ${position + 1} is neither a text nor an object.`);
+    if (typeof given.text !== "string") throw new Mistake(`Document ${position + 1} has no "text".`);
     const { _id, ...rest } = given; // _id as in BEIR
     return { ...rest, id: String(given.id ?? _id ?? position + 1) };
   });
@@ -168,7 +227,7 @@ function linesOf(text) {
 
 function filterOf(text) {
   const filter = parsed(text, "The filter is not JSON");
-  if (typeof filter !== "object" || filter === null || Array.isArray(filter)) throw new Error('The filter must be an object, such as {"kind": "function"}.');
+  if (typeof filter !== "object" || filter === null || Array.isArray(filter)) throw new Mistake('The filter must be an object, such as {"kind": "function"}.');
   return filter;
 }
 
@@ -176,6 +235,6 @@ function parsed(text, complaint) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`${complaint}: ${error.message}`);
+    throw new Mistake(`${complaint}: ${error.message}`);
   }
 }

@@ -18,6 +18,7 @@ export class Frame {
     return round < 0 ? undefined : { ...this.rounds[round].find((one) => one.retrieval_rank === rank && one.query === query), round: round + 1 };
   }
 
+  // Whether its score is known: it was read, it is the copy of one that was, or its score came with the request.
   isScored(position) {
     return this.std[position] === 0;
   }
@@ -29,11 +30,10 @@ export class Frame {
     return inside ? "inferred-in" : "unasked";
   }
 
-  // Between the relevances of the last document that fits and of the next one; null if there is no next one.
+  // The lowest relevance of the set; null if nothing is left out.
   get boundary() {
-    const size = this.selected.size;
-    const sorted = this.relevance.filter((relevance) => relevance !== null).sort((a, b) => b - a);
-    return size && size < sorted.length ? (sorted[size - 1] + sorted[size]) / 2 : null;
+    const inside = [...this.selected].map((position) => this.relevance[position]).filter((relevance) => relevance !== null);
+    return inside.length && this.selected.size < this.relevance.length ? Math.min(...inside) : null;
   }
 }
 

@@ -7,8 +7,14 @@ export class Problem extends Error {
     this.type = (content.type ?? "").replace("urn:boundarymorph:problem:", "");
     this.status = content.status;
     this.errors = content.errors ?? [];
-    this.retryAfter = response?.headers.get("Retry-After") ?? null;
+    this.retryAfter = parseInt(response?.headers.get("Retry-After")); // in seconds; NaN if the service does not say
     this.requestId = response?.headers.get("X-Request-ID") ?? null;
+  }
+
+  // What is wrong, as a sentence without the advice to try again.
+  get reason() {
+    const [what] = this.message.split(";", 1);
+    return what.charAt(0).toUpperCase() + what.slice(1);
   }
 }
 

@@ -1,6 +1,6 @@
-// The result of the request: one line, the warnings, and the time by stage.
+// The result of the request: one line, and the warnings.
 
-import { decimal, element, find, number, plural } from "./dom.js";
+import { decimal, element, find, number, plural, shortened } from "./dom.js";
 
 const STATUS = {
   complete: ["good", "Complete"],
@@ -26,61 +26,67 @@ const STOPPED = {
 
 // queries: of the request, if there are several.
 export function showSummary(answer, queries) {
-  const { documents, usage } = answer;
+  const { documents, usage, pool_size: count } = answer;
   const scored = documents.filter(({ source }) => source === "cross_encoder").length;
   const deep = documents.filter(({ retrieval_rank: rank }) => rank > documents.length);
   const deepest = Math.max(0, ...deep.map(({ retrieval_rank: rank }) => rank));
   const sum = documents.reduce((total, { relevance }) => total + (relevance ?? 0), 0);
-  find("headline").textContent = `Total relevance ${decimal(sum, 1)} in ${plural(documents.length, "document")}`;
-  find("outcome").textContent =
-    `${number(scored)} scored, ${number(documents.length - scored)} inferred` +
-    (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
-    `. ${percent(answer.expected_loss)} of the best set's relevance may be missed.` +
-    (queries ? ` They answer best: ${queries.map((query, i) => `“${query}” ${number(documents.filter((one) => one.query === i).length)}`).join(", ")}.` : "");
-  const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
   const calls = usage.cross_encoder_calls + usage.cached_scores;
+  find("headline").textContent = `${plural(documents.length, "document")} with a total relevance of ${decimal(sum, 1)}`;
+  find("outcome").textContent =
+    sources(scored, documents.length - scored, calls) +
+    (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
+    `. ${missed(answer)}` +
+    (queries ? ` They answer best: ${queries.map((query, i) => `“${shortened(query)}” ${number(documents.filter((one) => one.query === i).length)}`).join(", ")}.` : "");
+  const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
   const cached = usage.cached_scores ? ` (${number(usage.cached_scores)} from the cache)` : "";
   find("status").replaceChildren(
     element("span", { className: `badge ${kind}` }, words),
-    ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(answer.pool_size, "candidate")}. ` +
-      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.` +
-      (answer.learned_from ? ` It learned from ${plural(answer.learned_from, "earlier selection")}.` : "") +
-      promised(answer.promise),
+    ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(count, "candidate")}, in ${decimal(answer.timings_ms.total / 1000, 1)} s. ` +
+      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.`,
   );
+  if (calls > 1 && calls < count) {
+    find("pitch").textContent =
+      `A reranker that can afford ${number(calls)} scores usually spends them on the first ${number(calls)} search results. ` +
+      `BoundaryMORPH spends them anywhere in ${number(count)}. Below is what that changes for your query.`;
+  }
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
 }
 
 // The headline once it is known what plain reranking makes of the same calls.
-export function showOutcome(ours, plain, calls) {
-  find("headline").textContent = `Total relevance ${decimal(ours, 1)}, against ${decimal(plain, 1)} by plain reranking with the same ${plural(calls, "call")}`;
+export function showOutcome(comparison, calls) {
+  const { ours, plain, onlyOurs } = comparison;
+  const [sum, against] = [comparison.sum(ours), comparison.sum(plain)];
+  const other = calls ? "plain reranking" : "the search alone";
+  const count = plural(ours.length, "document");
+  find("headline").textContent = onlyOurs.length
+    ? `${number(onlyOurs.length)} of ${count} ${onlyOurs.length === 1 ? "is" : "are"} different from ${other}${more(sum, against)}: a total relevance of ${decimal(sum, 1)} against ${decimal(against, 1)}`
+    : `The same ${count} as ${other}, with a total relevance of ${decimal(sum, 1)}`;
 }
 
-function percent(share) {
-  return share > 0 && share < 0.01 ? "Less than 1\u00a0%" : `About ${Math.round(100 * share)}\u00a0%`;
+function more(sum, against) {
+  const change = Math.round(100 * (sum / against - 1));
+  return against < 0.1 || !change ? "" : `, and the set is ${number(Math.abs(change))}\u00a0% ${change > 0 ? "more" : "less"} relevant`;
 }
 
-// What is known of a promise to lose little.
-function promised(promise) {
-  if (!promise) return "";
-  if (promise.status === "certified") return ` Its promise is certified by ${plural(promise.audits, "audited selection")}.`;
-  return ` Its promise is not certified: ${promise.detail}.`;
+// scored, estimated: documents of the set.
+function sources(scored, estimated, calls) {
+  const why = calls ? "chosen because of what similar documents scored" : "estimated from the search";
+  return [scored || !estimated ? `${number(scored)} read by the scorer` : "", estimated ? `${number(estimated)} ${why}` : ""].filter(Boolean).join(", ");
+}
+
+// What scoring all candidates is expected to add.
+function missed({ expected_loss: loss, pool_size: count, status }) {
+  if (status === "retrieval_only") return `What scoring all ${number(count)} would add is not known.`;
+  const gain = Math.round((100 * loss) / (1 - Math.min(loss, 0.999)));
+  if (!loss) return `Scoring all ${number(count)} would add nothing.`;
+  return `Scoring all ${number(count)} would add ${gain ? `about ${number(gain)}` : "less than 1"}\u00a0%.`;
 }
 
 // The cost of a language model as the scorer.
 function cost(usage) {
   if (!usage) return "";
   return `. The language model read ${plural(usage.input_tokens, "token")} and wrote ${number(usage.output_tokens)}, for ${usage.cost.toPrecision(3)}`;
-}
-
-export function showTime(answer, drawn) {
-  const { total, ...stages } = answer.timings_ms;
-  const rows = Object.entries(stages).map(([stage, milliseconds]) => {
-    const bar = element("span", { className: "total ours", "aria-hidden": "true" });
-    bar.style.setProperty("--share", total ? milliseconds / total : 0);
-    return element("div", { className: "totals" }, element("span", {}, stage), bar, element("b", {}, `${number(Math.round(milliseconds))} ms`));
-  });
-  const whole = `${number(Math.round(total))} ms in the service; this page took ${number(Math.round(drawn))} ms to show it.`;
-  find("time").replaceChildren(element("p", { className: "lead" }, whole), ...rows);
 }
 
 export function showProblem(problem) {
@@ -97,7 +103,7 @@ export function showProblem(problem) {
     element(
       "div",
       { className: "note bad" },
-      element("b", {}, problem.title ?? "This does not work"),
+      element("b", {}, problem.title ?? "This page has failed"),
       element("p", {}, problem.message),
       errors.length ? element("ul", {}, ...errors) : null,
       hints.length ? element("p", { className: "hint" }, hints.join(" ")) : null,

@@ -1,5 +1,7 @@
 // Titles and texts of documents: those of a pool are on the page, those of an index come with the answer or are fetched.
 
+import { shortened } from "./dom.js";
+
 export class Texts {
   #known = new Map();
   #read;
@@ -16,7 +18,7 @@ export class Texts {
 
   title(id) {
     const document = this.#known.get(id);
-    return document?.title || document?.text?.trim().split("\n", 1)[0] || id;
+    return shortened(document?.title?.trim() || document?.text?.trim() || id);
   }
 
   // Throws the service's error.
