@@ -31,13 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import orjson
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from load_tests import processes
 from load_tests.recorded_routes import Kill, Scene, scenes
-from load_tests.recorded_selections import EVENTS, NDJSON, Request
+from load_tests.recorded_selections import EVENTS, NDJSON, Request, lines
 from tests.ports import free_port
 
 IGNORED: tuple[str, ...] = ()  # fields, as of --ignore
@@ -46,6 +47,7 @@ VOLATILE = ("created", "timings_ms", "bytes", "since")  # fields that differ fro
 HEADERS = ("allow", "content-type", "location", "ratelimit-policy", "www-authenticate")
 OWN_HEADERS = "x-boundarymorph-"
 _ID = re.compile(r"\b[0-9a-f]{32}\b")  # of an answer
+_WAIT = re.compile(r"\bWait \d+ seconds")  # until the next day or year
 SHOWN, LONGEST = 4, 200  # differences of a request, and characters of a value
 MISSING = object()
 Recording = dict[str, dict[str, Any]]
@@ -117,17 +119,16 @@ def answer(
 
     urls: what stands in the answer for the URL of each process.
     """
-    body = request.body if isinstance(request.body, bytes) else without(request.body, ignored)
-    content = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
-    headers = {} if content is None else {"Content-Type": "application/json"}
-    response = client.request(request.method, request.path, content=content, headers={**headers, **request.headers})
+    body = without(request.body, ignored)
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    headers |= request.headers
+    content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+    if isinstance(body, list) and headers["Content-Type"] in NDJSON.values():
+        content = lines(*body)
+    response = client.request(request.method, request.path, content=content, headers=headers)
     return {
-        "request": {
-            "method": request.method,
-            "path": request.path,
-            "headers": dict(request.headers),
-            "body": body.decode("latin-1") if isinstance(body, bytes) else body,
-        },
+        "request": f"{request.method} {request.path} {shown(dict(request.headers))}",
+        "body": body.decode("latin-1") if isinstance(body, bytes) else body,
         "status": response.status_code,
         "headers": {
             name: value for name, value in response.headers.items() if name in HEADERS or name.startswith(OWN_HEADERS)
@@ -140,10 +141,10 @@ def content_of(response: httpx.Response, urls: Mapping[str, str]) -> Any:
     """Return the content of an answer as JSON, None for a page or metrics."""
     kind = response.headers.get("content-type", "").partition(";")[0]
     if kind.startswith("application/vnd.boundarymorph."):
-        return {name: digest(tensor) for name, tensor in load(response.content).items()}
+        return {name: summary(tensor) for name, tensor in sorted(load(response.content).items())}
     if not response.content or (kind.startswith("text/") and kind != EVENTS["Accept"]):
         return None
-    text = _ID.sub("ID", response.text)
+    text = _WAIT.sub("Wait", _ID.sub("ID", response.text))
     for url, name in urls.items():
         text = text.replace(url, name)
     if kind == EVENTS["Accept"]:
@@ -154,8 +155,10 @@ def content_of(response: httpx.Response, urls: Mapping[str, str]) -> Any:
     return orjson.loads(text)
 
 
-def digest(tensor: NDArray[Any]) -> list[Any]:
-    """Return what stands for the numbers of an answer: their type, their shape and a hash."""
+def summary(tensor: NDArray[Any]) -> Any:
+    """Return the JSON that a tensor has as bytes, or else its type, its shape, and a hash of its numbers."""
+    if tensor.dtype == np.uint8 and tensor.ndim == 1:
+        return orjson.loads(tensor.tobytes())
     return [str(tensor.dtype), *tensor.shape, hashlib.sha256(tensor.tobytes()).hexdigest()]
 
 
@@ -183,7 +186,7 @@ def compare(before: Path, after: Path, ignored: Sequence[str] = (), left_out: Se
     """Print every request that is answered differently, and return their number."""
     old, new = (
         {
-            name: without(entry, ignored)
+            name: {part: without(value, ignored) for part, value in entry.items()}
             for name, entry in orjson.loads(path.read_bytes()).items()
             if not matches(name, left_out)
         }
