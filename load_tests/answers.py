@@ -1,4 +1,4 @@
-"""Records the answers to more than three hundred requests, and compares the recordings of two versions of the service.
+"""Record the answers to more than three hundred requests, and compare the recordings of two versions of the service.
 
     python -m load_tests.answers record after.json
     python -m load_tests.answers record --command ../before/.venv/bin/boundarymorph before.json
@@ -7,10 +7,10 @@
 The processes serve a copy of the folder that `make demo` leaves, and everything goes over HTTP, so that this tool can
 record a version that is older than itself. The requests are in `recorded_selections.py` and `recorded_routes.py`.
 
-When a version has lost a field or a feature, record both versions, and compare them, with the same options: `--ignore
-FIELD` leaves a field out of requests and answers, and out of the environment if it is a variable; `--leave-out NAME`
-does not send the requests of this name. `usage.cost` is a field `cost` directly within a field `usage`, and `.cost` one
-that is within nothing. A name may have wildcards: 'batch/*'.
+When a version has lost a field or a feature, record both versions and compare them with the same options. `--ignore
+FIELD` leaves a field out of requests, answers and settings, or a variable out of the environment. `usage.cost` is a
+field `cost` directly within a field `usage`, and `.cost` is one that is within no other. `--leave-out NAME` leaves
+requests out; the name may have wildcards, as in 'batch/*'.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from load_tests.recorded_routes import Kill, Scene, scenes
 from load_tests.recorded_selections import EVENTS, NDJSON, Request, lines
 from tests.ports import free_port
 
-IGNORED: tuple[str, ...] = ()  # fields, as of --ignore
-LEFT_OUT: tuple[str, ...] = ()  # names of requests, as of --leave-out
+IGNORED: tuple[str, ...] = ()  # fields that --ignore need not name
+LEFT_OUT: tuple[str, ...] = ()  # requests that --leave-out need not name
 VOLATILE = ("created", "timings_ms", "bytes", "since")  # fields that differ from run to run
 HEADERS = ("allow", "content-type", "location", "ratelimit-policy", "www-authenticate")
 OWN_HEADERS = "x-boundarymorph-"
-_ID = re.compile(r"\b[0-9a-f]{32}\b")  # of an answer
+_ID = re.compile(r"\b[0-9a-f]{32}\b")  # the id of an answer
 _WAIT = re.compile(r"\bWait \d+ seconds")  # until the next day or year
 SHOWN, LONGEST = 4, 200  # differences of a request, and characters of a value
 MISSING = object()
@@ -62,15 +62,17 @@ def record(
     """
     recording: Recording = {}
     for scene in scenes().values():
+        events = [event for event in scene.events if isinstance(event, Kill) or not matches(event.name, left_out)]
+        if not any(isinstance(event, Request) for event in events):
+            continue
         with running(scene, data, command, ignored) as servers, ExitStack() as stack:
             urls = {server.url: f"http://{role}" for role, server in servers.items()}
             clients = {role: stack.enter_context(client(server.url)) for role, server in servers.items()}
-            for event in scene.events:
+            for event in events:
                 if isinstance(event, Kill):
                     servers[event.role].process.kill()
                     servers[event.role].process.wait()
-                elif not matches(event.name, left_out):
-                    assert event.name not in recording, f"two requests are named {event.name!r}"
+                else:
                     recording[event.name] = answer(clients[event.role], event, urls, ignored)
     return recording
 
@@ -80,7 +82,11 @@ def running(
     scene: Scene, data: Path, command: Path | None = None, ignored: Sequence[str] = ()
 ) -> Iterator[dict[str, processes.Server]]:
     """Start the processes of a scene over a copy of `data`, and yield them by their roles when they are ready."""
-    variables = {name: value for name, value in scene.variables.items() if name not in ignored}
+    variables = {
+        name: value if isinstance(value, str) else orjson.dumps(without(value, ignored)).decode()
+        for name, value in scene.variables.items()
+        if name not in ignored
+    }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         places = {"data": f"{folder}/data", "empty": f"{folder}/empty"}
         shutil.copytree(data, places["data"])
@@ -98,7 +104,7 @@ def running(
 def start(
     command: Path | None, arguments: Sequence[str], places: Mapping[str, str], variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start `boundarymorph ARGUMENTS` with nothing else of the service in its environment than these variables."""
+    """Start `boundarymorph ARGUMENTS`. Of the service's settings, its environment has only these variables."""
     filled = [argument.format(**places) for argument in arguments]
     inherited = {name: value for name, value in processes.source(None).items() if not name.startswith("BOUNDARYMORPH_")}
     if command is None:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from load_tests.recorded_selections import (
     ABSENT,
     DIALECTS,
@@ -47,11 +45,12 @@ class Scene:
     """Processes, and what happens to them in this order.
 
     processes: the arguments of `boundarymorph` by role, in the order of their start; `{data}` stands for the copied
-    folder, `{empty}` for an empty one, and `{ROLE}` for the URL of an earlier process. variables: of their environment.
+    folder, `{empty}` for an empty one, and `{ROLE}` for the URL of an earlier process. variables: of their environment;
+    what is not a string becomes JSON.
     """
 
     processes: Mapping[str, str]
-    variables: Mapping[str, str]
+    variables: Mapping[str, Any]
     events: list[Request | Kill]
 
 
@@ -478,26 +477,26 @@ THREE_PROCESSES = {
 # Learning depends on time, so nothing is learned; a deadline that is far away does not change the rounds.
 STEADY = {"BOUNDARYMORPH_MEMORY__FROZEN": "true", "BOUNDARYMORPH_DEADLINE_SECONDS": "600"}
 # With a cache an answer would depend on earlier requests, and on whether they are left out.
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     **STEADY,
     "BOUNDARYMORPH_CACHE__ENABLED": "false",
     "BOUNDARYMORPH_BUDGET": "6",
     "BOUNDARYMORPH_AUTO_BUDGET": "24",
-    "BOUNDARYMORPH_POLICIES": orjson.dumps(POLICIES).decode(),
+    "BOUNDARYMORPH_POLICIES": POLICIES,
 }
 SMALL_LIMITS = {"pool": 12, "k": 12, "budget": 10, "query_characters": 100, "text_characters": 300, "line_bytes": 2_048,
                 "body_bytes": 65_536, "answer_bytes": 4_096, "judgments": 2, "texts": 12}  # fmt: skip
-WITH_LIMITS = {
+WITH_LIMITS: dict[str, Any] = {
     **STEADY,
     **{f"BOUNDARYMORPH_LIMITS__{name.upper()}": str(most) for name, most in SMALL_LIMITS.items()},
     **{f"BOUNDARYMORPH_{name}": str(value) for name, value in (("DEPTH", 12), ("K", 5), ("BUDGET", 4))},
     "BOUNDARYMORPH_AGENTS__BODY_BYTES": "1024",
     "BOUNDARYMORPH_KEYS": KEYS,
-    "BOUNDARYMORPH_POLICIES": orjson.dumps({"talk": {**POLICIES["fast"], "for_keys": ["chat"]}}).decode(),
-    "BOUNDARYMORPH_RATE_LIMITS__KEYS": '{"rated": "2/year"}',
+    "BOUNDARYMORPH_POLICIES": {"talk": {**POLICIES["fast"], "for_keys": ["chat"]}},
+    "BOUNDARYMORPH_RATE_LIMITS__KEYS": {"rated": "2/year"},
 }
 # The default number of rounds depends on how fast a scorer elsewhere is, and probes of the parts on time.
-WITH_PARTS = {
+WITH_PARTS: dict[str, Any] = {
     **SETTINGS,
     "BOUNDARYMORPH_ROUNDS": "2",
     "BOUNDARYMORPH_READY_INTERVAL_SECONDS": "3600",

@@ -30,7 +30,7 @@ import orjson
 from boundarymorph.access import callers
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from load_tests import answers, models
-from load_tests.recorded_routes import ONE_PROCESS, SETTINGS, Scene
+from load_tests.recorded_routes import ONE_PROCESS, STEADY, Scene
 from load_tests.recorded_selections import INDEX, selections
 from tests.deploy.buildah import Image, Process, build
 from tests.deploy.dockerfile import DOCKERFILE, TARGETS, requirements, stages
@@ -137,7 +137,7 @@ def selection(images: Images, data: Path) -> str:
     Rounds that are chosen automatically are left out: they depend on where the scorer is, and on how fast it is.
     """
     asked = [request for request in selections() if SAME.match(request.name) and "auto" not in request.name]
-    settings = {**SETTINGS, "BOUNDARYMORPH_ROUNDS": "2"}
+    settings = {**STEADY, "BOUNDARYMORPH_CACHE__ENABLED": "false", "BOUNDARYMORPH_ROUNDS": "2"}
     with (
         answers.running(Scene(ONE_PROCESS, settings, []), data) as servers,
         answers.client(servers["service"].url) as client,

@@ -147,6 +147,14 @@ def test_recordings_of_one_version_are_the_same(data: Path, tmp_path: Path, caps
     assert {slug for slug in slugs if f"problem:{slug}" not in recorded} == UNREACHED
 
 
+def test_ignored_fields_are_neither_sent_nor_set(data: Path) -> None:
+    ignored = ["budget", "for_keys", "BOUNDARYMORPH_AGENTS__BODY_BYTES"]
+    recording = answers.record(data, ignored=ignored, left_out=["[!k]*", "keys/[!cop]*"])
+    assert "budget" not in recording["keys/cache, first"]["body"]
+    assert recording["keys/policy by key"]["answer"]["policy"] == "default"
+    assert recording["keys/over limits.tools"]["status"] == 400
+
+
 def test_a_recording_of_an_installed_version_does_not_run_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
