@@ -69,9 +69,9 @@ strangers: setup  ## what broke in the hands of people who had not seen the serv
 mutants: setup  ## mutants of MODULE=file that TESTS="files" do not kill; OPTIONS="--count 50 --seconds 120"
 	$(BIN)/python -m load_tests.mutants $(MODULE) $(TESTS) $(OPTIONS)
 
-compare-answers: setup  ## a hundred requests and answers -> build/answers.json; BEFORE=file compares
-	$(BIN)/python -m load_tests.answers record build/answers.json
-	$(if $(BEFORE),$(BIN)/python -m load_tests.answers compare $(BEFORE) build/answers.json)
+compare-answers: setup  ## the answers to more than three hundred requests -> build/answers.json; BEFORE=file compares; OPTIONS=--help
+	$(BIN)/python -m load_tests.answers record $(OPTIONS) build/answers.json
+	$(if $(BEFORE),$(BIN)/python -m load_tests.answers compare $(OPTIONS) $(BEFORE) build/answers.json)
 
 MILVUS := build/milvus-env
 $(MILVUS)/bin/milvus-server: | $(BIN)/python

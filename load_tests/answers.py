@@ -1,196 +1,260 @@
-"""Records the answers to a hundred requests, and compares those of two versions of the service.
+"""Record the answers to more than three hundred requests, and compare the recordings of two versions of the service.
 
-    python -m load_tests.answers record --data data before.json     # a copy of the folder of `make demo` is used
+    python -m load_tests.answers record after.json
+    python -m load_tests.answers record --command ../before/.venv/bin/boundarymorph before.json
     python -m load_tests.answers compare before.json after.json
 
-Requests go to a real process; what differs from run to run (ids, timings) is left out.
+The processes serve a copy of the folder that `make demo` leaves, and everything goes over HTTP, so that this tool can
+record a version that is older than itself. The requests are in `recorded_selections.py` and `recorded_routes.py`.
+
+When a version has lost a field or a feature, record both versions and compare them with the same options. `--ignore
+FIELD` leaves a field out of requests, answers and settings, or a variable out of the environment. `usage.cost` is a
+field `cost` directly within a field `usage`, and `.cost` is one that is within no other. `--leave-out NAME` leaves
+requests out; the name may have wildcards, as in 'batch/*'.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
+import hashlib
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import product, zip_longest
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import orjson
+from numpy.typing import NDArray
+from safetensors.numpy import load
 
-from load_tests.processes import serving
+from load_tests import processes
+from load_tests.recorded_routes import Kill, Scene, scenes
+from load_tests.recorded_selections import EVENTS, NDJSON, Request, lines
+from tests.ports import free_port
 
-INDEX = "python-docstrings"
-VOLATILE = {"id", "timings_ms", "created", "bytes", "snapshot", "structure"}
-QUERIES = (
-    "sort a list",
-    "read a file line by line",
-    "run a command and capture its output",
-    "parse command line arguments",
-    "compress data",
-    "how do I wait for a thread to finish?",
-    "regular expression groups",
-    "convert a date to a string",
-)
-OPTIONS: tuple[dict[str, Any], ...] = (
-    {"budget": 30, "k": 50, "explain": True},  # finds known scores
-    {"budget": 10, "k": 20, "reuse": False, "return_documents": True},
-    {"budget": 8, "k": 30, "method": "boundarymorph", "rounds": 8},
-    {"budget": 12, "k": 40, "method": "boundarymorph", "rounds": 3},
-    {"budget": 12, "k": 25, "hybrid": True, "depth": 500},
-    {"budget": 0, "k": 10},
-    {"budget": 15, "max_tokens": 2000, "depth": 2000},
-)
-FILTERS: tuple[dict[str, Any], ...] = (
-    {"kind": "class"},
-    {"module": {"in": ["os", "io", "pathlib"]}},
-    {"and": [{"kind": "function"}, {"not": {"module": "asyncio"}}]},
-    {"module": {"gte": "m", "lt": "s"}},
-    {"module": "there is none"},
-    {"kind": 3},
-    {"colour": {"exists": True}},
-)
-STREAM = {"Accept": "text/event-stream"}
-Request = tuple[str, str, dict[str, Any] | None, dict[str, str]]
+IGNORED: tuple[str, ...] = ()  # fields that --ignore need not name
+LEFT_OUT: tuple[str, ...] = ()  # requests that --leave-out need not name
+VOLATILE = ("created", "timings_ms", "bytes", "since")  # fields that differ from run to run
+HEADERS = ("allow", "content-type", "location", "ratelimit-policy", "www-authenticate")
+OWN_HEADERS = "x-boundarymorph-"
+_ID = re.compile(r"\b[0-9a-f]{32}\b")  # the id of an answer
+_WAIT = re.compile(r"\bWait \d+ seconds")  # until the next day or year
+SHOWN, LONGEST = 4, 200  # differences of a request, and characters of a value
+MISSING = object()
+Recording = dict[str, dict[str, Any]]
 
 
-def selections() -> Iterator[dict[str, Any]]:
-    """Yield bodies of POST /select in the order of sending: some find scores of earlier ones."""
-    for number, query in enumerate(QUERIES):
-        yield {"query": query, "index": INDEX, "budget": 10 + 5 * (number % 3), "k": 5 + 20 * (number % 4)}
-    for query, options in product(QUERIES[:5], OPTIONS):
-        yield {"query": query, "index": INDEX, **options}
-    for filter in FILTERS:
-        yield {"query": QUERIES[1], "index": INDEX, "filter": filter, "budget": 6, "k": 12}
-        yield {"query": QUERIES[5], "index": INDEX, "filter": filter, "budget": 6, "k": 12, "hybrid": True}
-    yield {"query": QUERIES[0], "index": INDEX, "budget": "auto", "k": 10, "depth": 300}
-    yield from pools()
+def record(
+    data: Path, command: Path | None = None, ignored: Sequence[str] = (), left_out: Sequence[str] = ()
+) -> Recording:
+    """Return the answers of a service over copies of `data` by the names of the requests.
 
-
-def pools() -> Iterator[dict[str, Any]]:
-    """Yield bodies with pools, with and without vectors, scores and lengths."""
-    texts = [f"{verb} {adverb} the {thing}" for verb in ("sort", "read", "sum") for adverb in ("slowly", "at once")
-             for thing in ("list", "file", "numbers", "words")]  # fmt: skip
-    documents: list[dict[str, Any]] = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
-    vectors = np.random.default_rng(0).standard_normal((len(texts), 16)).astype("<f2")
-    block = {"data": base64.b64encode(vectors.tobytes()).decode(), "shape": list(vectors.shape)}
-    own = {"query_embedding": [1.0] + 15 * [0.25]}
-    base = {"query": "sort numbers", "budget": 8, "k": 6}
-    scored = [document | {"score": -float(i)} for i, document in enumerate(documents)]
-    yield base | {"pool": documents}
-    yield base | {"pool": scored}
-    yield base | {"pool": {"documents": documents, "embeddings": block}} | own
-    yield base | {"pool": {"documents": scored, "embeddings": block}, "method": "boundarymorph"} | own
-    yield base | {"pool": [d | {"bm25": i % 5 / 2} for i, d in enumerate(documents)], "explain": True}
-    yield base | {"pool": [d | {"tokens": 3 + i % 4} for i, d in enumerate(documents)], "max_tokens": 30, "k": None}
-    yield base | {"pool": [d | ({"cross_encoder_score": 0.25} if i < 4 else {}) for i, d in enumerate(documents)]}
-    yield base | {"pool": documents, "k": 24}
-    yield base | {"pool": documents[:3], "return_documents": True}
-    yield base | {"pool": documents, "budget": 24, "k": 12}
-    yield base | {"pool": {"documents": documents, "embeddings": block}}  # no query embedding of 16 numbers
-    yield base | {"pool": [documents[0], documents[0]]}
-    yield base | {"pool": []}
-    yield base
-    yield base | {"index": INDEX, "filter": {"kind": {"like": "x"}}}
-    yield base | {"index": INDEX, "budgte": 5}
-    yield base | {"index": INDEX, "k": 0}
-    yield base | {"index": INDEX, "depth": 1_000_000}
-    yield base | {"index": "missing"}
-    yield base | {"index": INDEX, "query": " "}
-    yield base | {"index": INDEX, "query_embedding": [1.0, 2.0]}
-
-
-def requests() -> Iterator[Request]:
-    """Yield requests: method, path, body and headers."""
-    for body in selections():
-        yield "POST", "/select", body, {}
-    for query in QUERIES[:6]:
-        asked = {"query": query, "index": INDEX, "budget": 9, "k": 7, "rounds": 3, "depth": 1000}
-        yield "POST", "/select", asked, STREAM
-    yield "POST", "/select", {"query": "sort", "index": "missing"}, STREAM
-    yield "GET", f"/indexes/{INDEX}/documents/builtins.list.sort", None, {}
-    yield "PUT", "/indexes/own", {"dimension": 4}, {}
-    vectors = [[1, i, i * i % 7, i % 3] for i in range(40)]
-    rows = [{"id": i, "text": f"row {i}", "embedding": row, "metadata": {"n": i}} for i, row in enumerate(vectors)]
-    yield "POST", "/indexes/own/documents", {"": rows}, {}
-    select = {"query": "row", "index": "own", "query_embedding": [1.0, 2.0, 3.0, 1.0], "budget": 4, "k": 8}
-    yield "POST", "/select", select, {}
-    yield "POST", "/select", select | {"filter": {"n": {"lt": 20}}, "hybrid": True}, {}
-    yield "DELETE", "/indexes/own/documents/7", None, {}
-    yield "POST", "/select", select | {"reuse": False}, {}
-
-
-def record(data: Path) -> list[dict[str, Any]]:
-    """Return every answer of a service over a copy of `data`, and of one whose scorer is down."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "data"
-        shutil.copytree(data, copy)
-        with service(copy) as client:
-            answers = [answer(client, request) for request in requests()]
-        with serving(["scorer"]) as alone, service(copy, "--scorer-url", alone.url) as client:
-            alone.process.kill()
-            for query, more in product(QUERIES[:3], ({}, {"on_failure": "error"})):
-                body = {"query": query, "index": INDEX, "budget": 10, "k": 10, **more}
-                answers.append(answer(client, ("POST", "/select", body, {})))
-            answers.append(answer(client, ("POST", "/select", {"query": "sort", "index": INDEX, "k": 4}, STREAM)))
-    return answers
+    command: an installed `boundarymorph` to run instead of that of this checkout.
+    """
+    recording: Recording = {}
+    for scene in scenes().values():
+        events = [event for event in scene.events if isinstance(event, Kill) or not matches(event.name, left_out)]
+        if not any(isinstance(event, Request) for event in events):
+            continue
+        with running(scene, data, command, ignored) as servers, ExitStack() as stack:
+            urls = {server.url: f"http://{role}" for role, server in servers.items()}
+            clients = {role: stack.enter_context(client(server.url)) for role, server in servers.items()}
+            for event in events:
+                if isinstance(event, Kill):
+                    servers[event.role].process.kill()
+                    servers[event.role].process.wait()
+                else:
+                    recording[event.name] = answer(clients[event.role], event, urls, ignored)
+    return recording
 
 
 @contextmanager
-def service(data: Path, *arguments: str) -> Iterator[httpx.Client]:
-    """Start a service that learns nothing, as that depends on time; wait until it is ready, and yield a client."""
-    command, variables = ["serve", "--data-directory", str(data), *arguments], {"BOUNDARYMORPH_MEMORY__FROZEN": "true"}
-    with serving(command, variables=variables) as server, httpx.Client(base_url=server.url, timeout=300) as client:
-        yield client
+def running(
+    scene: Scene, data: Path, command: Path | None = None, ignored: Sequence[str] = ()
+) -> Iterator[dict[str, processes.Server]]:
+    """Start the processes of a scene over a copy of `data`, and yield them by their roles when they are ready."""
+    variables = {
+        name: value if isinstance(value, str) else orjson.dumps(without(value, ignored)).decode()
+        for name, value in scene.variables.items()
+        if name not in ignored
+    }
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        places = {"data": f"{folder}/data", "empty": f"{folder}/empty"}
+        shutil.copytree(data, places["data"])
+        servers: dict[str, processes.Server] = {}
+        for role, arguments in scene.processes.items():
+            port = free_port()
+            started = start(
+                command, [*arguments.split(), "--port", str(port), "--log-level", "critical"], places, variables
+            )
+            servers[role] = stack.enter_context(processes.ready(started, port, "readyz"))
+            places[role] = servers[role].url
+        yield servers
 
 
-def answer(client: httpx.Client, request: Request) -> dict[str, Any]:
-    """Return the answer without what differs from run to run."""
-    method, path, body, headers = request
-    content = None if body is None else orjson.dumps(body.get("", body))
-    kind = {"Content-Type": "application/json"} if body is not None else {}
-    response = client.request(method, path, content=content, headers=kind | headers)
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
-        lines = filter(None, response.text.splitlines())
-        said: Any = [stable(orjson.loads(line[6:])) if line.startswith("data: ") else line for line in lines]
-    else:
-        said = stable(orjson.loads(response.content)) if response.content else None
-    summary = {name: value for name, value in (body or {}).items() if name not in ("pool", "")}
-    return {"request": f"{method} {path} {summary} {headers}", "status": response.status_code, "answer": said}
+def start(
+    command: Path | None, arguments: Sequence[str], places: Mapping[str, str], variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start `boundarymorph ARGUMENTS`. Of the service's settings, its environment has only these variables."""
+    filled = [argument.format(**places) for argument in arguments]
+    inherited = {name: value for name, value in processes.source(None).items() if not name.startswith("BOUNDARYMORPH_")}
+    if command is None:
+        return processes.start(filled, {**inherited, **variables})
+    del inherited["PYTHONPATH"]  # which leads to this checkout
+    return subprocess.Popen([str(command), *filled], env={**inherited, **variables})
 
 
-def stable(value: Any) -> Any:
-    """Remove ids and timings of requests; documents keep their ids."""
-    return {name: inner for name, inner in value.items() if name not in VOLATILE} if isinstance(value, dict) else value
+def client(url: str) -> httpx.Client:
+    """Return a client of a process."""
+    return httpx.Client(base_url=url, timeout=300, trust_env=False)
 
 
-def compare(before: Path, after: Path) -> int:
+def answer(
+    client: httpx.Client, request: Request, urls: Mapping[str, str] | None = None, ignored: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Send a request, and return it and its answer without what differs from run to run.
+
+    urls: what stands in the answer for the URL of each process.
+    """
+    body = without(request.body, ignored)
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    headers |= request.headers
+    content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+    if isinstance(body, list) and headers["Content-Type"] in NDJSON.values():
+        content = lines(*body)
+    response = client.request(request.method, request.path, content=content, headers=headers)
+    return {
+        "request": f"{request.method} {request.path} {shown(dict(request.headers))}",
+        "body": body.decode("latin-1") if isinstance(body, bytes) else body,
+        "status": response.status_code,
+        "headers": {
+            name: value for name, value in response.headers.items() if name in HEADERS or name.startswith(OWN_HEADERS)
+        },
+        "answer": without(content_of(response, urls or {}), VOLATILE),
+    }
+
+
+def content_of(response: httpx.Response, urls: Mapping[str, str]) -> Any:
+    """Return the content of an answer as JSON, None for a page or metrics."""
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if kind.startswith("application/vnd.boundarymorph."):
+        return {name: summary(tensor) for name, tensor in sorted(load(response.content).items())}
+    if not response.content or (kind.startswith("text/") and kind != EVENTS["Accept"]):
+        return None
+    text = _WAIT.sub("Wait", _ID.sub("ID", response.text))
+    for url, name in urls.items():
+        text = text.replace(url, name)
+    if kind == EVENTS["Accept"]:
+        events = [line.partition(": ") for line in text.splitlines() if line]
+        return [{name: orjson.loads(value) if name == "data" else value} for name, _, value in events]
+    if kind in NDJSON.values():  # in the order in which they are ready, and with the progress made after some time
+        return [line for text in sorted(text.splitlines()) if "progress" not in (line := orjson.loads(text))]
+    return orjson.loads(text)
+
+
+def summary(tensor: NDArray[Any]) -> Any:
+    """Return the JSON that a tensor has as bytes, or else its type, its shape, and a hash of its numbers."""
+    if tensor.dtype == np.uint8 and tensor.ndim == 1:
+        return orjson.loads(tensor.tobytes())
+    return [str(tensor.dtype), *tensor.shape, hashlib.sha256(tensor.tobytes()).hexdigest()]
+
+
+def without(value: Any, fields: Sequence[str], path: tuple[str, ...] = ("",)) -> Any:
+    """Return a JSON value without some fields. path: of the value, with an empty name first."""
+    if isinstance(value, list):
+        return [without(inner, fields, path) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: inner for name, inner in value.items() if not is_among((*path, name), fields)}
+    return {name: without(inner, fields, (*path, name)) for name, inner in kept.items()}
+
+
+def is_among(path: Sequence[str], fields: Sequence[str]) -> bool:
+    """Return whether the names of a field, or the last of them, belong to one of these fields."""
+    return any(f".{'.'.join(path)}".endswith(f".{field}") for field in fields)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name is one of these, which may have wildcards."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def compare(before: Path, after: Path, ignored: Sequence[str] = (), left_out: Sequence[str] = ()) -> int:
     """Print every request that is answered differently, and return their number."""
-    pairs = list(zip_longest(*(orjson.loads(path.read_bytes()) for path in (before, after)), fillvalue={}))
-    different = [(old, new) for old, new in pairs if old != new]
-    for old, new in different:
-        print((old or new)["request"])
-        for when, found in (("before", old), ("after ", new)):
-            print(f"  {when} {found.get('status')} {orjson.dumps(found.get('answer')).decode()[:1500]}")
-    print(f"{len(pairs)} requests, {len(different)} answered differently")
+    old, new = (
+        {
+            name: {part: without(value, ignored) for part, value in entry.items()}
+            for name, entry in orjson.loads(path.read_bytes()).items()
+            if not matches(name, left_out)
+        }
+        for path in (before, after)
+    )
+    names = list(dict.fromkeys([*old, *new]))
+    different = [name for name in names if old.get(name) != new.get(name)]
+    for name in different:
+        print(name)
+        found = list(differences(old.get(name), new.get(name)))
+        for path, one, other in found[:SHOWN]:
+            print(f"  {path}: {shown(one)} -> {shown(other)}")
+        if len(found) > SHOWN:
+            print(f"  and {len(found) - SHOWN} more")
+    print(f"{len(names)} requests, {len(different)} answered differently")
     return len(different)
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield path, old and new value of everything that differs between two JSON values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        pairs: Iterator[tuple[Any, Any, Any]] = (
+            (name, old.get(name, MISSING), new.get(name, MISSING)) for name in old | new
+        )
+    elif isinstance(old, list) and isinstance(new, list):
+        pairs = ((number, *pair) for number, pair in enumerate(zip_longest(old, new, fillvalue=MISSING)))
+    else:
+        if old != new:
+            yield path.removeprefix("."), old, new
+        return
+    for name, one, other in pairs:
+        yield from differences(one, other, f"{path}.{name}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as short JSON."""
+    text = "nothing" if value is MISSING else orjson.dumps(value).decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("record", "compare"))
-    parser.add_argument("files", nargs="+", type=Path, help="to write, or the two to compare")
-    parser.add_argument("--data", type=Path, default=Path("data"))
+    commands = parser.add_subparsers(dest="action", required=True)
+    recording, comparing = commands.add_parser("record"), commands.add_parser("compare")
+    recording.add_argument("file", type=Path, help="to write")
+    recording.add_argument("--command", type=Path, help="the `boundarymorph` to run; that of this checkout by default")
+    recording.add_argument("--data", type=Path, default=Path("data"), help="the folder that `make demo` leaves")
+    comparing.add_argument(
+        "files", type=Path, nargs=2, metavar="FILE", help="of the version before, and of the one after"
+    )
+    for one in (recording, comparing):
+        one.add_argument("--ignore", action="append", default=[*IGNORED], metavar="FIELD", help="repeatable; see above")
+        one.add_argument("--leave-out", action="append", default=[*LEFT_OUT], metavar="NAME", help="the same")
     given = parser.parse_args()
-    if given.command == "compare":
-        sys.exit(bool(compare(*given.files)))
-    given.files[0].parent.mkdir(parents=True, exist_ok=True)
-    given.files[0].write_bytes(orjson.dumps(record(given.data), option=orjson.OPT_INDENT_2))
+    if given.action == "compare":
+        before, after = given.files
+        sys.exit(bool(compare(before, after, given.ignore, given.leave_out)))
+    begin = time.monotonic()
+    answers = record(given.data, given.command, given.ignore, given.leave_out)
+    given.file.parent.mkdir(parents=True, exist_ok=True)
+    given.file.write_bytes(orjson.dumps(answers, option=orjson.OPT_INDENT_2))
+    print(f"{len(answers)} answers in {time.monotonic() - begin:.0f} s: {given.file}")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,21 @@ def test_the_results_of_every_query(two_tables: tuple[Path, str]) -> None:
     summary = json.loads((two_tables[0] / "summary-one.json").read_bytes())
     mean = sum(float(row["ce_ncg"]) for row in paper if row["k"] == "10") / 4
     (found,) = (one for one in summary["rows"] if (one["method"], one["budget"], one["k"]) == (PAPER, 8, 10))
-    assert found["ce_ncg"] == pytest.approx(mean, abs=1e-6)
+    assert found["ce_ncg"] == pytest.approx(mean, abs=1e-12)
+
+
+def test_results_are_the_same_when_repeated_in_several_processes(tmp_path: Path, without_pictures: None) -> None:
+    given: list[str | Path] = []
+    for name in ("one", "other"):
+        tables.write(small(queries=3, name=name), tmp_path / f"{name}.npz")
+        given += ["--table", tmp_path / f"{name}.npz"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    run(*given, *GRID, "--methods", "baselines,product", "--out", first)
+    run(*given, *GRID, "--methods", "baselines,product", "--out", second, "--jobs", "2")
+    results = [path.name for path in first.iterdir() if path.suffix in (".json", ".csv")]
+    assert len(results) == 5
+    for name in results:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
 def test_the_report(two_tables: tuple[Path, str]) -> None:

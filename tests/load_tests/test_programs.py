@@ -16,7 +16,7 @@ import orjson
 import pytest
 import torch
 
-from load_tests import answers, bench_gpu, bench_stores, mutants, report, soak, studies
+from load_tests import bench_gpu, bench_stores, mutants, report, soak, studies
 from tests.evaluation.tables import synthetic
 from tests.patience import PATIENCE
 
@@ -274,11 +274,3 @@ def test_mutants_are_single_changes_that_tests_can_see(
     assert [line.split()[0] for line in lines[:2]] == ["killed", "SURVIVES"]
     assert lines[-1] == "1 of 2 mutants survive; the module has 2"
     assert (tmp_path / "module.py").read_text() == source
-
-
-def test_answers_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    same = {"request": "a", "status": 200, "answer": answers.stable({"id": "x", "documents": [{"id": "d"}]})}
-    for name, answer in (("before", {"k": 1}), ("after", {"k": 2})):
-        (tmp_path / name).write_bytes(orjson.dumps([same, {"request": "b", "status": 200, "answer": answer}]))
-    assert answers.compare(tmp_path / "before", tmp_path / "after") == 1
-    assert capsys.readouterr().out.startswith("b\n") and same["answer"] == {"documents": [{"id": "d"}]}

@@ -75,13 +75,16 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
 
 
 def write(studies: Sequence[Study], out: Path) -> None:
-    """Write report.md, plots/, summary.json (and one a table, if there are several), per_query.csv, comparisons.csv."""
+    """Write report.md, plots/, summary.json (and one a table, if there are several), per_query.csv, comparisons.csv.
+
+    The same tables and methods give the same JSON and CSV, to the digit: measured times are in the report alone.
+    """
     out.mkdir(parents=True, exist_ok=True)
     several = {f"summary-{found.name}.json": summary([found]) for found in studies} if len(studies) > 1 else {}
     for name, figures in {"summary.json": summary(studies), **several}.items():
         (out / name).write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     rows = pd.concat({found.name: found.outcome.rows for found in studies}, names=["table"])
-    rows.reset_index("table").to_csv(out / "per_query.csv", index=False, float_format="%.6f")
+    rows.reset_index("table").drop(columns="seconds").to_csv(out / "per_query.csv", index=False)
     compared = pd.concat({found.name: found.comparisons for found in studies}, names=["table"])
     compared.reset_index("table").to_csv(out / "comparisons.csv", index=False)
     (out / "report.md").write_text(markdown(studies, _draw(studies, out / "plots")), encoding="utf-8")

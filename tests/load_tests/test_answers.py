@@ -1,0 +1,207 @@
+"""The recorder of answers: what it asks, what it keeps of the answers, and how it compares two recordings."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import AliasChoices, BaseModel
+from starlette.routing import Match
+
+from boundarymorph.api import retrieval
+from boundarymorph.api.dify import RetrievalRequest
+from boundarymorph.api.rerank.routes import ROUTES
+from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, Judgments, ScoreRequest, UploadedDocument
+from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
+from boundarymorph.settings import Settings
+from load_tests import answers, processes
+from load_tests.recorded_routes import scenes
+from load_tests.recorded_selections import INDEX, LISTS, Request, pairs
+
+REQUESTS = [event for scene in scenes().values() for event in scene.events if isinstance(event, Request)]
+RERANK = {dialect.request for dialects in ROUTES.values() for dialect in dialects}
+ROLES = {"service": create_app, "retriever": create_retriever_app, "scorer": create_scorer_app}
+DOCS = Path(__file__).parents[2] / "docs"
+UNREACHED = {  # kinds of refusal that take more than a request
+    "body-too-slow", "corrupt-index", "cost-ceiling", "encoder-failed", "encoder-unavailable", "internal-error",
+    "malformed-frame", "model-unavailable", "not-installed", "not-ready", "retriever-failed", "scorer-failed",
+    "storage-full", "storage-unavailable", "too-many-connections",
+}  # fmt: skip
+WITHOUT = (  # what takes long and says little of the recorder
+    "select/*+*", "pool/*+*", "select/query/*", "rerank/[ijnvw]*", "refused/*", "http/*", "read/*", "dify/*",
+)  # fmt: skip
+
+
+def names(model: type[BaseModel]) -> Iterator[str]:
+    """Yield the names of a model's fields as they are sent, and of those of the models within it."""
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        yield from map(str, alias.choices) if isinstance(alias, AliasChoices) else [field.alias or name]
+        yield from (inner for part in parts(field.annotation) for inner in names(part))
+
+
+def parts(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from parts(inner)
+
+
+def keys(value: Any) -> Iterator[str]:
+    """Yield the names of all fields in a JSON value."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    for inner in value if isinstance(value, list | tuple) else ():
+        yield from keys(inner)
+
+
+def test_requests_are_many_and_have_names_of_their_own() -> None:
+    assert len({request.name for request in REQUESTS}) == len(REQUESTS) >= 300
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SelectRequest,
+        *sorted(RERANK, key=str),
+        RetrievalRequest,
+        ScoreRequest,
+        CreateIndex,
+        DeleteDocuments,
+        Describe,
+        Judgments,
+        UploadedDocument,
+        retrieval.Retrieve,
+        retrieval.Ids,
+        retrieval.Texts,
+        retrieval.After,
+        retrieval.Observed,
+        retrieval.AuditOf,
+    ],
+    ids=lambda model: model.__name__,
+)
+def test_requests_have_every_field(model: type[BaseModel]) -> None:
+    sent = {name for request in REQUESTS if not isinstance(request.body, bytes) for name in keys(request.body)}
+    assert set(names(model)) <= sent
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_requests_reach_every_route(role: str, tmp_path: Path) -> None:
+    app = ROLES[role](Settings(data_directory=tmp_path))
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    for request in (request for request in REQUESTS if request.role in (role, "service")):
+        path = request.path.partition("?")[0]
+        scope = {"type": "http", "method": request.method, "path": path, "headers": []}
+        routes = [route for route in routes if route.matches(scope)[0] is not Match.FULL]
+    assert [route.path for route in routes] == ["/openapi.json"]  # which changes on purpose
+
+
+def test_pairs_of_options_do_not_depend_on_other_options() -> None:
+    options: dict[str, dict[str, Any]] = {name: {name: 1} for name in "abcdefghij"}
+    drawn = pairs(options, 0.5)
+    assert 0 < len(drawn) < 45
+    del options["c"]
+    assert pairs(options, 0.5) == {name: fields for name, fields in drawn.items() if "c" not in fields}
+
+
+@pytest.fixture
+def data(tmp_path: Path, tiny_weights: None) -> Path:
+    """A folder as `make demo` leaves it, with few documents."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with processes.serving(["serve", "--data-directory", str(folder)]) as server, answers.client(server.url) as client:
+        client.put(f"/indexes/{INDEX}").raise_for_status()
+        texts = [
+            *LISTS,
+            *(f"heapq.push{number}" for number in range(20)),
+            *(f"os.read{number}" for number in range(20)),
+        ]
+        documents = [
+            {"id": text, "text": text.replace(".", " "), "metadata": {"kind": "class", "module": text.split(".")[0]}}
+            for text in texts
+        ]
+        client.post(f"/indexes/{INDEX}/documents", json=documents).raise_for_status()
+    return folder
+
+
+def test_recordings_of_one_version_are_the_same(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have every kind of refusal that a request can cause."""
+    for name in ("one", "other"):
+        recording = answers.record(data, left_out=[] if name == "one" else WITHOUT)
+        (tmp_path / name).write_bytes(orjson.dumps(recording))
+    assert answers.compare(tmp_path / "one", tmp_path / "other", left_out=WITHOUT) == 0, capsys.readouterr().out
+    recorded = (tmp_path / "one").read_text()
+    assert not re.search('"status":500', recorded)
+    table = re.findall(r"^\| (`.*?) \| \d{3}", (DOCS / "api.md").read_text(), re.MULTILINE)
+    slugs = {slug for row in table for slug in re.findall(r"`([a-z-]+)`", row)}
+    assert {slug for slug in slugs if f"problem:{slug}" not in recorded} == UNREACHED
+
+
+def test_ignored_fields_are_neither_sent_nor_set(data: Path) -> None:
+    ignored = ["budget", "for_keys", "BOUNDARYMORPH_AGENTS__BODY_BYTES"]
+    recording = answers.record(data, ignored=ignored, left_out=["[!k]*", "keys/[!cop]*"])
+    assert "budget" not in recording["keys/cache, first"]["body"]
+    assert recording["keys/policy by key"]["answer"]["policy"] == "default"
+    assert recording["keys/over limits.tools"]["status"] == 400
+
+
+def test_a_recording_of_an_installed_version_does_not_run_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_API_KEY", "bm_mine")
+    program, told = tmp_path / "boundarymorph", tmp_path / "told.json"
+    tell = f"import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open({str(told)!r}, 'w'))"
+    program.write_text(f"#!{sys.executable}\n{tell}\n")
+    program.chmod(0o755)
+    with answers.start(
+        program, ["serve", "--data-directory", "{data}"], {"data": "/a b"}, {"BOUNDARYMORPH_K": "5"}
+    ) as run:
+        assert run.wait() == 0
+    arguments, environment = orjson.loads(told.read_bytes())
+    assert arguments == ["serve", "--data-directory", "/a b"]
+    assert {name for name in environment if name.startswith("BOUNDARYMORPH_")} == {"BOUNDARYMORPH_K"}
+    assert "PYTHONPATH" not in environment and environment["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        (["cost"], {"id": 1, "usage": {"calls": 2}, "documents": [{"id": 3}]}),
+        (["usage.cost"], {"id": 1, "usage": {"calls": 2}, "documents": [{"id": 3, "cost": 4}]}),
+        ([".id"], {"usage": {"calls": 2, "cost": 5}, "documents": [{"id": 3, "cost": 4}]}),
+        (["documents.id", "usage"], {"id": 1, "documents": [{"cost": 4}]}),
+        (["st", "e.cost"], {"id": 1, "usage": {"calls": 2, "cost": 5}, "documents": [{"id": 3, "cost": 4}]}),
+    ],
+    ids=["anywhere", "within a field", "within nothing", "several", "parts of names"],
+)
+def test_fields_are_left_out(fields: list[str], left: dict[str, Any]) -> None:
+    value = {"id": 1, "usage": {"calls": 2, "cost": 5}, "documents": [{"id": 3, "cost": 4}]}
+    assert answers.without(value, fields) == left
+
+
+def test_comparison_names_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def entry(**answer: Any) -> dict[str, Any]:
+        return {"request": "POST /select {}", "body": {"k": 1}, "status": 200, "headers": {}, "answer": answer}
+
+    same = entry(documents=[{"id": "a"}])
+    before = {"same": same, "set": entry(k=1, old=2), "batch/lines": same}
+    after = {"same": same, "set": entry(k=2, new=[3]), "new": same}
+    for name, recording in (("before", before), ("after", after)):
+        (tmp_path / name).write_bytes(orjson.dumps(recording))
+    files = tmp_path / "before", tmp_path / "after"
+    assert answers.compare(*files) == 3
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "set", "  answer.k: 1 -> 2", "  answer.old: 2 -> nothing", "  answer.new: nothing -> [3]"
+    ]  # fmt: skip
+    assert answers.compare(*files, ["old", ".new"], ["batch/*", "new"]) == 1
+    assert answers.compare(*files, ["old", "new", "k"], ["batch/*", "new"]) == 0
