@@ -375,7 +375,9 @@ class SelectionRun:
         except DeadlineExceeded:
             pace.exceeded(texts, deadline.clock() - begin)
             raise
-        if self.scores.calls - calls == len(texts):
+        if isinstance(self.scores.failure, DeadlineExceeded):
+            pace.exceeded(texts, deadline.clock() - begin)
+        elif self.scores.calls - calls == len(texts):
             pace.took(texts, deadline.clock() - begin)
         return positions, scores
 
@@ -580,7 +582,7 @@ class SelectionRun:
             *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
             *self._doubts(),
-            *of_documents(self.ungraded, "{}", "{}", "got no score of the language model, only an expected one"),
+            *of_documents(self.ungraded, "{}", "{}", "got no score of the scorer, only an expected one"),
             *of_documents(
                 self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
             ),
