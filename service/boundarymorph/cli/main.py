@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -128,6 +129,9 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line. An error that a user can act on becomes one line on stderr and exit code 1."""
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and any(any("\ud800" <= letter <= "\udfff" for letter in given) for given in sys.argv):
+        fail(f"an argument is not text in the encoding of this locale, {encoding}: set PYTHONUTF8=1 or LANG=C.UTF-8")
     try:
         app(prog_name="boundarymorph")
     except BoundaryMorphError as error:
