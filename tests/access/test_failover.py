@@ -10,7 +10,7 @@ import pytest
 
 from boundarymorph.caching.redis import FAILURES
 from tests.access.test_rates import admitted, limits_of, unshared
-from tests.caching.servers import Relay, RedisServer, speaking
+from tests.caching.servers import RedisServer, Relay, speaking
 from tests.patience import until
 
 pytestmark = pytest.mark.strangers
@@ -46,7 +46,7 @@ async def test_rate_limits_follow_the_primary(opened: AsyncExitStack, tmp_path: 
     "answer",
     [
         "READONLY You can't write against a read only replica.",
-        "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a read only replica.",
+        "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a replica.",
         "READONLY You can't write against a read only replica. script: 1, on @user_script:1.",
         "LOADING Redis is loading the dataset in memory",
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
