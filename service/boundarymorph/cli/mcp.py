@@ -74,7 +74,8 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
     except httpx2.InvalidURL:
         fail("--url is not a valid URL; give it as http://HOST:PORT")
     if shown.scheme not in ("http", "https") or not shown.host:
-        fail(f"--url is {str(shown)!r}, not an http:// or https:// URL")
+        given = "--url is" if "@" in url else f"--url is {url!r},"
+        fail(f"{given} not an http:// or https:// URL")
     try:
         key = header_key(os.environ.get("BOUNDARYMORPH_API_KEY", ""))
     except ValueError as error:
