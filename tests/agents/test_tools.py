@@ -226,5 +226,5 @@ class TestLoading:
         async with service.api() as api:
             for _ in range(2):
                 detail = problem(await api.post("/mcp", json={}), 501, "not-installed")
-                assert "pip install 'boundarymorph[mcp]'" in detail
+                assert "pip install --find-links dist 'boundarymorph[mcp]'" in detail
             assert (await api.get("/indexes")).is_success

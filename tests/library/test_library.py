@@ -187,7 +187,7 @@ def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyP
     assert [document.id for document in found] == ["0", "1"]
     assert found[0].cross_encoder_score is not None and found[0].cross_encoder_score > 0.9
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'boundarymorph\[models\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install --find-links dist 'boundarymorph\[models\]'"):
         Selector("embedded")
 
 

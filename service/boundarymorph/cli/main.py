@@ -16,7 +16,7 @@ from boundarymorph.cli.common import DataDirectory, command_of, console, fail
 from boundarymorph.cli.evaluate import Evaluation
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
-from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.errors import BoundaryMorphError, missing_package
 from boundarymorph.settings import Settings, mistakes
 
 app = typer.Typer(
@@ -102,7 +102,7 @@ def evaluate(options: Evaluation) -> None:
     try:
         from boundarymorph.cli import evaluation
     except ModuleNotFoundError as error:
-        fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
+        fail(missing_package("evaluate", error.name, "evaluation"))
     evaluation.evaluate(options, console)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boundarymorph.cli.common import DataDirectory, LogLevel, fail
+from boundarymorph.errors import missing_package
 from boundarymorph.settings import RateLimitSettings, Settings, header_key
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def mcp(
     try:
         from boundarymorph.agents import tools
     except ModuleNotFoundError as error:
-        fail(f"mcp needs {error.name}: pip install 'boundarymorph[mcp]'")
+        fail(missing_package("mcp", error.name, "mcp"))
 
     async def serve() -> None:
         async with _here(settings) if url is None else _at(url, settings) as service:
