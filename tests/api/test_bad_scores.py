@@ -140,3 +140,20 @@ async def test_scores_of_other_requests_are_kept_when_one_fails(tmp_path: Path) 
             assert again["boundarymorph"]["status"] == "complete"
             assert server.batches == [2, 2], "what is known is not asked for again"
         await scorer.close()
+
+
+@pytest.mark.parametrize("score", [1.0000001, 1.0 + 2e-16, -1e-7])
+async def test_a_known_score_is_rounded_into_range(of_scorer: Callable[[Faulty], Any], score: float) -> None:
+    async with of_scorer(Faulty(lambda values: values)) as client:
+        pool = [{"id": "a", "text": "one", "cross_encoder_score": score}, {"id": "b", "text": "two"}]
+        for more in ({"pool": pool}, {"pool": ["one", "two"], "known_scores": {"0": score}}):
+            body = await select(client, query="music", budget=0, k=2, relevance="scorer", **more)
+            scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
+            assert [document["relevance"] for document in scored] == [round(score)]
+
+
+@pytest.mark.parametrize("score", [1.0001, -0.0001, 7])
+async def test_a_known_score_beyond_rounding_is_refused(of_scorer: Callable[[Faulty], Any], score: float) -> None:
+    async with of_scorer(Faulty(lambda values: values)) as client:
+        request = {"query": "q", "pool": [{"text": "one", "cross_encoder_score": score}], "budget": 0}
+        assert "pool" in problem(await client.post("/select", json=request), 422, "invalid-input")
