@@ -396,7 +396,7 @@ class TestConfiguration:
         with pytest.raises(InvalidConfiguration, match=mistake):
             RemoteScorer(endpoints)
 
-    @pytest.mark.parametrize("key", ["sk-ä", "sk-1\n", "sk-1 "])
+    @pytest.mark.parametrize("key", ["sk-ä", "sk-1\nX: 1", "sk-1 sk-2"])
     def test_a_key_that_no_header_carries(self, key: str) -> None:
         with pytest.raises(InvalidConfiguration) as caught:
             RemoteScorer([parse("http://a")], api_key=key)
