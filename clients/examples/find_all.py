@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from boundarymorph_client import Client
+from boundarymorph_client import BoundaryMorphError, Client
 
 file, question = sys.argv[1:3]
 records = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
@@ -20,9 +20,12 @@ judged: dict[str, float] = {}
 
 with Client() as service:
     while True:
-        found = service.select(
-            question, pool=pool, known_scores=judged, budget=0, objective={"find": 0.95, "in": 0.9, "next": 25}
-        )
+        try:
+            found = service.select(
+                question, pool=pool, known_scores=judged, budget=0, objective={"find": 0.95, "in": 0.9, "next": 25}
+            )
+        except BoundaryMorphError as error:
+            sys.exit(f"error: {error}")
         recall = found.recall
         if judged and recall is not None:
             shares = f"{recall.expected:.0%} ({recall.low:.0%} to {recall.high:.0%})"

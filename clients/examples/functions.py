@@ -15,7 +15,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-URL = os.environ.get("BOUNDARYMORPH_URL", "http://127.0.0.1:8080")
+URL = os.environ.get("BOUNDARYMORPH_URL", "http://127.0.0.1:8080").strip().rstrip("/")
 MOST_TURNS = 8
 
 
@@ -48,7 +48,7 @@ async def answered(question: str, tools: Client) -> str:
     """The answer of the model, after as many calls as it wants."""
     from openai import AsyncOpenAI
 
-    chat, model = AsyncOpenAI(), os.environ["OPENAI_MODEL"]
+    chat, model = AsyncOpenAI(), os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
     functions: Any = await for_openai(tools)
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(MOST_TURNS):
@@ -65,7 +65,7 @@ async def answered(question: str, tools: Client) -> str:
 
 
 async def main() -> None:
-    key = os.environ.get("BOUNDARYMORPH_API_KEY")
+    key = os.environ.get("BOUNDARYMORPH_API_KEY", "").strip()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=300) as http,
@@ -74,5 +74,16 @@ async def main() -> None:
         print(await answered(" ".join(sys.argv[1:]), tools))
 
 
+def reason(error: BaseException) -> str:
+    """Return what went wrong in one line, without the groups in which tasks wrap it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    at = f"{error.request.url}: " if isinstance(error, httpx2.RequestError) else ""
+    return at + (str(error) or type(error).__name__)
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except Exception as error:
+        sys.exit(f"error: {reason(error)}")

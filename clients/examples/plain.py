@@ -9,12 +9,15 @@ import sys
 
 from openai import OpenAI
 
-from boundarymorph_client import Client
+from boundarymorph_client import BoundaryMorphError, Client
 
 question = " ".join(sys.argv[1:]) or "How do I read a gzipped file?"
 
-with Client() as service:
-    selection = service.select(question, index="python-docstrings", budget=20, k=5, return_documents=True)
+try:
+    with Client() as service:
+        selection = service.select(question, index="python-docstrings", budget=20, k=5, return_documents=True)
+except BoundaryMorphError as error:
+    sys.exit(f"error: {error}")
 if selection.answerable is not None and selection.answerable < 0.5:
     sys.exit("The answer is probably not in these documents.")
 

@@ -7,10 +7,15 @@ import process from "node:process";
 
 import { Client } from "boundarymorph-client";
 
-const { BOUNDARYMORPH_URL, OPENAI_API_KEY, OPENAI_BASE_URL, OPENAI_MODEL } = process.env;
+process.on("uncaughtException", (error) => {
+  console.error(`error: ${error.message}`);
+  process.exit(1);
+});
+
+const { BOUNDARYMORPH_API_KEY, BOUNDARYMORPH_URL, OPENAI_API_KEY, OPENAI_BASE_URL, OPENAI_MODEL } = process.env;
 const question = process.argv.slice(2).join(" ") || "How do I read a gzipped file?";
 
-const service = new Client({ baseUrl: BOUNDARYMORPH_URL ?? "http://127.0.0.1:8080" });
+const service = new Client({ baseUrl: BOUNDARYMORPH_URL ?? "http://127.0.0.1:8080", apiKey: BOUNDARYMORPH_API_KEY ?? "" });
 const options = { index: "python-docstrings", budget: 20, k: 5, return_documents: true };
 const selection = await service.select(question, options);
 if ((selection.answerable ?? 1) < 0.5) {

@@ -10,6 +10,7 @@ import sys
 from haystack import Pipeline
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.generators.chat import OpenAIChatGenerator
+from haystack.core.errors import PipelineRuntimeError
 from haystack.dataclasses import ChatMessage
 
 from boundarymorph_client.haystack import BoundaryMorphRetriever
@@ -33,7 +34,10 @@ pipeline.connect("retriever.documents", "prompt.documents")
 pipeline.connect("prompt.prompt", "model.messages")
 
 inputs = {"retriever": {"query": question}, "prompt": {"question": question}}
-result = pipeline.run(inputs, include_outputs_from={"retriever"})
+try:
+    result = pipeline.run(inputs, include_outputs_from={"retriever"})
+except PipelineRuntimeError as error:
+    sys.exit(f"error: {error.__cause__ or error}")
 print(result["model"]["replies"][0].text)
 for document in result["retriever"]["documents"]:
     print(f"{document.score:.3f}", document.id)

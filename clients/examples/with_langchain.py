@@ -13,6 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 
+from boundarymorph_client import BoundaryMorphError
 from boundarymorph_client.langchain import BoundaryMorphRetriever
 
 question = " ".join(sys.argv[1:]) or "How do I read a gzipped file?"
@@ -33,7 +34,10 @@ retriever = BoundaryMorphRetriever(index="python-docstrings", budget=20, k=5)
 answering = RunnablePassthrough.assign(context=joined) | prompt | model | StrOutputParser()
 chain = RunnableParallel(documents=retriever, question=RunnablePassthrough()).assign(answer=answering)
 
-result = chain.invoke(question)
+try:
+    result = chain.invoke(question)
+except BoundaryMorphError as error:
+    sys.exit(f"error: {error}")
 print(result["answer"])
 for document in result["documents"]:
     print(f"{document.metadata['relevance_score']:.3f}", document.id)

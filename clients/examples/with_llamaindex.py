@@ -10,6 +10,7 @@ import sys
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.llms.openai import OpenAI
 
+from boundarymorph_client import BoundaryMorphError
 from boundarymorph_client.llamaindex import BoundaryMorphRetriever
 
 question = " ".join(sys.argv[1:]) or "How do I read a gzipped file?"
@@ -19,7 +20,10 @@ model = OpenAI(
     api_base=os.environ.get("OPENAI_BASE_URL"),
 )
 retriever = BoundaryMorphRetriever("python-docstrings", budget=20, similarity_top_k=5)
-response = RetrieverQueryEngine.from_args(retriever, llm=model).query(question)
+try:
+    response = RetrieverQueryEngine.from_args(retriever, llm=model).query(question)
+except BoundaryMorphError as error:
+    sys.exit(f"error: {error}")
 
 print(response)
 for node in response.source_nodes:

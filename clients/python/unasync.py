@@ -16,12 +16,13 @@ SUBSTITUTIONS = (
     (r"for event in events\.feed\(received\):\n +yield event", "yield from events.feed(received)"),
     (r" \| AsyncIterable\[[\w.]+\]|AsyncIterable, ", ""),
     (r"AsyncGenerator\[(.*?), None\]", r"Generator[\1, None, None]"),
-    (r"Async(Client|Generator|Lines)", r"\1"),
+    (r"Async(Client|Generator|Lines|Pools)", r"\1"),
     (r"\basync (def|for)", r"\1"),
     (r"\bawait ", ""),
     (r"\basyncio\b", "time"),
     (r"\b(__)?a(enter__|exit__|iter_bytes|read|close)\b", r"\1\2"),
-    (r"Several tasks of one event loop", "Several threads"),
+    (r"Several tasks", "Several threads"),
+    (r"connections of its own, and so has each event loop", "connections of its own"),
     (r", so use `contextlib\.aclosing`\.", "."),
 )
 

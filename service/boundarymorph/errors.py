@@ -188,3 +188,14 @@ class NotReady(BoundaryMorphError):
         """retry_after: seconds after which to try again."""
         super().__init__(message)
         self.retry_after = retry_after
+
+
+def missing_package(subject: str, package: str | None, extra: str) -> str:
+    """Return a message that names the package that a subject needs, and the command that installs it.
+
+    Args:
+        subject: What cannot be used without it: a setting, a command or a route.
+        package: The module that is missing.
+        extra: Those of boundarymorph that bring it. `make wheels` leaves the wheels of this project in dist.
+    """
+    return f"{subject} needs {package}: pip install --find-links dist 'boundarymorph[{extra}]'"

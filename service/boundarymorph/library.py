@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
@@ -24,11 +25,17 @@ from pydantic import ValidationError
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidInput, ModelUnavailable
+from boundarymorph.errors import (
+    BoundaryMorphError,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelUnavailable,
+    missing_package,
+)
 from boundarymorph.memory.memory import Observation
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.interfaces import Recalled
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.scorer import Scores, rounded_into_range
 from boundarymorph.selection.pool import Evidence
 from boundarymorph.selector import selector
 from boundarymorph.selector.task import Progress
@@ -73,14 +80,13 @@ class Selector:
         the extra `models` brings. memory: a file for what selections with this function learn from each other.
         settings: limits and defaults, by default those of the environment. defaults: of the fields of a request. Raises
         InvalidInput where a package is missing, or the folder of the memory."""
+        self._settings = settings or Settings.load()
+        arguments = {"pairs": pairs, "memory": memory, "settings": self._settings, **defaults}
+        self._again = partial(type(self), score, **arguments)
         if score == EMBEDDED:
             score = _embedded()
         elif isinstance(score, str):
-            try:
-                score = import_module("sentence_transformers").CrossEncoder(score)
-            except ModuleNotFoundError as error:
-                name = str(error.name).replace("_", "-")
-                raise InvalidInput(f"the cross-encoder {score!r} needs {name}: pip install {name}") from None
+            score = _cross_encoder(score)
         if hasattr(score, "predict"):
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):
@@ -89,10 +95,13 @@ class Selector:
         if memory is not None and not Path(memory).parent.is_dir():
             raise InvalidInput(f"memory: there is no folder {str(Path(memory).parent)!r}")
         self._memories = None if memory is None else Memories(Path(memory), lambda: None)
-        self._settings = settings or Settings.load()
         self._defaults = defaults
 
-    def select(self, query: str, texts: Sequence[Text], **options: Any) -> SelectResponse:
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle the arguments of the constructor."""
+        return self._again, ()
+
+    def select(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
         """Return the answer of `POST /select`, with the texts. Do not call it in a coroutine; see `aselect`.
 
         options: the fields of a request that has a pool, and of the pool `embeddings`, (n, d) numbers, and `features`.
@@ -103,7 +112,7 @@ class Selector:
         with start_blocking_portal() as portal:
             return portal.call(partial(self.aselect, query, texts, **options))
 
-    def stream(self, query: str, texts: Sequence[Text], **options: Any) -> Iterator[RoundEvent | SelectResponse]:
+    def stream(self, query: str, texts: Iterable[Text], **options: Any) -> Iterator[RoundEvent | SelectResponse]:
         """As `select`, but yield the progress before each round, and finally the answer."""
         with start_blocking_portal() as portal:
             steps = self.astream(query, texts, **options)
@@ -113,7 +122,7 @@ class Selector:
             finally:
                 portal.call(steps.aclose)
 
-    async def aselect(self, query: str, texts: Sequence[Text], **options: Any) -> SelectResponse:
+    async def aselect(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
         """As `select`, on the event loop of the caller."""
         async with aclosing(self.astream(query, texts, **options)) as steps:
             async for step in steps:
@@ -122,7 +131,7 @@ class Selector:
         raise AssertionError("a selection ends with its answer")
 
     async def astream(
-        self, query: str, texts: Sequence[Text], **options: Any
+        self, query: str, texts: Iterable[Text], **options: Any
     ) -> AsyncGenerator[RoundEvent | SelectResponse, None]:
         """As `stream`, on the event loop of the caller."""
         arrival = time.monotonic()
@@ -145,23 +154,45 @@ class Selector:
             await inner.close()
 
 
-def extend(query: str, texts: Sequence[Text], scores: ArrayLike, **options: Any) -> SelectResponse:
-    """Return the best k of n texts, without a call, by the scores of the first of them.
+def extend(
+    query: str, texts: Iterable[Text], scores: ArrayLike | Mapping[int, float], **options: Any
+) -> SelectResponse:
+    """Return the best k of n texts, without a call, by the scores of some of them.
 
-    texts: in the order of the retriever, best first. scores: (m,) in [0, 1], of the first m of them. options: as of
-    `Selector.select`. Raises InvalidInput, and InvalidScores, as it does.
+    Args:
+        query: What the texts should answer.
+        texts: All candidates. Their order counts only with `ranked=True`: best first by the retriever.
+        scores: In [0, 1], of the first texts, or by position.
+        options: As of `Selector.select`.
+
+    Raises:
+        InvalidInput: As `Selector.select` does, or for a score of no text.
+        InvalidScores: If a score is no number in [0, 1].
     """
     if given := [name for name in ("budget", "B") if options.get(name)]:
         raise InvalidInput(f"{given[0]}: extend makes no call; leave it out, or use Selector.select")
-    known = np.asarray(scores)
-    if known.ndim != 1 or len(known) > len(texts):
-        raise InvalidScores(
-            f"scores: of the shape {known.shape}, for {len(texts)} texts; give one for each of the first"
-        )
     documents = _documents(texts)
-    for document, score in zip(documents, _checked(known, len(known)).tolist(), strict=False):
-        document["cross_encoder_score"] = score
-    return Selector(_no_call).select(query, documents, **{"ranked": True} | options | {"budget": 0})
+    if isinstance(scores, Mapping):
+        positions, known = list(scores), np.asarray(list(scores.values()))
+    else:
+        known = np.asarray(scores)
+        positions = list(range(known.size))
+    if known.ndim != 1 or len(known) > len(documents):
+        raise InvalidScores(
+            f"scores: of the shape {known.shape}, for {len(documents)} texts; give one for each of the first texts, or "
+            "a mapping by position"
+        )
+    for position, score in zip(positions, _checked(known, len(known)).tolist(), strict=True):
+        if (
+            isinstance(position, bool)
+            or not isinstance(position, int | np.integer)
+            or not 0 <= position < len(documents)
+        ):
+            raise InvalidInput(
+                f"scores: there is one for position {position!r}; positions are 0 to {len(documents) - 1}"
+            )
+        documents[position]["cross_encoder_score"] = score
+    return Selector(_no_call).select(query, documents, **options | {"budget": 0})
 
 
 def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
@@ -175,8 +206,19 @@ def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:
 
         model = OnnxCrossEncoder.embedded()
     except (ModuleNotFoundError, ModelUnavailable):
-        raise InvalidInput("the embedded cross-encoder needs pip install 'boundarymorph[models]'") from None
+        raise InvalidInput(missing_package("the embedded cross-encoder", "boundarymorph-models", "models")) from None
     return lambda query, texts: model.run(model.tokenize(query, texts))
+
+
+def _cross_encoder(name: str) -> Any:
+    """Return the cross-encoder of sentence-transformers with this name. Raises InvalidInput."""
+    if get_close_matches(name.lower(), [EMBEDDED]) and not Path(name).exists():
+        raise InvalidInput(f"there is no cross-encoder {name!r}; did you mean {EMBEDDED!r}?")
+    try:
+        return import_module("sentence_transformers").CrossEncoder(name)
+    except ModuleNotFoundError as error:
+        package = str(error.name).replace("_", "-")
+        raise InvalidInput(f"the cross-encoder {name!r} needs {package}: pip install {package}") from None
 
 
 def _by_flashrank(ranker: Any, query: str, texts: Sequence[str]) -> list[float]:
@@ -187,7 +229,7 @@ def _by_flashrank(ranker: Any, query: str, texts: Sequence[str]) -> list[float]:
     return [float(scores.get(place, math.nan)) for place in range(len(texts))]
 
 
-def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> SelectRequest:
+def _request(query: str, texts: Iterable[Text], options: dict[str, Any]) -> SelectRequest:
     """Return a checked request. Raises InvalidInput."""
     for name in _NOT_HERE:
         if options.get(name):
@@ -195,6 +237,7 @@ def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> Sele
     documents = _documents(texts)
     metadata = options.pop("metadata", None)
     if metadata is not None:
+        metadata = _items(metadata, "metadata", "df.to_dict('records')")
         if len(metadata) != len(documents):
             raise InvalidInput(f"metadata: {len(metadata)} for {len(documents)} texts; give one for each")
         documents = [{**one, "metadata": dict(its)} for one, its in zip(documents, metadata, strict=True)]
@@ -214,15 +257,30 @@ def _request(query: str, texts: Sequence[Text], options: dict[str, Any]) -> Sele
 
 def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
     """Return new documents. Raises InvalidInput."""
-    if isinstance(texts, str):
-        raise InvalidInput("texts: give a list of texts, not a single one")
     documents = []
-    for place, text in enumerate(texts):
+    for place, text in enumerate(_items(texts, "texts", 'df["text"].tolist()')):
         if not isinstance(text, str | Mapping):
             kind = type(text).__name__
             raise InvalidInput(f"texts[{place}] is of the type {kind}; give a text, or a mapping with a 'text'")
         documents.append({"text": text} if isinstance(text, str) else dict(text))
     return documents
+
+
+def _items(given: Any, name: str, of_table: str) -> list[Any]:
+    """Return the items of a list. Raises InvalidInput for a text, and for what is iterated by names, not by items.
+
+    name: of the argument; of_table: how a data frame gives such a list.
+    """
+    kind = type(given).__name__
+    if isinstance(given, str | bytes):
+        raise InvalidInput(f"{name}: give a list of {name}, not a single one")
+    if isinstance(given, Mapping):
+        raise InvalidInput(f"{name}: a {kind} is read by its keys; give a list, such as list(mapping.values())")
+    if hasattr(given, "columns"):
+        raise InvalidInput(f"{name}: a {kind} is read by the names of its columns; give {of_table}")
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"{name}: give a list of {name}, not a {kind}")
+    return list(given)
 
 
 def _block(embeddings: ArrayLike) -> dict[str, Any]:
@@ -242,11 +300,12 @@ def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
         raise InvalidScores(f"the scores are not an array of numbers: {error}") from None
     if len(scores) != count:
         raise InvalidScores(f"{len(scores)} scores for {count} texts; return one for each, in their order")
+    scores = rounded_into_range(scores)
     wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
     if wrong.size:
         place = int(wrong[0])
         raise InvalidScores(
-            f"the score of text {place} is {scores[place]:g}, not in [0, 1]; apply a sigmoid to logits: "
+            f"the score of text {place} is {float(scores[place])!r}, not in [0, 1]; apply a sigmoid to logits: "
             "1 / (1 + exp(-score)). NaN means that the model failed"
         )
     return scores

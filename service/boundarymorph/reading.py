@@ -224,6 +224,7 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
     "model_type": "Input should be an object",
     "dict_type": "Input should be an object",
     "list_type": "Input should be an array",
+    "string_unicode": "is not Unicode text",
 }
 
 

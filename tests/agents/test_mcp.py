@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +47,16 @@ async def describes_itself(client: Client) -> None:
     assert tools["select_documents"].input_schema["required"] == ["query"]
     assert tools["select_documents"].input_schema["properties"]["min_relevance"]["anyOf"][0]["maximum"] == 1
     assert tools["search"].input_schema["required"] == ["query"]
+
+
+@pytest.mark.strangers
+def test_tools_have_descriptions_where_docstrings_are_removed() -> None:
+    code = (
+        "import asyncio; from boundarymorph.agents.tools import server; "
+        "print([tool.name for tool in asyncio.run(server.list_tools()) if not tool.description])"
+    )
+    printed = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
 
 
 async def answers(client: Client, url: str) -> None:

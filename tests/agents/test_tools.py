@@ -201,7 +201,7 @@ async def test_its_arguments(service: Running) -> None:
 async def test_a_long_answer_is_cut_at_its_end(serve: Serve) -> None:
     texts = [f"text {number}" for number in range(200)]
     async with serve(agents=AgentSettings(answer_tokens=1_000)) as service, service.connect(Transport.HTTP) as client:
-        found = await structured(client, "extend_scores", query="q", texts=texts, scores=[0.9, 0.8], k=200)
+        found = await structured(client, "extend_scores", query="q", texts=texts, scores=[0.9, 0.8], k=200, ranked=True)
         assert 10 < len(found["documents"]) < 200
         async with service.api() as api:
             body = {"query": "q", "budget": 0, "k": 200, "ranked": True}
@@ -226,5 +226,5 @@ class TestLoading:
         async with service.api() as api:
             for _ in range(2):
                 detail = problem(await api.post("/mcp", json={}), 501, "not-installed")
-                assert "pip install 'boundarymorph[mcp]'" in detail
+                assert "pip install --find-links dist 'boundarymorph[mcp]'" in detail
             assert (await api.get("/indexes")).is_success

@@ -340,7 +340,34 @@ class TestDocuments:
         assert answer(await client.request("DELETE", url, json={"filter": {"n": "0"}})) == {"deleted": 0}
         problem(await client.get(f"{url}/6"), 404, "unknown-document")
         assert answer(await client.get("/indexes/own"))["count"] == 10
-        assert answer(await client.request("DELETE", url, json={"filter": {}})) == {"deleted": 10}
+
+    @pytest.mark.strangers
+    @pytest.mark.parametrize(
+        "filter",
+        [
+            pytest.param({}, id="empty"),
+            pytest.param({"and": [{}]}, id="and of an empty one"),
+            pytest.param({"or": [{"n": 1}, {}]}, id="or with an empty one"),
+            pytest.param({"not": {"not": {}}}, id="two negations"),
+            pytest.param({"not": {"n": {"in": []}}}, id="none of no values, negated"),
+            pytest.param({"n": {"nin": []}}, id="none of no values"),
+        ],
+    )
+    async def test_delete_refuses_a_filter_that_matches_everything(
+        self, client: httpx.AsyncClient, filter: dict[str, Any]
+    ) -> None:
+        url = "/indexes/texts/documents"
+        detail = problem(await client.request("DELETE", url, json={"filter": filter}), 422, "invalid-input")
+        assert "delete the index" in detail
+        assert answer(await client.get("/indexes/texts"))["count"] == 40
+
+    @pytest.mark.strangers
+    @pytest.mark.parametrize(
+        "filter", [{"not": {}}, {"n": {"in": []}}, {"and": [{}, {"n": 0}]}, {"n": {"exists": True}}]
+    )
+    async def test_delete_takes_a_filter_that_does_not(self, client: httpx.AsyncClient, filter: dict[str, Any]) -> None:
+        url = "/indexes/texts/documents"
+        assert answer(await client.request("DELETE", url, json={"filter": filter})) == {"deleted": 0}
 
 
 class TestStorage:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,46 @@ class RedisServer:
                 return bool(connection.recv(100))
         except OSError:
             return False
+
+
+class Relay:
+    """An address behind which the server may change: connections that are open keep theirs. target: the port of the
+    server that new connections reach."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.url = ""
+        self._conversations: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, target: int) -> AsyncIterator[Relay]:
+        relay = cls(target)
+        server = await asyncio.start_server(relay._converse, "127.0.0.1", 0)
+        relay.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield relay
+        finally:
+            server.close()
+            for conversation in relay._conversations:
+                conversation.cancel()
+            await asyncio.gather(*relay._conversations, return_exceptions=True)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._conversations.add(task)
+        there, back = await asyncio.open_connection("127.0.0.1", self.target)
+        with closing(writer), closing(back):
+            await asyncio.gather(_copied(reader, back), _copied(there, writer))
+
+
+async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while piece := await source.read(65_536):
+            target.write(piece)
+            await target.drain()
+    target.close()
 
 
 @asynccontextmanager

@@ -92,6 +92,7 @@ def test_version(run: Run, argument: str) -> None:
         (["select", "nowhere", "q"], "'nowhere'"),
         (["select", "No/Where", "q"], "'No/Where'"),
         (["index", "delete", "nowhere"], "'nowhere'"),
+        pytest.param(["index", "delete", "nowhere", "--filter", "{}"], "delete the index", marks=pytest.mark.strangers),
         (["index", "build", "No Where", "--from", "docs.jsonl"], "'No Where'"),
         (["index", "list", "--data-directory", "docs.jsonl"], "data_directory: "),
         (["index", "build", "a", "--from", "docs.jsonl", "--data-directory", "docs.jsonl"], "data_directory: "),

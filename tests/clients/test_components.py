@@ -213,3 +213,11 @@ class TestSelectors:
     def test_are_not_written_down(self) -> None:
         with pytest.raises(SerializationError, match=r"a selector .* cannot be written down"):
             haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea)).to_dict()
+
+
+@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
+async def test_known_scores_are_rounded_into_range(kind: Any, rerank: Any, url: str, recorder: Recorder) -> None:
+    metadata = [{"by": np.float32(1.0000001)}, {"by": -1e-9}]
+    await asyncio.to_thread(rerank, kind(base_url=url, budget=0, known_score_field="by"), TEXTS[:2], metadata)
+    sent = recorder.seen[-1].body["pool"]["documents"]
+    assert [document["cross_encoder_score"] for document in sent] == [1.0, 0.0]

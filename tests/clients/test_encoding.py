@@ -127,7 +127,7 @@ def test_clients_are_copied_and_pickled(kind: Any) -> None:
     client = kind("http://a", api_key="k", timeout=3, retries=1)
     for again in (copy.copy(client), copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
         assert again._connection == client._connection
-        assert again._http is not client._http
+        assert again._pools is not client._pools
     http = httpx.Client() if kind is Client else httpx.AsyncClient()
     with pytest.raises(TypeError, match="of yours"):
         copy.deepcopy(kind(http=http))

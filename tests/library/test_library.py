@@ -80,11 +80,13 @@ async def test_known_scores_are_extended_as_over_http(tmp_path: Path) -> None:
     documents: list[dict[str, Any]] = [{"text": text} for text in TEXTS]
     for document, score in zip(documents, known, strict=False):
         document["cross_encoder_score"] = score
-    body = {"query": QUERY, "pool": documents, "ranked": True, "budget": 0, "k": 30, "return_documents": True}
+    body: dict[str, Any] = {"query": QUERY, "pool": documents, "budget": 0, "k": 30, "return_documents": True}
     async with serving(settings) as client:
-        there = answer(await client.post("/select", json=body))
-    here = await asyncio.to_thread(extend, QUERY, TEXTS, known, k=30)
-    assert without_chance(here.model_dump(mode="json")) == without_chance(there)
+        for ranked in (False, True):
+            there = answer(await client.post("/select", json=body | {"ranked": ranked}))
+            for given in (known, dict(enumerate(known))):
+                here = await asyncio.to_thread(extend, QUERY, TEXTS, given, k=30, ranked=ranked)
+                assert without_chance(here.model_dump(mode="json")) == without_chance(there)
     assert here.usage.cross_encoder_calls == 0
     assert {document.source for document in here.documents} == {"cross_encoder", "posterior"}
 
@@ -117,7 +119,7 @@ async def test_functions_of_every_kind() -> None:
     def of_pairs(pairs: Sequence[tuple[str, str]]) -> np.ndarray[Any, Any]:
         return np.array([[score_of(*pair)] for pair in pairs], dtype=np.float32)
 
-    options: dict[str, Any] = {"budget": 20, "k": 10}
+    options: dict[str, Any] = {"budget": 20, "k": 10, "ranked": True}
     expected = (await Selector(scores).aselect(QUERY, TEXTS, **options)).documents
     for selector in (Selector(coroutine), Selector(lambda query, texts: coroutine(query, texts))):
         assert (await selector.aselect(QUERY, TEXTS, **options)).documents == expected
@@ -155,7 +157,7 @@ class Listwise:
 
 
 def test_models_of_others_are_taken_as_they_are() -> None:
-    options: dict[str, Any] = {"budget": 20, "k": 10}
+    options: dict[str, Any] = {"budget": 20, "k": 10, "ranked": True}
     expected = Selector(scores).select(QUERY, TEXTS, **options).documents
     for model in (CrossEncoder(), Ranker()):
         found = Selector(model).select(QUERY, TEXTS, **options).documents
@@ -185,7 +187,7 @@ def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyP
     assert [document.id for document in found] == ["0", "1"]
     assert found[0].cross_encoder_score is not None and found[0].cross_encoder_score > 0.9
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'boundarymorph\[models\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install --find-links dist 'boundarymorph\[models\]'"):
         Selector("embedded")
 
 

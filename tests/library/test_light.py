@@ -78,4 +78,7 @@ def test_nothing_heavier_is_imported_where_it_is_installed() -> None:
 def test_the_command_says_what_to_install(command: str, installed: Path) -> None:
     done = run(installed, "from boundarymorph.cli import run; run()", command)
     assert done.returncode == 1
-    assert done.stderr == "the command boundarymorph needs typer: pip install 'boundarymorph[service,models]'\n"
+    assert (
+        done.stderr
+        == "the command boundarymorph needs typer: pip install --find-links dist 'boundarymorph[service,models]'\n"
+    )

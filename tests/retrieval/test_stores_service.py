@@ -228,7 +228,7 @@ def test_without_the_extra_its_name_is_told() -> None:
         except InvalidConfiguration as error:
             print(error)
     """
-    assert python(code) == "stores.a.url needs pymilvus: pip install 'boundarymorph[milvus]'\n"
+    assert python(code) == "stores.a.url needs pymilvus: pip install --find-links dist 'boundarymorph[milvus]'\n"
 
 
 def test_what_cannot_be_configured() -> None:

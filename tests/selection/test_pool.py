@@ -160,6 +160,13 @@ def test_features_of_a_pool() -> None:
     np.testing.assert_allclose(lexical(fused)[0], standardised(np.sqrt(bm25)))
 
 
+def test_documents_of_one_score_share_a_rank() -> None:
+    rng = np.random.default_rng(0)
+    pool = Pool.of(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [0.0, 2.0, 0.0, 1.0, 0.0])
+    assert pool.ids == ["b", "d", "a", "c", "e"]
+    np.testing.assert_allclose(rank_and_similarity(pool)[0], standardised(np.array([5.0, 4.0, 2.0, 2.0, 2.0])))
+
+
 def test_terms_are_centred_and_of_mean_squared_length_one() -> None:
     rng = np.random.default_rng(0)
     pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3))

@@ -363,11 +363,12 @@ def test_the_retriever_decides_between_equals() -> None:
     config = TrendConfig()
     relevance, scored = np.full(20, 0.3), np.zeros(20, dtype=np.bool_)
     inside = np.arange(20) < 5
-    worth = config.worth(relevance, inside, scored)
+    ranks = np.arange(20.0)
+    worth = config.worth(relevance, ranks, inside, scored)
     assert (np.diff(worth) < 0).all()
     assert worth[5] == 0.3 < worth[0] <= 0.3 * (1 + config.bonus / 2)
     scored[[0, 19]] = True
-    assert config.worth(relevance, inside, scored)[[0, 19]].tolist() == [0.3, 0.3]
+    assert config.worth(relevance, ranks, inside, scored)[[0, 19]].tolist() == [0.3, 0.3]
 
 
 def test_learns_a_trend_that_the_prior_has_wrong() -> None:

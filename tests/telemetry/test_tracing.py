@@ -123,7 +123,7 @@ def test_without_the_extra(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()  # once, before any worker
-    assert "pip install 'boundarymorph[otel]'" in line
+    assert "pip install --find-links dist 'boundarymorph[otel]'" in line
 
 
 @pytest.mark.slow

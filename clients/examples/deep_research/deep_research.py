@@ -3,7 +3,7 @@
     pip install mcp
     python deep_research.py "Which modules read and write archives?" --chat http://localhost:11434/v1 --model NAME
 
-The service is asked over MCP, the language model at any OpenAI-compatible endpoint. Keys are in the environment:
+The service at BOUNDARYMORPH_URL is asked over MCP, the language model at any OpenAI-compatible endpoint. Keys are in
 BOUNDARYMORPH_API_KEY and OPENAI_API_KEY.
 """
 
@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -153,7 +154,7 @@ class Research:
 @asynccontextmanager
 async def connected(url: str, environment: Mapping[str, str] = os.environ) -> AsyncIterator[Client]:
     """The tools of a service."""
-    key = environment.get("BOUNDARYMORPH_API_KEY")
+    key = environment.get("BOUNDARYMORPH_API_KEY", "").strip()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=300) as http,
@@ -165,15 +166,27 @@ async def connected(url: str, environment: Mapping[str, str] = os.environ) -> As
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Research over the documents of a BoundaryMORPH service.")
     parser.add_argument("question")
-    parser.add_argument("--mcp", default="http://127.0.0.1:8080/mcp", help="the service (default: %(default)s)")
+    url = os.environ.get("BOUNDARYMORPH_URL", "http://127.0.0.1:8080").strip().rstrip("/")
+    parser.add_argument("--mcp", default=f"{url}/mcp", help="the tools of the service (default: %(default)s)")
     parser.add_argument("--chat", required=True, help="an OpenAI-compatible endpoint: http://HOST/v1")
     parser.add_argument("--model", required=True)
     given = parser.parse_args()
-    chat = Chat(given.chat, given.model, os.environ.get("OPENAI_API_KEY"))
+    chat = Chat(given.chat, given.model, os.environ.get("OPENAI_API_KEY", "").strip())
     async with connected(given.mcp) as tools:
         print("\n" + await Research(given.question, tools, chat).answer())
     await chat.close()
 
 
+def reason(error: BaseException) -> str:
+    """Return what went wrong in one line, without the groups in which tasks wrap it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    at = f"{error.request.url}: " if isinstance(error, httpx2.RequestError) else ""
+    return at + (str(error) or type(error).__name__)
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except Exception as error:
+        sys.exit(f"error: {reason(error)}")

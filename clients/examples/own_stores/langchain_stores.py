@@ -11,6 +11,7 @@ from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 from texts import IDS, KEY, METADATA, MODEL, TEXTS, URL
 
+from boundarymorph_client import BoundaryMorphError
 from boundarymorph_client.langchain import BoundaryMorphRetriever
 
 documents = [Document(text, id=id, metadata=of) for text, id, of in zip(TEXTS, IDS, METADATA, strict=True)]
@@ -75,5 +76,8 @@ if __name__ == "__main__":
         for name, where in (each.split("=", 1) for each in given):
             globals()[f"fill_{name}"](where)
     else:
-        for name in given[1:]:
-            ask(name, given[0])
+        try:
+            for name in given[1:]:
+                ask(name, given[0])
+        except BoundaryMorphError as error:
+            sys.exit(f"error: {error}")

@@ -14,6 +14,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from texts import IDS, KEY, METADATA, MODEL, TEXTS, URL
 
+from boundarymorph_client import BoundaryMorphError
 from boundarymorph_client.llamaindex import BoundaryMorphRetriever
 
 
@@ -69,5 +70,8 @@ if __name__ == "__main__":
         for name, where in (each.split("=", 1) for each in given):
             globals()[f"fill_{name}"](where)
     else:
-        for name in given[1:]:
-            ask(name, given[0])
+        try:
+            for name in given[1:]:
+                ask(name, given[0])
+        except BoundaryMorphError as error:
+            sys.exit(f"error: {error}")

@@ -52,7 +52,7 @@ export function selection(query: Query, options: SelectOptions): Record<string, 
   const body: Record<string, unknown> = { ...(typeof query === "string" ? { query } : { queries: query }), ...rest };
   if (query_embedding !== undefined) body["query_embedding"] = block([query_embedding], [query_embedding.length]);
   if (pool === undefined) return body;
-  const documents = pool.map((given) => (typeof given === "string" ? { text: given } : plain(given)));
+  const documents = listed(pool, "pool").map((given) => (typeof given === "string" ? { text: given } : plain(given)));
   body["pool"] = {
     documents,
     ...(embeddings === undefined ? {} : { embeddings: matrix(embeddings, pool.length) }),
@@ -85,6 +85,7 @@ export async function* batches(
 
 /** Documents for a pool with the scores that are known of the first of them. Throws a RangeError for more scores. */
 export function scored(documents: readonly (string | Candidate)[], scores: ArrayLike<number>): Candidate[] {
+  listed(documents, "documents");
   if (scores.length > documents.length) {
     throw new RangeError(`there are ${scores.length} scores for ${documents.length} documents`);
   }
@@ -92,6 +93,14 @@ export function scored(documents: readonly (string | Candidate)[], scores: Array
     ...(typeof given === "string" ? { text: given } : given),
     ...(position < scores.length ? { cross_encoder_score: scores[position] } : {}),
   }));
+}
+
+/** The documents of a pool. Throws InvalidArgument for anything else. */
+function listed(given: readonly (string | Candidate)[], name: string): readonly (string | Candidate)[] {
+  if (!Array.isArray(given)) throw new InvalidArgument(`${name}: give an array of texts or documents`);
+  const wrong = given.findIndex((item) => typeof item !== "string" && (typeof item !== "object" || item === null || Array.isArray(item)));
+  if (wrong >= 0) throw new InvalidArgument(`${name}[${wrong}] is neither a text nor a document with a text`);
+  return given;
 }
 
 /** NaN is no signal, as null. */
@@ -137,6 +146,10 @@ export function lines(
   documents: Iterable<Uploaded> | AsyncIterable<Uploaded>,
   failed: (error: unknown) => void,
 ): ReadableStream<Uint8Array> {
+  const items = Object(documents) as object;
+  if (typeof documents === "string" || documents instanceof Map || !(Symbol.iterator in items || Symbol.asyncIterator in items)) {
+    throw new InvalidArgument("documents: give an array, or another iterable, of documents");
+  }
   const encoder = new TextEncoder();
   let sent = 0;
   const iterator = (async function* () {

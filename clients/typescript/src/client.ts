@@ -3,7 +3,7 @@ import {
   batches, type BatchRequest, type Candidate, encoded, formed, line, lines, type Query, scored, selection,
   type SelectOptions, type Uploaded,
 } from "./bodies.ts";
-import { ofResponse } from "./errors.ts";
+import { InvalidArgument, ofResponse } from "./errors.ts";
 import { answers, type BatchAnswer, events, parsed } from "./events.ts";
 import type {
   CreateIndex,
@@ -56,11 +56,13 @@ export class Client {
   readonly #connection: Connection;
 
   constructor(options: ClientOptions = {}) {
-    const url = options.baseUrl ?? "http://127.0.0.1:8080";
-    if (!/^https?:\/\//.test(url)) throw new TypeError(`${JSON.stringify(url)} is no http:// or https:// URL`);
+    const key = options.apiKey?.trim() ?? "";
+    if (!/^[!-~]*$/.test(key)) {
+      throw new InvalidArgument("apiKey has characters that a header cannot carry; copy it again, without quotes or spaces");
+    }
     this.#connection = {
-      url: url.replace(/\/+$/, ""),
-      headers: options.apiKey === undefined ? {} : { authorization: `Bearer ${options.apiKey}` },
+      url: address(options.baseUrl ?? "http://127.0.0.1:8080"),
+      headers: key === "" ? {} : { authorization: `Bearer ${key}` },
       timeout: options.timeout ?? 60_000,
       retries: options.retries ?? 3,
       fetch: options.fetch ?? ((input, init) => globalThis.fetch(input, init)),
@@ -231,4 +233,17 @@ function path(index: string, ...parts: string[]): string {
   const dots = names.find((name) => name === "." || name === "..");
   if (dots !== undefined) throw new RangeError(`${JSON.stringify(dots)} cannot be in a URL; deleteDocuments takes it`);
   return ["/indexes", ...names.map((name) => encodeURIComponent(formed(name)))].join("/");
+}
+
+/** A URL without slashes at its end. Throws InvalidArgument for one that cannot be used, without a password in it. */
+function address(given: string): string {
+  const url = given.trim();
+  if (!/^https?:\/\/[^\s?#]+$/.test(url) || !URL.canParse(url)) {
+    const shown = url.includes("@") ? "baseUrl" : `baseUrl ${JSON.stringify(url)}`;
+    throw new InvalidArgument(`${shown} cannot be used; give it as http://HOST:PORT or https://HOST`);
+  }
+  if (new URL(url).username || new URL(url).password) {
+    throw new InvalidArgument("baseUrl contains a user or a password; give the key as apiKey");
+  }
+  return url.replace(/\/+$/, "");
 }

@@ -2603,7 +2603,7 @@ export interface components {
             ids?: (string | number)[] | null;
             /**
              * Filter
-             * @description as in a selection; {} matches all documents
+             * @description as in a selection, but not one that matches everything
              * @default null
              */
             filter?: {

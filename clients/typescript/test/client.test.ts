@@ -354,7 +354,55 @@ suite("errors", () => {
   });
 
   test("no URL", () => {
-    assert.throws(() => new bm.Client({ baseUrl: "localhost:8080" }), /localhost:8080/);
+    for (const baseUrl of ["localhost:8080", "ftp://host", "http://", "http://ho\nst", "http://host:port", "http://host/?a=1"]) {
+      assert.throws(() => new bm.Client({ baseUrl }), (error) => {
+        assert(error instanceof bm.InvalidArgument);
+        return error.message.startsWith("baseUrl") && error.message.includes(JSON.stringify(baseUrl));
+      });
+    }
+  });
+
+  test("a password in a URL, which is not printed", () => {
+    for (const baseUrl of ["http://user:hunter2@host", "user:hunter2@host", "http://user:hunter2@ho\nst"]) {
+      assert.throws(() => new bm.Client({ baseUrl }), (error) => {
+        return error instanceof bm.InvalidArgument && !error.message.includes("hunter2");
+      });
+    }
+  });
+
+  test("a key that no header can carry, which is not printed", () => {
+    for (const apiKey of ["“hunter2”", "hunter2\nX-Other: 1", "hunter2 hunter2", "hunter2\0", "Bearer hunter2", "hunter2\u200b"]) {
+      assert.throws(() => new bm.Client({ apiKey }), (error) => {
+        return error instanceof bm.InvalidArgument && !error.message.includes("hunter2");
+      });
+    }
+  });
+
+  test("documents of a wrong kind", async () => {
+    for (const pool of ["a text", { a: "a text" }, new Map([["a", "a text"]]), null, 7] as unknown as string[][]) {
+      await assert.rejects(client.select(QUERY, { pool }), bm.InvalidArgument);
+      await assert.rejects(client.extend(QUERY, pool, [0.5]), bm.InvalidArgument);
+    }
+    for (const documents of ["a text", { id: "a" }, new Map([["a", "a text"]]), 7] as unknown as bm.Uploaded[][]) {
+      await assert.rejects(client.upload("texts", documents), bm.InvalidArgument);
+    }
+    for (const item of [null, 7, ["a"]] as unknown as string[]) {
+      await assert.rejects(client.select(QUERY, { pool: ["a", item] }), /pool\[1\]/);
+    }
+  });
+});
+
+suite("keys", () => {
+  test("without the white space around them", async () => {
+    const keys: (string | null)[] = [];
+    const kept: typeof fetch = (input, init) => {
+      keys.push(new Headers(init?.headers).get("authorization"));
+      return fetch(input, init);
+    };
+    for (const apiKey of ["k\n", " k\r\n", "k", "", " \n"]) {
+      await new bm.Client({ baseUrl: `${url}\n`, apiKey, fetch: kept }).ready();
+    }
+    assert.deepEqual(keys, ["Bearer k", "Bearer k", "Bearer k", null, null]);
   });
 });
 

@@ -154,10 +154,10 @@ class SharedCounters(Guard):
 
         Raises InvalidConfiguration for a malformed url.
         """
-        self._redis = connected(url, timeout, CONNECTIONS)
-        pool: Any = self._redis.connection_pool
+        redis = connected(url, timeout, CONNECTIONS)
+        pool: Any = redis.connection_pool
         self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=prefix)
-        super().__init__(timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
+        super().__init__(redis, timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
         self._what, self._unshared = what, unshared
 
     async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:

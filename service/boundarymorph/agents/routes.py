@@ -19,7 +19,7 @@ from boundarymorph.access import callers
 from boundarymorph.access.limits import RateLimited
 from boundarymorph.api import bodies
 from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
-from boundarymorph.errors import NotInstalled
+from boundarymorph.errors import NotInstalled, missing_package
 from boundarymorph.telemetry import tracing
 
 TOOLS = "boundarymorph.agents.tools"  # imported when it is asked for, as the SDK may not be installed
@@ -41,7 +41,7 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
     try:
         tools = await asyncio.to_thread(importlib.import_module, TOOLS)  # which takes a second, once
     except ModuleNotFoundError as error:
-        raise NotInstalled(f"/mcp needs {error.name}: pip install 'boundarymorph[mcp]'") from None
+        raise NotInstalled(missing_package("/mcp", error.name, "mcp")) from None
     headers = {tracing.REQUEST_ID: tracing.request_id.get() or "", **tracing.headers()}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization

@@ -128,7 +128,15 @@ def _taking(**described: str) -> Callable[[Function], Function]:
     return decorated
 
 
-@server.tool(title="Select documents", annotations=READ_ONLY)
+@server.tool(
+    title="Select documents",
+    description="Find the documents of an index that are most relevant to a query. An accurate model judges as many "
+    "documents as the budget allows, and the relevance of the others is inferred from these judgements, so it "
+    "finds documents that plain search ranks too low. Use it to gather evidence: ask in a full sentence, and "
+    "ask for many documents at once instead of repeatedly. The same query with a larger budget or k costs "
+    "only the difference.",
+    annotations=READ_ONLY,
+)
 @_taking(
     k=f"How many documents you want; {DEFAULT_K} by default.",
     max_tokens="Instead of k: as many documents as fit into this many tokens, the limit of the answer.",
@@ -172,10 +180,6 @@ async def select_documents(
     ] = "concise",
     **options: Any,
 ) -> Annotated[CallToolResult, answers.SelectedTexts]:
-    """Find the documents of an index that are most relevant to a query. An accurate model judges as many documents as
-    the budget allows, and the relevance of the others is inferred from these judgements, so it finds documents that
-    plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask for many documents at once
-    instead of repeatedly. The same query with a larger budget or k costs only the difference."""
     service = SERVICE.get()
     index = index or await _only_index(service)
     asked = {"queries": [query, *further_queries]} if further_queries else {"query": query}
@@ -207,10 +211,13 @@ async def select_documents(
     return _result(await asyncio.to_thread(answers.fitted, answer, most))
 
 
-@server.tool(title="List the indexes", annotations=READ_ONLY)
+@server.tool(
+    title="List the indexes",
+    description="The indexes that you may search: how many documents each has, and the fields of their metadata with "
+    "some values, for filter and distinct. Call it once, before select_documents.",
+    annotations=READ_ONLY,
+)
 async def list_indexes() -> Annotated[CallToolResult, answers.ListedIndexes]:
-    """The indexes that you may search: how many documents each has, and the fields of their metadata with some values,
-    for filter and distinct. Call it once, before select_documents."""
     service = SERVICE.get()
     most, (indexes, unreadable) = service.settings.answer_tokens, await _indexes(service)
     for index in indexes[: service.settings.described_indexes]:
@@ -228,12 +235,15 @@ async def list_indexes() -> Annotated[CallToolResult, answers.ListedIndexes]:
     return _result(answer)
 
 
-@server.tool(title="Search", annotations=READ_ONLY)
+@server.tool(
+    title="Search",
+    description="The titles of the 10 documents that are most relevant to a query. fetch has their texts; "
+    "select_documents does both at once.",
+    annotations=READ_ONLY,
+)
 async def search(
     context: Context[None, Any], query: Query, index: IndexName = None
 ) -> Annotated[CallToolResult, answers.Hits]:
-    """The titles of the 10 documents that are most relevant to a query. fetch has their texts; select_documents does
-    both at once."""
     service = SERVICE.get()
     index = index or await _only_index(service)
     selection = await _select(context, {"query": query, "index": index, "k": DEFAULT_K})
@@ -250,14 +260,17 @@ async def search(
     return _result(answers.Hits(results=hits))
 
 
-@server.tool(title="Fetch a document", annotations=READ_ONLY)
+@server.tool(
+    title="Fetch a document",
+    description="The text and the metadata of one document, by its id from search or select_documents.",
+    annotations=READ_ONLY,
+)
 async def fetch(
     id: Annotated[str, Field(min_length=1, description="An id from search or select_documents, unchanged.")],
     offset: Annotated[
         int, Field(ge=0, description="Characters of the text to skip: the next_offset of an answer that was cut.")
     ] = 0,
 ) -> Annotated[CallToolResult, answers.FetchedDocument]:
-    """The text and the metadata of one document, by its id from search or select_documents."""
     service = SERVICE.get()
     index, own_id, found = await _found(service, id)
     if offset and offset >= len(found["text"]):
@@ -277,15 +290,22 @@ async def fetch(
     return _result(answer)
 
 
-@server.tool(title="Extend scores", annotations=READ_ONLY)
+@server.tool(
+    title="Extend scores",
+    description="The most relevant of many texts, by scores that you have of some of them. What the others are worth "
+    "is inferred from these scores, and nothing is judged, so it costs nothing. Use it after a reranker, or you, "
+    "have read the first ones.",
+    annotations=READ_ONLY,
+)
 @_taking(
     k=f"How many documents you want; {DEFAULT_K} by default.",
     min_relevance="Only documents that are likely at least so relevant, from 0 to 1: k of them at most, or none.",
+    ranked="Whether the texts are in the order of a search engine, best first. By default their order means nothing.",
 )
 async def extend_scores(
     context: Context[None, Any],
     query: Query,
-    texts: Annotated[Array[str], Field(min_length=1, description="All candidates, the best first as far as you know.")],
+    texts: Annotated[Array[str], Field(min_length=1, description="All candidates.")],
     scores: Annotated[
         Array[Annotated[float, Field(ge=0, le=1)] | None],
         Field(
@@ -297,9 +317,6 @@ async def extend_scores(
     ids: Annotated[Array[str] | None, Field(description="Of the texts; their positions, from 0, by default.")] = None,
     **options: Any,
 ) -> Annotated[CallToolResult, answers.ExtendedScores]:
-    """The most relevant of many texts, by scores that you have of some of them. What the others are worth is inferred
-    from these scores, and nothing is judged, so it costs nothing. Use it after a reranker, or you, have read the first
-    ones."""
     if len(scores) > len(texts):
         raise ToolError(f"scores: {len(scores)} for {len(texts)} texts. {ADVICE['invalid-input']}")
     if ids is not None and len(ids) != len(texts):
@@ -310,7 +327,7 @@ async def extend_scores(
         {"id": id, "text": text, "cross_encoder_score": score}
         for id, text, score in zip_longest(ids or (), texts, scores)
     ]
-    body = {"query": query, "pool": pool, "ranked": True, "budget": 0, "return_documents": False, **options}
+    body = {"query": query, "pool": pool, "budget": 0, "return_documents": False, **options}
     selection = await _select(context, {**body, "k": body["k"] or DEFAULT_K})
     answer = answers.ExtendedScores(
         documents=[

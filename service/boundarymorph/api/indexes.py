@@ -261,6 +261,8 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
     """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     filter = None if wanted.filter is None else Filter(wanted.filter)
+    if filter is not None:
+        filter.refuse_everything()
 
     def delete() -> int:
         index = indexes.catalog.get(name)

@@ -208,13 +208,16 @@ class DeleteDocuments(Message):
         json_schema_extra={
             "oneOf": [
                 {"required": ["ids"], "properties": {"ids": {"type": "array"}, "filter": {"type": "null"}}},
-                {"required": ["filter"], "properties": {"filter": {"type": "object"}, "ids": {"type": "null"}}},
+                {
+                    "required": ["filter"],
+                    "properties": {"filter": {"type": "object", "minProperties": 1}, "ids": {"type": "null"}},
+                },
             ]
         }
     )
 
     ids: Array[Id] | None = Field(None, description="of the documents to delete; unknown ids are ignored")
-    filter: dict[str, Any] | None = Field(None, description="as in a selection; {} matches all documents")
+    filter: dict[str, Any] | None = Field(None, description="as in a selection, but not one that matches everything")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

@@ -18,6 +18,7 @@ from pydantic.config import JsonDict
 
 from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
 from boundarymorph.calibration.belongings import NAME
+from boundarymorph.scoring.scorer import TOLERANCE
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings.sections import Calls
 
@@ -58,6 +59,15 @@ CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[F
 Rounds = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "rounds")]
 
 
+def _rounded(value: Any) -> Any:
+    """Return a number that rounding moved out of [0, 1] at its edge, such as a cosine in float32; else the value."""
+    near = isinstance(value, float) and -TOLERANCE <= value <= 1.0 + TOLERANCE
+    return min(max(value, 0.0), 1.0) if near else value
+
+
+KnownScore = Annotated[float, Field(ge=0, le=1), BeforeValidator(_rounded)]
+
+
 class PoolDocument(Message):
     """One candidate. The default id is its position; an integer id becomes a string."""
 
@@ -67,8 +77,8 @@ class PoolDocument(Message):
     embedding: Array[float] | None = Field(None, description="made by the service if absent, see 'vectors'")
     score: float | None = Field(None, description="retrieval score: the pool is ranked by it if all have one")
     bm25: float | None = Field(None, ge=0, description="lexical match with the query, if you have it: improves the set")
-    cross_encoder_score: float | None = Field(
-        None, ge=0, le=1, description="if you know it already, as in 'known_scores': evidence that costs no call"
+    cross_encoder_score: KnownScore | None = Field(
+        None, description="if you know it already, as in 'known_scores': evidence that costs no call"
     )
     tokens: int | None = Field(
         None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
@@ -238,7 +248,7 @@ class SelectRequest(Message):
         "yourself, by 'known_scores'. With 'lose_at_most': the best k documents, by as few calls as keep that promise. "
         "'budget' is then the most to spend, by default as \"auto\"",
     )
-    known_scores: dict[Id, Annotated[float, Field(ge=0, le=1)]] | None = Field(
+    known_scores: dict[Id, KnownScore] | None = Field(
         None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
     )
     relevance: Relevance | None = Field(

@@ -21,7 +21,7 @@ from boundarymorph.errors import BoundaryMorphError, CostCeiling, DeadlineExceed
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.costs import Bill, Trips
-from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, model_changed
+from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, checked, model_changed
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:  # the library has none of these
@@ -472,6 +472,7 @@ class TaskScores:
             scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
         else:
             scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
+        scores = checked(scores, len(texts), scorer.name)
         self.failure = scores.failure
         if texts:
             fare = self.trips.fare(self._query, texts)

@@ -103,20 +103,22 @@ class Unanswered(Exception):
 
 
 class Guard:
-    """Calls a server behind a circuit breaker, each time within a time limit.
+    """Calls Redis behind a circuit breaker, each time within a time limit.
 
-    timeout: seconds for an answer, and before that for a place among `places`. on_change: called with the error when
-    the circuit opens, and with None when it has closed again.
+    redis: its client, whose idle connections are closed when it answers with an error. timeout: seconds for an answer,
+    and before that for a place among `places`. on_change: called with the error when the circuit opens, and with None
+    when it has closed again.
     """
 
     def __init__(
         self,
+        redis: Redis,
         timeout: float,
         places: asyncio.Semaphore,
         on_change: Callable[[Exception | None], None],
         circuit: CircuitBreaker,
     ) -> None:
-        self._timeout, self._places, self._on_change = timeout, places, on_change
+        self._redis, self._timeout, self._places, self._on_change = redis, timeout, places, on_change
         self.circuit = circuit
 
     async def call(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -145,12 +147,25 @@ class Guard:
             self.circuit.failed(ticket)
             if before is State.CLOSED and self.circuit.state is not State.CLOSED:
                 self._on_change(error)
+            await self._reconnect(error)
             raise Unanswered from error
         before = self.circuit.state
         self.circuit.succeeded(ticket)
         if before is not State.CLOSED and self.circuit.state is State.CLOSED:
             self._on_change(None)
         return answer
+
+    async def _reconnect(self, error: Exception) -> None:
+        """Close the idle connections after an answer such as READONLY, LOADING or CLUSTERDOWN, or one from a script.
+
+        The primary may have changed, and the same address may lead to another server now.
+        """
+        from redis.exceptions import BusyLoadingError, ResponseError
+
+        if isinstance(error, ResponseError | BusyLoadingError):
+            with suppress(Exception):
+                async with asyncio.timeout(self._timeout):
+                    await self._redis.connection_pool.disconnect(inuse_connections=False)
 
 
 class RedisLink:
@@ -178,7 +193,7 @@ class RedisLink:
         self._guards: dict[Operation, Guard] = {}
         for operation in ("read", "write"):
             circuit = CircuitBreaker(failures=failures, clock=clock)
-            self._guards[operation] = Guard(timeout, places, partial(_tell, operation), circuit)
+            self._guards[operation] = Guard(self._redis, timeout, places, partial(_tell, operation), circuit)
             metrics.cache_circuit.labels(operation).set_function(partial(self.state, operation))
         self._closed = False
 
@@ -192,15 +207,8 @@ class RedisLink:
             raise Unanswered
 
         async def ask() -> Any:
-            from redis.exceptions import ReadOnlyError
-
             with metrics.cache_seconds.labels("scores", operation).time():
-                try:
-                    return await self._redis.execute_command(command, key, *arguments)
-                except ReadOnlyError:
-                    # The primary may have changed: the same host name may lead to another server now.
-                    await self._redis.connection_pool.disconnect(inuse_connections=False)
-                    raise
+                return await self._redis.execute_command(command, key, *arguments)
 
         return await self._guards[operation].call(ask)
 

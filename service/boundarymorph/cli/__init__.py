@@ -2,6 +2,8 @@
 
 import sys
 
+from boundarymorph.errors import missing_package
+
 
 def run() -> None:
     """Run the command `boundarymorph`. Where packages of the service are missing, one sentence says what to install."""
@@ -12,4 +14,4 @@ def run() -> None:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] == "boundarymorph":
             raise
-        sys.exit(f"the command boundarymorph needs {error.name}: pip install 'boundarymorph[service,models]'")
+        sys.exit(missing_package("the command boundarymorph", error.name, "service,models"))

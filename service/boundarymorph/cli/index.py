@@ -276,6 +276,8 @@ def delete_index(
     from boundarymorph.retrieval.filters import Filter
 
     wanted = None if filter is None else Filter(json_object("--filter", filter))
+    if wanted is not None:
+        wanted.refuse_everything()
     with _indexes(Settings.load(data_directory=data_directory)) as catalog:
         if wanted is None:
             catalog.delete(name)

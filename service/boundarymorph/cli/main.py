@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from boundarymorph.cli.common import DataDirectory, command_of, console, fail
 from boundarymorph.cli.evaluate import Evaluation
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
-from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.errors import BoundaryMorphError, missing_package
 from boundarymorph.settings import Settings, mistakes
 
 app = typer.Typer(
@@ -101,7 +102,7 @@ def evaluate(options: Evaluation) -> None:
     try:
         from boundarymorph.cli import evaluation
     except ModuleNotFoundError as error:
-        fail(f"evaluate needs {error.name}: pip install 'boundarymorph[evaluation]'")
+        fail(missing_package("evaluate", error.name, "evaluation"))
     evaluation.evaluate(options, console)
 
 
@@ -128,6 +129,9 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line. An error that a user can act on becomes one line on stderr and exit code 1."""
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and any(any("\ud800" <= letter <= "\udfff" for letter in given) for given in sys.argv):
+        fail(f"an argument is not text in the encoding of this locale, {encoding}: set PYTHONUTF8=1 or LANG=C.UTF-8")
     try:
         app(prog_name="boundarymorph")
     except BoundaryMorphError as error:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boundarymorph.cli.common import DataDirectory, LogLevel, fail
-from boundarymorph.settings import RateLimitSettings, Settings
+from boundarymorph.errors import missing_package
+from boundarymorph.settings import RateLimitSettings, Settings, header_key
 
 if TYPE_CHECKING:
     from boundarymorph.agents.rest import Service
@@ -40,7 +41,7 @@ def mcp(
     try:
         from boundarymorph.agents import tools
     except ModuleNotFoundError as error:
-        fail(f"mcp needs {error.name}: pip install 'boundarymorph[mcp]'")
+        fail(missing_package("mcp", error.name, "mcp"))
 
     async def serve() -> None:
         async with _here(settings) if url is None else _at(url, settings) as service:
@@ -68,16 +69,24 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
 
     from boundarymorph.agents.rest import Service
 
-    if not url.startswith(("http://", "https://")):
-        fail(f"--url is {url!r}, not an http:// or https:// URL")
-    key = os.environ.get("BOUNDARYMORPH_API_KEY")
+    url = url.strip()
+    try:
+        shown = httpx2.URL(url).copy_with(username=None, password=None)
+    except httpx2.InvalidURL:
+        fail("--url is not a valid URL; give it as http://HOST:PORT")
+    if shown.scheme not in ("http", "https") or not shown.host:
+        given = "--url is" if "@" in url else f"--url is {url!r},"
+        fail(f"{given} not an http:// or https:// URL")
+    try:
+        key = header_key(os.environ.get("BOUNDARYMORPH_API_KEY", ""))
+    except ValueError as error:
+        fail(f"BOUNDARYMORPH_API_KEY: {error}")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx2.Timeout(settings.limits.deadline_seconds + GRACE_SECONDS, connect=CONNECT_SECONDS)
-    shown = str(httpx2.URL(url).copy_with(username=None, password=None))
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout) as http:
         try:
             await http.get("/livez")
         except httpx2.HTTPError as error:  # a service that is started later will answer
             said = str(error) or type(error).__name__
             typer.echo(f"warning: nothing answers at {shown} now ({said}); is it running?", err=True)
-        yield Service(http, shown, settings.agents)
+        yield Service(http, str(shown), settings.agents)

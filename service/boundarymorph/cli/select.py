@@ -160,7 +160,7 @@ def select_many(
         from boundarymorph_client import BoundaryMorphError, Client
         from boundarymorph_client.batches import answered
     except ModuleNotFoundError:
-        fail("select --queries needs the Python client: pip install boundarymorph-client")
+        fail("select --queries needs the Python client: pip install --find-links dist boundarymorph-client")
     console = new_console(stderr=True)
     try:
         there = answered(kept) if kept is not None else set()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput
 from boundarymorph.inference.concurrency import NEVER, Deadline, together
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
@@ -144,7 +144,12 @@ class RemoteModel(Servers):
 
     Each server is asked for its description before it is used, and again after each failure and each refusal on a new
     connection.
+
+    Attributes:
+        partial: Whether results that arrived count if others failed, which are then NaN.
     """
+
+    partial = False
 
     def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
         """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
@@ -209,6 +214,7 @@ class RemoteModel(Servers):
     async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model. context: see `Dialect.request`.
 
+        If the results may be partial, an error is raised only if no text has a result.
         Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
         """
         moment = self._deadline(deadline)
@@ -216,7 +222,10 @@ class RemoteModel(Servers):
             async with asyncio.timeout(moment.remaining() + GRACE):
                 for _ in range(CALLS):
                     answers = await self._chunks(context, texts, moment)
-                    if len({answer.served for answer in answers}) == 1:
+                    failures = [answer.failure for answer in answers if answer.failure is not None]
+                    if len(failures) == len(answers):
+                        raise failures[0]
+                    if len({answer.served for answer in answers if answer.failure is None}) == 1:
                         return _joined(answers)
         except DeadlineExceeded:
             raise
@@ -239,9 +248,16 @@ class RemoteModel(Servers):
 
         async def one(part: Sequence[str]) -> Answer:
             async with slots:
-                return await self._balancer.call(
-                    lambda server: self._ask(server, context, part, deadline), texts=len(part), deadline=deadline
-                )
+                try:
+                    return await self._balancer.call(
+                        lambda server: self._ask(server, context, part, deadline), texts=len(part), deadline=deadline
+                    )
+                except InvalidInput:
+                    raise
+                except BoundaryMorphError as error:
+                    if not self.partial:
+                        raise
+                    return Answer(np.full(len(part), np.nan), failure=error)
 
         # A returning server takes a single request first; concurrent ones would find no server to call.
         first = [] if self._balancer.any_works else [await one(parts.pop(0))]
@@ -335,9 +351,11 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     if len({answer.values.shape[1:] for answer in answers}) > 1:
         raise Refused("the servers give results of different lengths; let all of them serve the same model")
     values = np.concatenate([answer.values for answer in answers])
-    servers = {answer.server for answer in answers}
+    there = [answer for answer in answers if answer.failure is None]
+    servers = {answer.server for answer in there}
     server = servers.pop() if len(servers) == 1 else None
-    return Answer(values, sum(answer.truncated for answer in answers), answers[0].served, server=server)
+    failure = next((answer.failure for answer in answers if answer.failure is not None), None)
+    return Answer(values, sum(answer.truncated for answer in there), there[0].served, server=server, failure=failure)
 
 
 def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:

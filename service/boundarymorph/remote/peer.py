@@ -22,6 +22,7 @@ from yarl import URL
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF, Budget
+from boundarymorph.settings import header_key
 from boundarymorph.telemetry import tracing
 
 CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
@@ -237,9 +238,14 @@ class ConnectionPool:
 
 
 def _proxy(base: str) -> str | None:
-    """Return the proxy that the environment names for this server."""
+    """Return the proxy that the environment names for this server, as a URL."""
     parts = urlsplit(base)
-    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+    proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+    if proxy is None or proxy.startswith(("http://", "https://")):
+        return proxy
+    if "://" in proxy:
+        raise InvalidConfiguration(f"{parts.scheme.upper()}_PROXY is not an http:// or https:// URL")
+    return f"http://{proxy}"
 
 
 @cache
@@ -268,9 +274,11 @@ class Peer:
     ) -> None:
         """role: what it is to us, for messages. Raises InvalidConfiguration if the key is not valid in a header."""
         self.base, self.paid, self.ours = base, paid, ours
-        self._role, self._key = role, api_key or None
-        if self._key is not None and (not (self._key.isascii() and self._key.isprintable()) or " " in self._key):
-            raise InvalidConfiguration("the key of a server contains characters that are not allowed in a header")
+        self._role = role
+        try:
+            self._key = header_key(api_key or "") or None
+        except ValueError as error:
+            raise InvalidConfiguration(f"the {role}: {error}") from None
         self._connections = ConnectionPool(base, connections)
 
     @property
@@ -329,6 +337,8 @@ class Peer:
                         return await once(sent)
         except NOT_CONNECTED as error:
             plain = "; if it speaks plain HTTP, put +http after the scheme's name" if "SSL" in _reason(error) else ""
+            if isinstance(error, aiohttp.ClientProxyConnectionError):
+                plain = f"; {urlsplit(self.base).scheme.upper()}_PROXY names a proxy, and that cannot be reached"
             message = f"{self.base} cannot be reached ({_reason(error)}){plain}"
             raise Unavailable(message, carried_out=False) from error
         except aiohttp.ClientError as error:

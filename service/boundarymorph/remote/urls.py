@@ -135,8 +135,8 @@ def _split(url: str, noun: str) -> SplitResult:
         parts = urlsplit(url)
         if parts.port == 0:
             raise ValueError("there is no port 0")
-    except ValueError as error:
-        raise InvalidConfiguration(f"the URL of {noun} has a malformed host or port") from error
+    except ValueError:
+        raise InvalidConfiguration(f"the URL of {noun} has a malformed host or port") from None
     if "@" in parts.netloc:
         raise InvalidConfiguration(f"the URL of {noun} contains credentials; set the key separately")
     if parts.fragment or url.endswith("#"):

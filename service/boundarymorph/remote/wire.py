@@ -5,17 +5,18 @@ The functions read parts of an answer; they raise Unusable.
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import BoundaryMorphError, InvalidInput
 
 FRAME = 2**16  # bytes of an answer besides its results
 ESCAPED = 3  # times as long as in UTF-8 a text can be in JSON that is all ASCII
@@ -58,7 +59,7 @@ class Answer:
 
     values: (n, ...) in the order of the texts; truncated: number of texts that the server says it truncated; served:
     name of the model that answered, usage: tokens; None if not given. server: the base URL of the one that answered,
-    None if several did.
+    None if several did. failure: why values are missing, which are NaN.
     """
 
     values: NDArray[Any]
@@ -66,6 +67,7 @@ class Answer:
     served: str | None = None
     usage: TokenCounts | None = None
     server: str | None = None
+    failure: BoundaryMorphError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +227,10 @@ def optional_word(value: object) -> str | None:
 
 
 def parsed(body: bytes) -> Any:
-    """Parse JSON."""
+    """Parse JSON, and also the NaN that servers in Python write."""
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return json.loads(body) if b"NaN" in body else orjson.loads(body)
+    except (ValueError, RecursionError) as error:
         raise Unusable(f"the answer is not JSON ({error})") from error
 
 
@@ -298,12 +300,22 @@ def encoded(body: object) -> bytes:
 PATH = "/chat/completions"  # appended to a base URL, which usually ends in /v1
 
 
+# Ends of what a model thinks before it answers, as different model families write them.
+_THOUGHT = re.compile(r"</(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
+_THINKING = re.compile(r"<(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A model's answer.
 
-    text: what the model wrote; refusal: why it wrote nothing, in its own or the server's words; tokens: of the text,
-    with log-probabilities if given; model: that answered; usage: None if not given.
+    Attributes:
+        text: What the model wrote after it finished thinking.
+        refusal: Why it wrote nothing, in its own or the server's words.
+        tokens: Tokens of the text with log-probabilities, if the server gives them.
+        model: The model that answered.
+        usage: Number of tokens; None if not given.
+        cut_off: Whether the answer reached the limit of its length before it was complete.
     """
 
     text: str
@@ -311,6 +323,7 @@ class Completion:
     tokens: Sequence[dict[str, Any]] = ()
     model: str | None = None
     usage: TokenCounts | None = None
+    cut_off: bool = False
 
 
 def completion(body: bytes) -> Completion:
@@ -321,15 +334,35 @@ def completion(body: bytes) -> Completion:
         raise Unusable("'choices' is empty")
     choice = mapping(choices[0])
     message = mapping(choice.get("message"))
-    text = message.get("content")
-    if text is not None and not isinstance(text, str):
-        raise Unusable("the content of the message is not text")
+    text = _answered(_content(message.get("content")))
     refusal = optional_word(message.get("refusal"))
     if refusal is None and choice.get("finish_reason") == "content_filter":
         refusal = "the server's filter withheld the answer"
     return Completion(
-        text or "", refusal, _tokens(choice.get("logprobs")), optional_word(answer.get("model")), _usage(answer)
+        text,
+        refusal,
+        _tokens(choice.get("logprobs"), text),
+        optional_word(answer.get("model")),
+        _usage(answer),
+        choice.get("finish_reason") == "length",
     )
+
+
+def _content(content: object) -> str:
+    """Return the text of a message, which may be given in parts, without the parts that hold the model's thinking."""
+    if isinstance(content, list):
+        parts = [mapping(part) for part in content]
+        texts = [part.get("text") for part in parts if part.get("type") in ("text", "output_text")]
+        return "".join(_content(text) for text in texts)
+    if content is not None and not isinstance(content, str):
+        raise Unusable("the content of the message is not text")
+    return content or ""
+
+
+def _answered(written: str) -> str:
+    """Return what follows the model's thinking: nothing while it is still thinking."""
+    rest = _THOUGHT.split(written)[-1]
+    return "" if _THINKING.search(rest) else rest
 
 
 def json_in(answer: str) -> dict[str, Any] | None:
@@ -342,9 +375,15 @@ def json_in(answer: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _tokens(logprobs: object) -> list[dict[str, Any]]:
+def _tokens(logprobs: object, text: str) -> list[dict[str, Any]]:
+    """Return the tokens that spell a text, without those of the model's thinking; none if others are given."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    return [token for token in content if isinstance(token, dict)] if isinstance(content, list) else []
+    tokens = [token for token in content if isinstance(token, dict)] if isinstance(content, list) else []
+    spelled = "".join(str(token.get("token")) for token in tokens)
+    thought = max((found.end() for found in _THOUGHT.finditer(spelled)), default=0)
+    ends = accumulate(len(str(token.get("token"))) for token in tokens)
+    found = [token for token, end in zip(tokens, ends, strict=True) if end > thought]
+    return found if "".join(spelled[thought:].split()).startswith("".join(text.split())) else []
 
 
 def _usage(answer: dict[str, Any]) -> TokenCounts | None:

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.settings import EncoderSettings, Settings, StoreSettings, secret
 from boundarymorph.telemetry import metrics
 
@@ -56,7 +56,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         from boundarymorph.inference.transformer import load_options
         from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
     except ModuleNotFoundError as error:
-        raise InvalidConfiguration(f"encoder.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
+        raise InvalidConfiguration(missing_package("encoder.model", error.name, "torch")) from None
     model = TransformerDualEncoder.load(
         chosen.model,
         max_length=chosen.max_length,
@@ -173,6 +173,5 @@ def _opened(name: str, chosen: StoreSettings) -> Store:
     try:
         opened: Store = getattr(import_module(f"boundarymorph.retrieval.stores.{module}"), kind).connect(chosen)
     except ModuleNotFoundError as error:
-        missing = f"stores.{name}.url needs {error.name}: pip install 'boundarymorph[{module}]'"
-        raise InvalidConfiguration(missing) from None
+        raise InvalidConfiguration(missing_package(f"stores.{name}.url", error.name, module)) from None
     return opened

@@ -66,6 +66,11 @@ class Filter:
         """Whether a document's metadata match the filter."""
         return self.condition.matches(metadata)
 
+    def refuse_everything(self) -> None:
+        """Raise InvalidInput if it matches all documents, whatever their metadata."""
+        if _always(self.condition) is True:
+            raise InvalidInput("filter: it matches all documents; to delete all of them, delete the index")
+
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
@@ -135,6 +140,20 @@ class Compare:
 
 
 Condition = AllOf | AnyOf | Not | Exists | Compare
+
+
+def _always(condition: Condition) -> bool | None:
+    """Return whether a condition is true of any metadata, False if it is true of none, and None if it depends."""
+    match condition:
+        case Not(part):
+            inner = _always(part)
+            return None if inner is None else not inner
+        case AllOf(parts) | AnyOf(parts):
+            found, decisive = {_always(part) for part in parts}, isinstance(condition, AnyOf)
+            if decisive in found:
+                return decisive
+            return None if None in found else not decisive
+    return None
 
 
 class _Count:

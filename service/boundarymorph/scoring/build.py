@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.scoring.costs import Kind, Ledger, OpenLedger, Price, Trips
 from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import BatchingScorer, CrossEncoder, Scorer
@@ -81,7 +81,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         from boundarymorph.inference.transformer import load_options
         from boundarymorph.scoring.transformer import TransformerCrossEncoder
     except ModuleNotFoundError as error:
-        raise InvalidConfiguration(f"scorer.model needs {error.name}: pip install 'boundarymorph[torch]'") from None
+        raise InvalidConfiguration(missing_package("scorer.model", error.name, "torch")) from None
     return TransformerCrossEncoder.load(
         repository_of(chosen.model),
         max_length=chosen.max_length,

@@ -116,6 +116,7 @@ def _utf8(text: str) -> bytes:
 
 
 _GRADES = {str(grade): float(grade) for grade in range(BEST + 1)}
+_BARE = re.compile(r"\s*(?:[0-3]|\{[^{}]*\})\s*")  # a grade, or an object of grades, and nothing else
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
 Way = Literal["logprobs", "json", "digit"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -146,7 +147,9 @@ def expected_grade(tokens: Iterable[Mapping[str, Any]]) -> float | None:
         for grade, probability in _likeliest_grades(token):
             weights[grade] += probability
         total = sum(weights.values())
-        return sum(grade * weight for grade, weight in weights.items()) / total if total > 0 else None
+        if total <= 0:
+            return None
+        return min(sum(grade * weight for grade, weight in weights.items()) / total, float(BEST))
     return None
 
 
@@ -275,6 +278,12 @@ class OpenAI(Dialect):
         grades, trouble, refused = np.full(count, np.nan), None, found.refusal is not None
         if found.refusal is not None:
             trouble = f"it refused: {found.refusal[:200]}"
+        elif found.cut_off and not _BARE.fullmatch(found.text):
+            shown = f": {found.text[:60]!r}" if found.text else ""
+            trouble = (
+                f"the answer was cut off at {self._most_written(count)} tokens{shown}; "
+                "raise scorer.judge.answer_tokens, or turn off the model's thinking"
+            )
         elif np.isnan(grades := self._grades(found, count)).all():
             trouble, refused = f"there is no grade in {found.text[:60]!r}", not found.text
         elif self.way == "logprobs" and self._strict and expected_grade(found.tokens) is None:

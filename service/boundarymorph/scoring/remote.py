@@ -40,10 +40,9 @@ from boundarymorph.remote.wire import (
 )
 from boundarymorph.scoring.costs import Price
 from boundarymorph.scoring.judge import OpenAI
-from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.scorer import Scores, rounded_into_range
 
 Activation = Literal["sigmoid", "cosine", "none"]
-TOLERANCE = 1e-6  # how far a score may be outside [0, 1], for the rounding of a server
 QUESTION = "Does this passage answer the query, or a part of it?"  # asked of decision models, before the passage
 DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
 
@@ -61,11 +60,14 @@ class BoundaryMorph(Dialect):
 
     def read(self, body: bytes, count: int) -> Answer:
         answer = mapping(parsed(body))
-        scores = enumerate(array(answer, "scores"))
+        scores = array(answer, "scores")
+        if len(scores) != count:
+            raise Unusable(f"there are {len(scores)} scores for {count} texts")
         truncated = answer.get("truncated", 0)
         if not is_count(truncated):
             raise Unusable(f"'truncated' is {shown(truncated)}, not a count")
-        return Answer(_ordered(scores, count, "apply the sigmoid in the scorer"), truncated, word(answer, "model"))
+        values = _ordered(enumerate(scores), count, "apply the sigmoid in the scorer")
+        return Answer(values, truncated, word(answer, "model"))
 
     def describe(self, body: bytes, model: str | None) -> Description:
         info = mapping(parsed(body))
@@ -251,7 +253,7 @@ class SystemOne(Dialect):
     def read(self, body: bytes, count: int) -> Answer:
         answer = mapping(parsed(body))
         answers = mapping(answer.get("answers"))
-        asked = ((place, mapping(answers.get(str(place))).get("noul")) for place in range(count))
+        asked = ((place, mapping(answers.get(str(place), {})).get("noul")) for place in range(count))
         return Answer(_ordered(asked, count, "a decision model answers with probabilities"))
 
 
@@ -287,24 +289,22 @@ def _of_cosine(score: object) -> object:
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
     """Return (count,) scores by their index: each given once, a number, and a relevance."""
-    values = _numbers(scores, count)
-    outside = values[~((values >= -TOLERANCE) & (values <= 1 + TOLERANCE))]
+    values = rounded_into_range(_numbers(scores, count))
+    outside = values[(values < 0.0) | (values > 1.0)]
     if len(outside):
         raise Unusable(f"the score {outside[0]:g} is not a relevance in [0, 1] but a raw logit or a cosine: {advice}")
-    relevances: NDArray[np.float64] = np.clip(values, 0.0, 1.0)
-    return relevances
+    return values
 
 
 def _numbers(scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.float64]:
-    """Return (count,) numbers by their index, each given once."""
+    """Return (count,) numbers by their index, each given once; NaN for each that is missing."""
     values = np.full(count, np.nan)
     for index, score in by_index(scores, count, "score").items():
-        if isinstance(score, bool) or not isinstance(score, int | float):
+        if isinstance(score, bool) or not isinstance(score, int | float | None):
             raise Unusable(f"the score of text {index} is {shown(score)}, not a number")
-        values[index] = score
-    missing = np.flatnonzero(np.isnan(values))
-    if len(missing):
-        raise Unusable(f"there is no score for text {missing[0]}, and {len(missing)} of {count} are missing in all")
+        values[index] = np.nan if score is None else score
+    if np.isnan(values).all():
+        raise Unusable(f"there is no score for any of {count} texts")
     return values
 
 
@@ -385,6 +385,8 @@ _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
 class RemoteScorer(RemoteModel):
     """A `Scorer` over HTTP, behind one or more servers that serve the same model."""
 
+    partial = True
+
     def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
         """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
         super().__init__(endpoints, _ROLE, **options)
@@ -406,4 +408,7 @@ class RemoteScorer(RemoteModel):
         if not texts:
             return Scores(np.empty(0))
         answer = await self.call(Context(query, instruction), texts, deadline=deadline)
-        return Scores(answer.values, answer.truncated, model=answer.served, server=answer.server)
+        failure, missing = answer.failure, int(np.isnan(answer.values).sum())
+        if missing and failure is None:
+            failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
+        return Scores(answer.values, answer.truncated, model=answer.served, failure=failure, server=answer.server)

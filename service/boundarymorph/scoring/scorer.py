@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,16 +20,18 @@ from boundarymorph.scoring.costs import Amount, Bill
 from boundarymorph.selection.pool import READ_BY_WITNESSES
 from boundarymorph.telemetry import metrics
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
     """A scorer's answer for n texts.
 
-    values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score, as only a
-    language model may. truncated: number of pairs that were truncated. cached: number of values that cost no call,
-    because they were cached or being computed for another request. model: the name of the one that gave them, None if
-    it cannot change. failure: why the scorer could not give the missing values now; the others are valid. server: the
-    base URL of the replica that gave them, None if several did or there are none.
+    values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score. truncated:
+    number of pairs that were truncated. cached: number of values that cost no call, because they were cached or being
+    computed for another request. model: the name of the one that gave them, None if it cannot change. failure: why the
+    scorer could not give the missing values now; the others are valid. server: the base URL of the replica that gave
+    them, None if several did or there are none.
     """
 
     values: NDArray[np.float64]
@@ -37,6 +40,34 @@ class Scores:
     model: str | None = None
     failure: BoundaryMorphError | None = None
     server: str | None = None
+
+
+TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]
+
+
+def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return scores with those that rounding moved out of [0, 1] at its edge; others are unchanged."""
+    near = (values >= -TOLERANCE) & (values <= 1.0 + TOLERANCE)
+    return np.where(near, np.clip(values, 0.0, 1.0), values)
+
+
+def checked(scores: Scores, count: int, scorer: str) -> Scores:
+    """Return the scores of a scorer for `count` texts, with NaN in place of those that lie outside [0, 1].
+
+    Raises ScorerFailed if their number is another one, or if all of them lie outside.
+    """
+    values = rounded_into_range(scores.values)
+    if values.shape != (count,):
+        raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
+    outside = (values < 0.0) | (values > 1.0)
+    if not outside.any():
+        return replace(scores, values=values)
+    wrong = float(values[outside][0])
+    message = f"{scorer} gave scores outside [0, 1], such as {wrong!r}, for {outside.sum()} of {count} texts"
+    if outside.all():
+        raise ScorerFailed(message)
+    log.warning("%s; these texts get no score", message)
+    return replace(scores, values=np.where(outside, np.nan, values))
 
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
@@ -89,7 +120,7 @@ class Scorer(Protocol):
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
     ) -> Scores:
-        """Score n texts against one query: all of them, or an error.
+        """Score n texts against one query, or raise an error if none can be scored.
 
         deadline: the time on `time.monotonic()` after which nobody waits for the answer. instruction: in place of the
         operator's or, of a language model, beside it.

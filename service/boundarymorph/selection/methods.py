@@ -35,12 +35,16 @@ class Config(Protocol):
         """The posterior over a pool before the first of at most `size` scores."""
 
     def worth(
-        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+        self,
+        relevance: NDArray[np.float64],
+        ranks: NDArray[np.float64],
+        inside: NDArray[np.bool_],
+        scored: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
         """The (N,) values whose sum the returned set maximises.
 
-        relevance: (N,) expected scores; inside: (N,) mask of the best that fit, by relevance alone; scored: (N,) mask
-        of documents with a score.
+        relevance: (N,) expected scores; ranks: (N,) in retrieval, from 0, shared by documents of one retrieval score;
+        inside: (N,) mask of the best that fit, by relevance alone; scored: (N,) mask of documents with a score.
         """
 
 
@@ -66,7 +70,11 @@ class SelectionConfig:
         return ResidualPosterior(prior.documents(pool), covariance, size, query_prior=query_prior)
 
     def worth(
-        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+        self,
+        relevance: NDArray[np.float64],
+        ranks: NDArray[np.float64],
+        inside: NDArray[np.bool_],
+        scored: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
         return relevance
 
@@ -108,10 +116,14 @@ class TrendConfig:
         )
 
     def worth(
-        self, relevance: NDArray[np.float64], inside: NDArray[np.bool_], scored: NDArray[np.bool_]
+        self,
+        relevance: NDArray[np.float64],
+        ranks: NDArray[np.float64],
+        inside: NDArray[np.bool_],
+        scored: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
-        ranks = np.arange(len(relevance)) / np.count_nonzero(inside)
-        bonus = self.bonus * relevance[inside].mean() * (1.0 / (1.0 + ranks) - 0.5)
+        fractions = ranks / np.count_nonzero(inside)
+        bonus = self.bonus * relevance[inside].mean() * (1.0 / (1.0 + fractions) - 0.5)
         worth: NDArray[np.float64] = np.where(scored, relevance, relevance + bonus)
         return worth
 

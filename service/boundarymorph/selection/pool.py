@@ -262,11 +262,12 @@ def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
-    """(2, N): retrieval percentile, and the feature "similarity" or, for a pool without it, the retrieval score.
+    """(2, N): retrieval rank, and the feature "similarity" or, for a pool without it, the retrieval score.
 
-    In a fused ranking the similarity is more informative than the fused score (docs/evaluation.md).
+    Documents of one retrieval score share a rank, since the order among them means nothing. In a fused ranking the
+    similarity is more informative than the fused score (docs/evaluation.md).
     """
-    return np.stack([standardised(-np.arange(len(pool), dtype=np.float64)), similarity(pool)])
+    return np.stack([standardised(ranks(pool.scores)), similarity(pool)])
 
 
 def similarity(pool: Pool) -> NDArray[np.float64]:

@@ -48,7 +48,7 @@ from boundarymorph.selection.outlook import (
     up_to,
     with_caution,
 )
-from boundarymorph.selection.pool import Evidence, Pool
+from boundarymorph.selection.pool import Evidence, Pool, ranks
 from boundarymorph.selection.posterior import Believed
 from boundarymorph.selection.trend import TrendPosterior
 
@@ -336,7 +336,8 @@ class SelectionSession(Session):
         belief = self._deciding.of(documents)
         capacity = self._limited.among(self._mask(documents)[self._left], np.zeros(len(self._left), dtype=np.bool_))
         inside = capacity.margin(belief.mean)[1]
-        return documents[capacity.fill(self._config.worth(belief.mean, inside, belief.scored))]
+        places = ranks(-self.pool.scores[documents]) - 1.0
+        return documents[capacity.fill(self._config.worth(belief.mean, places, inside, belief.scored))]
 
     @property
     def _likely(self) -> NDArray[np.intp]:

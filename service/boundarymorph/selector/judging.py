@@ -53,9 +53,11 @@ class Judging:
         documents = await self._read(task, [pool.ids[position] for position in positions])
         there = np.array([position for position in positions if pool.ids[position] in documents], dtype=np.intp)
         texts = [documents[pool.ids[position]].content for position in there]
-        scores = (await of_content(texts, lambda texts: self._scorer.score(task.query, texts))).values
-        known = ~np.isnan(scores)
-        there, scores = there[known], scores[known]
+        found = await of_content(texts, lambda texts: self._scorer.score(task.query, texts))
+        if found.failure is not None:
+            raise found.failure
+        known = ~np.isnan(found.values)
+        there, scores = there[known], found.values[known]
         given = np.array([grades[pool.ids[position]] for position in there], dtype=np.float64)
         added = by_witnesses(identity_of(self._scorer), texts)
         query = JudgedQuery.of(pool, there, scores, given, added)

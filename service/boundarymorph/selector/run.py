@@ -375,8 +375,9 @@ class SelectionRun:
         except DeadlineExceeded:
             pace.exceeded(texts, deadline.clock() - begin)
             raise
-        if self.scores.calls - calls == len(texts):
-            pace.took(texts, deadline.clock() - begin)
+        late = isinstance(self.scores.failure, DeadlineExceeded)
+        if late or self.scores.calls - calls == len(texts):
+            (pace.exceeded if late else pace.took)(texts, deadline.clock() - begin)
         return positions, scores
 
     def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -566,8 +567,7 @@ class SelectionRun:
         return found
 
     def _remarks(self) -> list[str]:
-        """Say what was deleted, what has no content, that all scores are low, what got no score, what was cut, and that
-        the models may not know the script of the query."""
+        """Return the warnings about documents, scores and the script of the query."""
         left_out = 0 if self.session is None else self.session.given_up
         deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None
@@ -580,7 +580,7 @@ class SelectionRun:
             *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
             *self._doubts(),
-            *of_documents(self.ungraded, "{}", "{}", "got no score of the language model, only an expected one"),
+            *of_documents(self.ungraded, "{}", "{}", "got no score of the scorer, only an expected one"),
             *of_documents(
                 self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
             ),

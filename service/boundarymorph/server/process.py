@@ -30,7 +30,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
 from boundarymorph.access.callers import is_loopback
-from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.remote.urls import own_url
 from boundarymorph.server.protocol import check_connections, configured
 from boundarymorph.settings import Settings, TraceSettings
@@ -223,7 +223,7 @@ def _trace(settings: TraceSettings, name: str) -> Callable[[], None]:
     try:
         return tracing.configure(settings.url, name, texts=settings.texts)
     except ModuleNotFoundError as error:
-        raise InvalidConfiguration(f"traces.url needs {error.name}: pip install 'boundarymorph[otel]'") from None
+        raise InvalidConfiguration(missing_package("traces.url", error.name, "otel")) from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -40,6 +40,7 @@ from boundarymorph.settings.sections import (
     StoreSettings,
     TraceSettings,
     WorkSettings,
+    header_key,
     secret,
 )
 
@@ -64,6 +65,7 @@ __all__ = [
     "StoreSettings",
     "TraceSettings",
     "WorkSettings",
+    "header_key",
     "mistakes",
     "secret",
 ]

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import NoDecode
 
 SERVICE = "service"  # stands for the name of the encoder that a service runs
@@ -16,6 +25,33 @@ SERVICE = "service"  # stands for the name of the encoder that a service runs
 def secret(value: SecretStr | None) -> str | None:
     """Return a secret in clear; None for an empty one, too."""
     return value.get_secret_value() if value else None
+
+
+def header_key(text: str) -> str:
+    """Return a key without the white space around it, which files and pasted texts add.
+
+    Raises ValueError for a key that no header can carry. The message does not contain the key.
+    """
+    key = text.strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ValueError("the key has characters that a header cannot carry; copy it again, without quotes or spaces")
+    return key
+
+
+def _address(text: str) -> str:
+    """Return a URL that may hold a password, without the white space around it. Raises ValueError without the URL."""
+    url = text.strip()
+    if not url.isprintable():
+        raise ValueError("the URL has control characters; remove them")
+    rest = url.partition("://")[2]
+    host = re.split("[/?#]", rest)[0]
+    if host.count("@") > 1 or (host and "@" in rest and "@" not in host):
+        raise ValueError("the URL has an unescaped special character; write @ as %40, / as %2F, ? as %3F and # as %23")
+    return url
+
+
+Key = Annotated[SecretStr, AfterValidator(lambda value: SecretStr(header_key(value.get_secret_value())))]
+Address = Annotated[SecretStr, AfterValidator(lambda value: SecretStr(_address(value.get_secret_value())))]
 
 
 class Attached(BaseModel):
@@ -49,7 +85,7 @@ class Attached(BaseModel):
 class StoreSettings(BaseModel, extra="forbid"):
     """A store of indexes: those that this service makes there, and tables of others, which are searched and read."""
 
-    url: SecretStr = Field(
+    url: Address = Field(
         SecretStr(""), description="pgvector://, lancedb://, qdrant://, elasticsearch://, opensearch:// or milvus://"
     )
     prefix: str = Field(
@@ -57,7 +93,7 @@ class StoreSettings(BaseModel, extra="forbid"):
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
         description="of the tables that this service makes, fills and deletes",
     )
-    api_key: SecretStr | None = None
+    api_key: Key | None = None
     timeout_seconds: float = Field(10.0, gt=0, description="one call")
     connections: int = Field(16, ge=1, description="connections to it")
     schema_seconds: float = Field(5.0, ge=0, description="time until a table in use is described again")
@@ -169,7 +205,7 @@ class ModelSettings(BaseModel, extra="forbid"):
     chosen: ClassVar[tuple[str, ...]] = ("revision",)  # also allowed with a url
 
     url: Urls = ()
-    api_key: SecretStr | None = Field(None, description="sent to those servers as a Bearer token")
+    api_key: Key | None = Field(None, description="sent to those servers as a Bearer token")
     timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included, without an earlier deadline")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
     connections: int = Field(64, ge=1, description="connections to all servers together")
@@ -362,7 +398,7 @@ class CacheSettings(BaseModel, extra="forbid"):
     """Known scores, in Redis if there is a url, else in this process; embeddings of queries, in this process."""
 
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
-    url: SecretStr | None = Field(None, description="redis://, rediss:// or unix://")
+    url: Address | None = Field(None, description="redis://, rediss:// or unix://")
     timeout_seconds: float = Field(0.05, gt=0, description="longest that a lookup waits for Redis")
     seconds_to_live: float = Field(7 * 86_400.0, gt=0, allow_inf_nan=False, description="lifetime of a query's scores")
     namespace: str | None = Field(
@@ -379,7 +415,7 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 
     default: str | None = Field(None, description="for every key without a limit of its own; unlimited if unset")
     keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
-    url: SecretStr | None = Field(None, description="of Redis; that of the cache if unset")
+    url: Address | None = Field(None, description="of Redis; that of the cache if unset")
     timeout_seconds: float = Field(0.05, gt=0, description="longest that a request waits for Redis")
 
     @model_validator(mode="after")
@@ -438,4 +474,4 @@ class RetrieverSettings(BaseModel, extra="forbid"):
     timeout_seconds: float = Field(30.0, gt=0, description="one call, a retry included, if there is only one")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one of several")
     connections: int = Field(64, ge=1, description="connections to each")
-    api_key: SecretStr | None = Field(None, description="sent to it as a Bearer token")
+    api_key: Key | None = Field(None, description="sent to it as a Bearer token")

@@ -11,6 +11,7 @@ import pytest
 from boundarymorph.errors import (
     DeadlineExceeded,
     InvalidConfiguration,
+    InvalidInput,
     Overloaded,
     ScorerFailed,
     ScorerUnavailable,
@@ -31,6 +32,7 @@ from tests.scoring.remote.servers import (
     Vllm,
     Wire,
     answer,
+    edited,
     hang,
     reset,
     running,
@@ -245,6 +247,8 @@ class TestDeadline:
             await scorer.connect()
             server.script = [well, well]
             server.behaviour = hang
+            scores = await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
+            assert np.isnan(scores.values).sum() == len(TEXTS) - 2 and isinstance(scores.failure, DeadlineExceeded)
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
             assert server.asked[-1]["deadline_ms"] <= 500
@@ -289,18 +293,45 @@ class TestCancellation:
             server.behaviour = well
             await check(scorer)
 
-    async def test_one_request_that_fails_ends_the_others(self) -> None:
-        outcomes: list[str] = []
 
-        def observe(endpoint: str, outcome: str, seconds: float) -> None:
-            outcomes.append(outcome)
+class TestPartialAnswers:
+    pytestmark = pytest.mark.strangers
 
-        async with running(Ours(most=2)) as [server], scoring(server, observe=observe) as scorer:
-            server.script = [hang, hang, answer("no", 422)]
-            with pytest.raises(ScorerFailed):
-                await scorer.score(QUERY, TEXTS)
-            assert outcomes == ["failed", "cancelled", "cancelled"]
-            await until_async(lambda: server.left == 2)
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [
+            pytest.param(answer("no", 422), ScorerFailed, id="a refused request"),
+            pytest.param(answer(b"<html>"), ScorerFailed, id="an unusable answer"),
+            pytest.param(edited(lambda body: body | {"scores": [7.0, 7.0]}), ScorerFailed, id="logits"),
+        ],
+    )
+    async def test_a_request_that_fails_costs_the_others_nothing(
+        self, fault: Behaviour, error: type[Exception]
+    ) -> None:
+        async with running(Ours(most=2)) as [server], scoring(server, connections=4) as scorer:
+            await scorer.connect()
+            server.script = [fault]
+            scores = await scorer.score(QUERY, TEXTS)
+            there = ~np.isnan(scores.values)
+            assert there.any() and not there.all() and isinstance(scores.failure, error)
+            expected = np.array([score_of(QUERY, text) for text in TEXTS])
+            np.testing.assert_array_equal(scores.values[there], expected[there])
+
+    @pytest.mark.parametrize("missing", ["null", "NaN", None])
+    async def test_a_text_without_a_score_costs_the_others_nothing(self, missing: str | None) -> None:
+        scored = ['{"index": 0, "relevance_score": 1.0000001}']
+        if missing is not None:
+            scored.append(f'{{"index": 1, "relevance_score": {missing}}}')
+        async with running(Cohere()) as [server], scoring(server) as scorer:
+            server.behaviour = answer(f'{{"results": [{", ".join(scored)}]}}'.encode())
+            scores = await scorer.score(QUERY, TEXTS[:2])
+            assert scores.values[0] == 1.0 and np.isnan(scores.values[1])
+            assert "no score for 1 of 2 texts" in str(scores.failure)
+
+    async def test_a_text_that_is_not_unicode_is_still_the_callers_mistake(self) -> None:
+        async with running(Ours(most=1)) as [server], scoring(server) as scorer:
+            with pytest.raises(InvalidInput):
+                await scorer.score(QUERY, ["a", "\ud800"])
 
 
 class TestSeveralServers:
@@ -365,7 +396,7 @@ class TestConfiguration:
         with pytest.raises(InvalidConfiguration, match=mistake):
             RemoteScorer(endpoints)
 
-    @pytest.mark.parametrize("key", ["sk-ä", "sk-1\n", "sk-1 "])
+    @pytest.mark.parametrize("key", ["sk-ä", "sk-1\nX: 1", "sk-1 sk-2"])
     def test_a_key_that_no_header_carries(self, key: str) -> None:
         with pytest.raises(InvalidConfiguration) as caught:
             RemoteScorer([parse("http://a")], api_key=key)

@@ -82,11 +82,11 @@ async def test_the_name_is_what_the_server_tells(wire: Wire) -> None:
         assert server.asked == []
 
 
-def _without_the_first(body: object) -> object:
+def _without_any(body: object) -> object:
     if isinstance(body, list):
-        return body[1:]
+        return []
     assert isinstance(body, dict)
-    return {key: value[1:] if isinstance(value, list) else value for key, value in body.items()}
+    return {key: [] if isinstance(value, list) else value for key, value in body.items()}
 
 
 def _twice_the_first(body: object) -> object:
@@ -116,11 +116,11 @@ def _score_key(result: dict[str, object]) -> str:
         (answer(b"<html>"), "not JSON"),
         (answer("fine"), "'fine'"),
         (answer({}), "missing|not an array"),
-        (edited(_without_the_first), "no score for text"),
-        (edited(_twice_the_first), "two scores|texts asked for are"),
-        (edited(_with_score(None)), "not a number"),
+        (edited(_without_any), "no score for any|0 scores for 2 texts"),
+        (edited(_twice_the_first), "two scores|3 scores for 2 texts"),
+        (edited(_with_score(None)), "no score for any of 2 texts"),
         (edited(_with_score(True)), "not a number"),
-        (answer(b'{"scores": [NaN], "results": [{"index": 0, "relevance_score": NaN}]}'), "not JSON"),
+        (answer(b'{"scores": [NaN, NaN}'), "not JSON"),
         (edited(_with_score(7.25)), r"7.25 is not a relevance .*logit"),
         (edited(_with_score(-0.1)), r"-0.1 is not a relevance .*cosine"),
     ],
@@ -264,9 +264,9 @@ class TestDecisionModels(ScorerContract):
     @pytest.mark.parametrize(
         ("behaviour", "message"),
         [
-            (answer({"answers": {}}), "there is missing where an object should be"),
+            (answer({"answers": {}}), "there is no score for any of 1 texts"),
             (answer({"model": "m"}), "there is missing"),
-            (answer({"answers": {"0": {"type": "noul", "noul": None}}}), "score of text 0 is missing, not a number"),
+            (answer({"answers": {"0": {"type": "noul", "noul": None}}}), "there is no score for any of 1 texts"),
             (answer({"answers": {"0": {"type": "noul", "noul": True}}}), "not a number"),
             (answer({"answers": {"0": {"type": "noul", "noul": 1.5}}}), "answers with probabilities"),
             (answer({"answers": [{"name": "0", "probability": 0.5}]}), "where an object should be"),

@@ -30,12 +30,15 @@ from boundarymorph_client.models import (
     StoredDocument,
     UploadReport,
 )
+from boundarymorph_client.pools import AsyncPools
 
 Result = TypeVar("Result")
 
 
 class AsyncClient:
-    """A BoundaryMORPH service. Several tasks of one event loop may use it. As a context manager it closes itself.
+    """A BoundaryMORPH service. Several tasks may use it. As a context manager it closes itself.
+
+    Each process has connections of its own, and so has each event loop.
 
     base_url: by default BOUNDARYMORPH_URL of the environment, else http://127.0.0.1:8080.
     api_key: by default BOUNDARYMORPH_API_KEY, else none.
@@ -58,12 +61,11 @@ class AsyncClient:
         http: httpx.AsyncClient | None = None,
     ) -> None:
         self._connection = Connection.of(base_url, api_key, timeout, retries)
-        self._own = http is None
-        self._http = httpx.AsyncClient() if http is None else http
+        self._pools = AsyncPools(http)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copy and pickle it with connections of its own, which cannot be shared."""
-        if not self._own:
+        if self._pools.given is not None:
             raise TypeError(
                 "a client with an httpx client of yours can be neither copied nor pickled; make another one"
             )
@@ -85,9 +87,10 @@ class AsyncClient:
     ) -> Selection:
         """The best `k` of all documents, by scores that you have of some of them: no call of a cross-encoder is made.
 
-        documents: the candidates, best first by your retriever. scores: in [0, 1], of the first documents, or by
-        position. options: as for `select`, without `index`, `pool` and `budget`; embeddings make it better. The
-        `source` of a document in the answer says whether its relevance is a score of yours or inferred from them.
+        documents: the candidates, whose order counts only with `ranked=True`: best first by your retriever. scores: in
+        [0, 1], of the first documents, or by position. options: as for `select`, without `index`, `pool` and `budget`;
+        embeddings make it better. The `source` of a document in the answer says whether its relevance is a score of
+        yours or inferred from them.
 
         Raises ValueError for a score of no document, and for a budget.
         """
@@ -213,7 +216,8 @@ class AsyncClient:
     async def delete_documents(
         self, index: str, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None
     ) -> DeleteReport:
-        """Those of the ids that are there, or all that pass a filter. Raises UnknownIndex."""
+        """Those of the ids that are there, or all that pass a filter, which must not match everything. Raises
+        UnknownIndex."""
         return await self._result(calls.delete_documents(index, ids, filter))
 
     async def ready(self) -> Ready:
@@ -221,9 +225,8 @@ class AsyncClient:
         return await self._result(calls.ready())
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._own:
-            await self._http.aclose()
+        """Close the connections. A later call makes new ones."""
+        await self._pools.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -240,7 +243,8 @@ class AsyncClient:
         attempts = Attempts(call, self._connection)
         while True:
             try:
-                response = await self._http.send(self._http.build_request(**attempts.request()), stream=stream)
+                http = self._pools.current()
+                response = await http.send(http.build_request(**attempts.request()), stream=stream)
                 if call.answered_by(response):
                     return response
                 await response.aread()

@@ -17,6 +17,7 @@ from boundarymorph_client.encoding import encoded
 from boundarymorph_client.version import __version__
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+LAST_PORT = 65_535
 AGAIN = (429, 503)  # statuses of requests that were not begun
 CONNECT_SECONDS = 5.0
 GRACE_SECONDS = 0.5  # that an answer may take beyond its deadline, which the service keeps, to arrive
@@ -37,12 +38,36 @@ class Connection:
 
     @classmethod
     def of(cls, base_url: str | None, api_key: str | None, timeout: float, retries: int) -> Connection:
-        """What is not given is in the environment. Raises ValueError for a URL that is not HTTP's."""
-        url = base_url or os.environ.get("BOUNDARYMORPH_URL") or DEFAULT_URL
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no http:// or https:// URL")
-        key = api_key or os.environ.get("BOUNDARYMORPH_API_KEY") or None
-        return cls(url.rstrip("/"), key, timeout, retries)
+        """Return a connection whose URL and key are in the environment unless they are given.
+
+        Raises InvalidArgument for a URL or a key that cannot be used. Its message contains neither key nor password.
+        """
+        url = (base_url or os.environ.get("BOUNDARYMORPH_URL") or DEFAULT_URL).strip()
+        key = (api_key or os.environ.get("BOUNDARYMORPH_API_KEY") or "").strip()
+        _check_url(url)
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise errors.InvalidArgument(
+                "the API key has characters that a header cannot carry; copy it again, without quotes or spaces"
+            )
+        return cls(url.rstrip("/"), key or None, timeout, retries)
+
+
+def _check_url(url: str) -> None:
+    """Raise InvalidArgument for a URL that is not HTTP's."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = None
+    if (
+        parsed is None
+        or parsed.scheme not in ("http", "https")
+        or not parsed.host
+        or (parsed.port or 1) > LAST_PORT
+        or parsed.query
+        or parsed.fragment
+    ):
+        shown = "the URL of the service" if "@" in url else f"the URL of the service, {url!r},"
+        raise errors.InvalidArgument(f"{shown} cannot be used; give it as http://HOST:PORT or https://HOST")
 
 
 class Attempts:
@@ -99,6 +124,8 @@ class Attempts:
     def after_failure(self, error: httpx.RequestError) -> float:
         """Seconds to wait before the next attempt. Raises ConnectionFailed or TimedOut if there is to be none."""
         failure = errors.of_transport(error, self._connection.url)
+        if isinstance(error, httpx.LocalProtocolError):
+            raise failure from None  # which quotes the header
         unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
         if not (unsent or (broken and self._call.idempotent)):

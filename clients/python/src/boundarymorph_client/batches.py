@@ -48,6 +48,7 @@ class Batch:
     again; None to keep none."""
 
     def __init__(self, requests: Iterable[Mapping[str, Any]], kept: str | Path | None) -> None:
+        bodies.check_items(requests, "requests", 'df.to_dict("records")')
         self._requests, self._path = requests, None if kept is None else Path(kept)
 
     def __enter__(self) -> Self:

@@ -17,12 +17,15 @@ PIECE_BYTES = 2**16
 
 def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
     """The body of POST /select. Raises ValueError if there are not as many embeddings as documents."""
+    if not isinstance(query, str):
+        check_items(query, "query")
     asked = {"query": query} if isinstance(query, str) else {"queries": list(query)}
     body: dict[str, Any] = asked | {name: given for name, given in options.items() if given is not None}
     if "query_embedding" in body:
         body["query_embedding"] = _vector(body["query_embedding"])
     if "pool" in body:
-        documents = [{"text": given} if isinstance(given, str) else given for given in body["pool"]]
+        pool = listed(body["pool"], "pool")
+        documents = [{"text": given} if isinstance(given, str) else given for given in pool]
         body["pool"] = _pool(documents, body.pop("embeddings", None))
         if "features" in body:
             body["pool"]["features"] = {name: _signal(values) for name, values in body.pop("features").items()}
@@ -36,6 +39,7 @@ def scored(
 
     Raises ValueError for a score of no document.
     """
+    documents = listed(documents, "documents")
     known = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
     if outside := [position for position in known if not 0 <= position < len(documents)]:
         raise ValueError(f"there is a score for position {outside[0]}, and {len(documents)} documents")
@@ -44,6 +48,36 @@ def scored(
         document: Mapping[str, object] = {"text": given} if isinstance(given, str) else {**given}
         pool.append({**document, "cross_encoder_score": known[position]} if position in known else document)
     return pool
+
+
+def listed(given: Any, name: str, kind: type | None = None) -> list[Any]:
+    """Return documents as a list. Raises InvalidArgument for anything else.
+
+    name: of the argument; kind: of the documents, None for texts and mappings.
+    """
+    check_items(given, name)
+    items = list(given)
+    for place, item in enumerate(items):
+        if not isinstance(item, (str, Mapping) if kind is None else kind):
+            wanted = "a text, or a mapping with a 'text'" if kind is None else f"a {kind.__name__}"
+            raise InvalidArgument(f"{name}[{place}] is of the type {type(item).__name__}; give {wanted}")
+    return items
+
+
+def check_items(given: Any, name: str, of_table: str = 'df["text"].tolist()') -> None:
+    """Raise InvalidArgument for a text, and for what is iterated by names instead of items.
+
+    name: of the argument; of_table: how a data frame gives a list of items.
+    """
+    kind = type(given).__name__
+    if isinstance(given, str | bytes):
+        raise InvalidArgument(f"{name}: give a list of {name}, not a single text")
+    if isinstance(given, Mapping):
+        raise InvalidArgument(f"{name}: a {kind} is read by its keys; give a list, such as list(mapping.values())")
+    if hasattr(given, "columns"):
+        raise InvalidArgument(f"{name}: a {kind} is read by the names of its columns; give {of_table}")
+    if not isinstance(given, Iterable | AsyncIterable):
+        raise InvalidArgument(f"{name}: give a list of {name}, not a {kind}")
 
 
 def _pool(documents: list[Any], embeddings: Any) -> dict[str, Any]:
@@ -86,6 +120,7 @@ class _Documents:
     """
 
     def __init__(self, documents: Iterable[Uploaded] | AsyncIterable[Uploaded], *, whole: bool = False) -> None:
+        check_items(documents, "documents", 'df.to_dict("records")')
         self._documents = documents
         self._whole = whole
         self._begun = False

@@ -30,12 +30,15 @@ from boundarymorph_client.models import (
     StoredDocument,
     UploadReport,
 )
+from boundarymorph_client.pools import Pools
 
 Result = TypeVar("Result")
 
 
 class Client:
     """A BoundaryMORPH service. Several threads may use it. As a context manager it closes itself.
+
+    Each process has connections of its own.
 
     base_url: by default BOUNDARYMORPH_URL of the environment, else http://127.0.0.1:8080.
     api_key: by default BOUNDARYMORPH_API_KEY, else none.
@@ -58,12 +61,11 @@ class Client:
         http: httpx.Client | None = None,
     ) -> None:
         self._connection = Connection.of(base_url, api_key, timeout, retries)
-        self._own = http is None
-        self._http = httpx.Client() if http is None else http
+        self._pools = Pools(http)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copy and pickle it with connections of its own, which cannot be shared."""
-        if not self._own:
+        if self._pools.given is not None:
             raise TypeError(
                 "a client with an httpx client of yours can be neither copied nor pickled; make another one"
             )
@@ -85,9 +87,10 @@ class Client:
     ) -> Selection:
         """The best `k` of all documents, by scores that you have of some of them: no call of a cross-encoder is made.
 
-        documents: the candidates, best first by your retriever. scores: in [0, 1], of the first documents, or by
-        position. options: as for `select`, without `index`, `pool` and `budget`; embeddings make it better. The
-        `source` of a document in the answer says whether its relevance is a score of yours or inferred from them.
+        documents: the candidates, whose order counts only with `ranked=True`: best first by your retriever. scores: in
+        [0, 1], of the first documents, or by position. options: as for `select`, without `index`, `pool` and `budget`;
+        embeddings make it better. The `source` of a document in the answer says whether its relevance is a score of
+        yours or inferred from them.
 
         Raises ValueError for a score of no document, and for a budget.
         """
@@ -209,7 +212,8 @@ class Client:
     def delete_documents(
         self, index: str, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None
     ) -> DeleteReport:
-        """Those of the ids that are there, or all that pass a filter. Raises UnknownIndex."""
+        """Those of the ids that are there, or all that pass a filter, which must not match everything. Raises
+        UnknownIndex."""
         return self._result(calls.delete_documents(index, ids, filter))
 
     def ready(self) -> Ready:
@@ -217,9 +221,8 @@ class Client:
         return self._result(calls.ready())
 
     def close(self) -> None:
-        """Close the connections."""
-        if self._own:
-            self._http.close()
+        """Close the connections. A later call makes new ones."""
+        self._pools.close()
 
     def __enter__(self) -> Self:
         return self
@@ -236,7 +239,8 @@ class Client:
         attempts = Attempts(call, self._connection)
         while True:
             try:
-                response = self._http.send(self._http.build_request(**attempts.request()), stream=stream)
+                http = self._pools.current()
+                response = http.send(http.build_request(**attempts.request()), stream=stream)
                 if call.answered_by(response):
                     return response
                 response.read()

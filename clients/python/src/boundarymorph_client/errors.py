@@ -216,7 +216,8 @@ def of_problem(problem: Problem, response: httpx.Response) -> ProblemError:
 
 def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
     """The error of a request to the service at this URL that was not answered."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    quotes_header = isinstance(error, httpx.LocalProtocolError)  # which may be a key
+    said = f"{type(error).__name__}: {error}" if str(error) and not quotes_header else type(error).__name__
     place = httpx.URL(url).copy_with(username=None, password=None)
     if isinstance(error, httpx.ConnectError):
         return ConnectionFailed(f"{place} cannot be reached ({said}); is `boundarymorph serve` running there?")

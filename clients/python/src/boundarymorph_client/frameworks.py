@@ -13,6 +13,8 @@ from boundarymorph_client.client import Client
 from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.models import SelectedDocument, SelectOptions
 
+TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]
+
 
 class Service(BaseModel):
     """The service and what is asked of it.
@@ -118,8 +120,8 @@ def known_in(metadata: Mapping[str, Any], field: str | None, document: str) -> f
     if found is None:
         return None
     number = _number(found)
-    if 0 <= number <= 1:
-        return number
+    if -TOLERANCE <= number <= 1 + TOLERANCE:
+        return min(max(number, 0.0), 1.0)
     raise InvalidArgument(
         f"{document} has {found!r} as {field!r} in its metadata, and a known score is a number from 0 to 1; a document "
         "without one leaves it out"

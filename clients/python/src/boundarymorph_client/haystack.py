@@ -6,7 +6,6 @@ Both need `haystack-ai` (the extra `haystack`). The score of a document that the
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from haystack.utils import Secret
 from pydantic import SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.bodies import listed
 from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
 from boundarymorph_client.haystack_filters import translated
 from boundarymorph_client.models import SelectedDocument
@@ -35,11 +35,10 @@ class _Component:
     retries: int
     selector: Any = None
     _service: Service | None = None
-    _loop: asyncio.AbstractEventLoop | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle it without its connections and event loop, which the next call makes again."""
-        return {name: given for name, given in vars(self).items() if name not in ("_service", "_loop")}
+        """Copy and pickle it without its connections, which the next call makes again."""
+        return {name: given for name, given in vars(self).items() if name != "_service"}
 
     def warm_up(self) -> None:
         """Resolve the key."""
@@ -56,10 +55,9 @@ class _Component:
             )
 
     async def warm_up_async(self) -> None:
-        """Resolve the key, and make the client for this event loop."""
+        """Resolve the key, and make the asynchronous client."""
         self.warm_up()
-        if self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
+        if self._warm.async_client is None:
             self._warm.async_client = AsyncClient(**self._warm.connection())
 
     def close(self) -> None:
@@ -71,7 +69,6 @@ class _Component:
         """Close the connections of `run_async`, and of `run`."""
         if self._service is not None and self._service.async_client is not None:
             await self._service.async_client.close()
-            self._service.async_client, self._loop = None, None
         self.close()
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,7 +126,7 @@ class BoundaryMorphRanker(_Component):
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
         """The chosen ones, most relevant first, as copies. Of documents with the same id the first one counts."""
-        candidates = _unique(documents)
+        candidates = _unique(listed(documents, "documents", Document))
         if not candidates:
             return {"documents": []}
         self.warm_up()
@@ -140,7 +137,7 @@ class BoundaryMorphRanker(_Component):
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """As `run`."""
-        candidates = _unique(documents)
+        candidates = _unique(listed(documents, "documents", Document))
         if not candidates:
             return {"documents": []}
         await self.warm_up_async()

@@ -13,6 +13,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 
+from boundarymorph_client.bodies import listed
 from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named, score_in
 from boundarymorph_client.models import SelectedDocument
 
@@ -35,6 +36,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """The chosen ones, most relevant first, as copies."""
+        documents = listed(documents, "documents", Document)
         if not documents:
             return []
         return _chosen(documents, self.selected(query, pool=self._pool(documents), k=self.k))
@@ -43,6 +45,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """The chosen ones, most relevant first, as copies."""
+        documents = listed(documents, "documents", Document)
         if not documents:
             return []
         return _chosen(documents, await self.aselected(query, pool=self._pool(documents), k=self.k))

@@ -19,6 +19,7 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import Field, SecretStr
 
 from boundarymorph_client.async_client import AsyncClient
+from boundarymorph_client.bodies import listed
 from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.filters import COMBINING, EVERYTHING, NOTHING, Filter, present
 from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
@@ -62,7 +63,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query = _query(query_bundle)
+        query, nodes = _query(query_bundle), listed(nodes, "nodes", NodeWithScore)
         if not nodes:
             return []
         with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:
@@ -75,7 +76,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        query = _query(query_bundle)
+        query, nodes = _query(query_bundle), listed(nodes, "nodes", NodeWithScore)
         if not nodes:
             return []
         with self.callback_manager.event(CBEventType.RERANKING, payload=self._started(nodes, query)) as event:

@@ -1,0 +1,192 @@
+"""Keys and passwords of the settings: white space around them is removed, and no message or traceback contains them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.remote.peer import Peer
+from boundarymorph.settings import Settings, header_key, secret
+from tests.cli.conftest import Run, refused
+from tests.cli.conftest import run as run
+from tests.scoring.remote.servers import Ours, running, scoring
+
+pytestmark = pytest.mark.strangers
+
+KEY = "hunter2"
+KEYS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "scorer": lambda key: {"scorer": {"url": "http://a:1", "api_key": key}},
+    "encoder": lambda key: {"encoder": {"url": "tei://a:1", "api_key": key}},
+    "retriever": lambda key: {"retriever": {"url": "http://a:1", "api_key": key}},
+    "store": lambda key: {"stores": {"s": {"url": "qdrant://a:1", "api_key": key}}},
+}
+URLS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "cache": lambda url: {"cache": {"url": f"redis://{url}"}},
+    "rate limits": lambda url: {"rate_limits": {"url": f"rediss://{url}"}},
+    "pgvector": lambda url: {"stores": {"s": {"url": f"pgvector://{url}"}}},
+    "elasticsearch": lambda url: {"stores": {"s": {"url": f"elasticsearch://{url}"}}},
+}
+
+
+def key_of(settings: Settings, name: str) -> str | None:
+    section: Any = settings.stores["s"] if name == "store" else getattr(settings, name)
+    return secret(section.api_key)
+
+
+def message_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("given", [f"{KEY}\n", f"{KEY}\r\n", f"  {KEY}\t", f"\u00a0{KEY}"], ids=repr)
+@pytest.mark.parametrize("name", KEYS)
+def test_white_space_around_a_key_is_removed(name: str, given: str) -> None:
+    assert key_of(Settings.load(**KEYS[name](given)), name) == KEY
+
+
+@pytest.mark.parametrize(
+    "given", [f"“{KEY}”", f"{KEY}\nX: 1", f"{KEY} {KEY}", f"{KEY}é", f"{KEY}\0", f"Bearer {KEY}"], ids=repr
+)
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_that_no_header_can_carry_is_refused_without_it(name: str, given: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="the key has characters that a header cannot carry") as raised:
+        Settings.load(**KEYS[name](given))
+    assert KEY not in message_of(raised.value)
+    with pytest.raises(InvalidConfiguration, match="the key has characters") as raised:
+        Peer("http://a:1", "scorer", api_key=given)
+    assert KEY not in message_of(raised.value)
+
+
+@pytest.mark.parametrize("name", URLS)
+def test_white_space_around_a_url_is_removed(name: str) -> None:
+    settings = Settings.load(**URLS[name](f"user:{KEY}@host:1/x\n"))
+    section: Any = settings.stores.get("s") or (settings.cache if name == "cache" else settings.rate_limits)
+    assert section.url.get_secret_value().endswith(f"://user:{KEY}@host:1/x")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"user:{KEY}@x@host:1",
+        f"user:{KEY}/x@host:1",
+        f"user:{KEY}?x@host:1",
+        f"user:{KEY}#x@host:1",
+        f"u:{KEY}\n@host:1",
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", URLS)
+def test_a_password_with_unescaped_characters_is_refused_without_it(name: str, given: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"unescaped special character|control characters") as raised:
+        Settings.load(**URLS[name](given))
+    assert KEY not in message_of(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:p%40ss@host:1/0",
+        "unix://user:word@/run/redis.sock",
+        "pgvector://postgres@h1:1,h2:2/rag?sslmode=require",
+        "pgvector:///rag?host=/run/postgresql&user=a@b",
+        "lancedb:///data/a folder@home",
+        "qdrant:///data/a folder",
+        "milvus:///data/a.db",
+    ],
+)
+def test_other_urls_are_taken(url: str) -> None:
+    given = {"cache": {"url": url}} if url.startswith(("redis", "unix")) else {"stores": {"s": {"url": url}}}
+    settings = Settings.load(**given)
+    assert url in (secret(settings.cache.url), *(store.url.get_secret_value() for store in settings.stores.values()))
+
+
+async def test_a_key_with_a_newline_reaches_its_server() -> None:
+    async with running(Ours(), key=KEY) as [server], scoring(server, api_key=f"{KEY}\n") as scorer:
+        assert len((await scorer.score("q", ["a", "b"])).values) == 2
+
+
+@pytest.mark.parametrize("given", ["", "  \n"])
+def test_an_empty_key_is_none(given: str) -> None:
+    assert header_key(given) == ""
+    assert secret(Settings.load(scorer={"url": "http://a:1", "api_key": given}).scorer.api_key) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        pytest.param({"API_KEY": f"“{KEY}”"}, "BOUNDARYMORPH_API_KEY: the key has characters", id="quotes"),
+        pytest.param({"API_KEY": f"{KEY}\nX: 1"}, "BOUNDARYMORPH_API_KEY: the key has characters", id="two lines"),
+        pytest.param({"URL": f"user:{KEY}@host"}, "--url is not an http:// or https:// URL", id="no scheme"),
+        pytest.param({"URL": f"http://user:{KEY}@ho\nst"}, "--url is not a valid URL", id="newline in the URL"),
+        pytest.param({"URL": "http://host:port"}, "--url is not a valid URL", id="port"),
+    ],
+)
+def test_mcp_refuses_keys_and_urls_without_printing_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], says: str
+) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_URL", "http://127.0.0.1:9")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
+    said = refused(run("mcp"))
+    assert says in said and KEY not in said
+
+
+async def test_mcp_removes_white_space_around_a_key() -> None:
+    async with running(Ours()) as [server]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "boundarymorph.cli", "mcp"),
+            env=os.environ
+            | {"BOUNDARYMORPH_URL": f"http://127.0.0.1:{server.port}\n", "BOUNDARYMORPH_API_KEY": f"{KEY}\n"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        errors = (await process.communicate())[1].decode()
+    assert KEY not in errors and "nothing answers" not in errors, "the service is there"
+
+
+@pytest.mark.parametrize("proxy", ["127.0.0.1:9", "http://127.0.0.1:9", f"user:{KEY}@127.0.0.1:9"])
+async def test_a_proxy_that_is_not_there_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    async with running(Ours()) as [server], scoring(server) as scorer:
+        with caplog.at_level(logging.DEBUG), pytest.raises(Exception, match="HTTP_PROXY names a proxy") as raised:
+            await scorer.score("q", ["a"])
+    assert KEY not in message_of(raised.value) + caplog.text
+
+
+def test_a_proxy_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(InvalidConfiguration, match="HTTP_PROXY is not an http:// or https:// URL"):
+        Peer("http://host:1", "scorer")
+
+
+@pytest.mark.parametrize(
+    "command", [["select", "x", "ünï"], ["index", "describe", "x", "ünï"], ["demo", "--query", "ü"]]
+)
+def test_an_argument_that_the_locale_cannot_read_is_said_so(command: list[str]) -> None:
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "boundarymorph.cli", *command],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(
+        "error: an argument is not text in the encoding of this locale, ascii: set PYTHONUTF8=1"
+    )
