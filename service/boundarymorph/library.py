@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -26,17 +25,12 @@ from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
 from boundarymorph.errors import (
-    BoundaryMorphError,
     DeadlineExceeded,
     InvalidInput,
     ModelUnavailable,
     missing_package,
 )
-from boundarymorph.memory.memory import Observation
-from boundarymorph.memory.store import Memories
-from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.scoring.scorer import Scores, rounded_into_range
-from boundarymorph.selection.pool import Evidence
 from boundarymorph.selector import selector
 from boundarymorph.selector.task import Progress
 from boundarymorph.settings import Settings, mistakes
@@ -47,7 +41,6 @@ Text = str | Mapping[str, Any]
 EMBEDDED = "embedded"
 
 _NOT_HERE = {
-    "memory": "give its file to the constructor",
     "pool": "give the texts, and what belongs to them as 'embeddings', 'metadata' and 'features'",
     "calibration": "there are none here; leave it out, or ask a service",
 }
@@ -62,7 +55,7 @@ class InvalidScores(InvalidInput):
 class Selector:
     """Chooses the best k of many texts with at most `budget` calls of a function that scores pairs.
 
-    It needs no server, model or index, and keeps nothing between selections but a memory, where it has one.
+    It needs no server, model or index, and keeps nothing between selections.
     """
 
     def __init__(
@@ -70,18 +63,17 @@ class Selector:
         score: Any,
         *,
         pairs: bool = False,
-        memory: str | Path | None = None,
         settings: Settings | None = None,
         **defaults: Any,
     ) -> None:
         """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
         an awaitable of them. One that is no coroutine function is called in a thread. A cross-encoder of
         sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself; "embedded" is the one that
-        the extra `models` brings. memory: a file for what selections with this function learn from each other.
+        the extra `models` brings.
         settings: limits and defaults, by default those of the environment. defaults: of the fields of a request. Raises
-        InvalidInput where a package is missing, or the folder of the memory."""
+        InvalidInput where a package is missing."""
         self._settings = settings or Settings.load()
-        arguments = {"pairs": pairs, "memory": memory, "settings": self._settings, **defaults}
+        arguments = {"pairs": pairs, "settings": self._settings, **defaults}
         self._again = partial(type(self), score, **arguments)
         if score == EMBEDDED:
             score = _embedded()
@@ -92,9 +84,6 @@ class Selector:
         elif hasattr(score, "rerank"):
             score = partial(_by_flashrank, score)
         self._scorer = _Scorer(score, pairs)
-        if memory is not None and not Path(memory).parent.is_dir():
-            raise InvalidInput(f"memory: there is no folder {str(Path(memory).parent)!r}")
-        self._memories = None if memory is None else Memories(Path(memory), lambda: None)
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -106,8 +95,7 @@ class Selector:
 
         options: the fields of a request that has a pool, and of the pool `embeddings`, (n, d) numbers, and `features`.
         `query_embedding` has (d,) numbers, and `metadata` n mappings. Raises InvalidInput for what the service refuses
-        with 4xx, InvalidScores for what the function returns, what the function raises, and StorageUnavailable where
-        the memory cannot be read.
+        with 4xx, InvalidScores for what the function returns, and what the function raises.
         """
         with start_blocking_portal() as portal:
             return portal.call(partial(self.aselect, query, texts, **options))
@@ -137,8 +125,6 @@ class Selector:
         arrival = time.monotonic()
         request = _request(query, texts, {"return_documents": True} | self._defaults | options)
         task, explain = task_of(request, self._settings, arrival), bool(request.explain)
-        memory = _FileMemory(self._memories) if self._memories is not None and request.learn else None
-        task = replace(task, memory=memory)
         inner = selector.Selector(_NoIndexes(), self._scorer)
         try:
             async with aclosing(inner.steps(task)) as steps:
@@ -146,10 +132,7 @@ class Selector:
                     if isinstance(step, Progress):
                         yield event_of(step, explain=explain)
                     else:
-                        answer = response_of(step, explain=explain)
-                        if memory is not None:
-                            answer.warnings += await memory.write()
-                        yield answer
+                        yield response_of(step, explain=explain)
         finally:
             await inner.close()
 
@@ -353,34 +336,6 @@ async def _in_time(values: Awaitable[Any], deadline: float | None) -> Any:
         if limit.expired():
             raise DeadlineExceeded("the function that scores did not return before the deadline") from None
         raise
-
-
-class _FileMemory:
-    """What one selection recalls of the memories in a file, and records in them; see `selector.task.Remembering`."""
-
-    index = None
-
-    def __init__(self, memories: Memories) -> None:
-        self._memories = memories
-        self._records: list[tuple[str, Evidence]] = []
-
-    async def recall(self, scorer: str, vectors: str) -> Recalled:
-        return Recalled.of(await asyncio.to_thread(self._memories.get, vectors, observations=False))
-
-    def record(self, scorer: str, vectors: str, evidence: Evidence) -> None:
-        self._records.append((vectors, evidence))
-
-    async def record_audit(self, *_: Any) -> NoReturn:
-        raise AssertionError("only selections of indexes are audited")
-
-    async def write(self) -> list[str]:
-        """Write it down. Returns a warning if that fails, as the answer is there, and its calls are paid."""
-        try:
-            for vectors, evidence in self._records:
-                await asyncio.to_thread(self._memories.record, vectors, [Observation(evidence, "")])
-        except BoundaryMorphError as error:
-            return [f"nothing was learned: {error}"]
-        return []
 
 
 class _NoIndexes:

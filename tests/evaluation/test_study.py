@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from boundarymorph.evaluation.promise import Audit, Look, Promise
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import report
@@ -15,7 +16,6 @@ from boundarymorph.evaluation.promised import CALLS, audit_of, kept, stop
 from boundarymorph.evaluation.run import experiment
 from boundarymorph.evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p, study
 from boundarymorph.selection.methods import PAPER
-from boundarymorph.selection.promise import Audit, Look, Promise
 from tests.evaluation.tables import synthetic
 
 METHODS = chosen(["mips", "ss", "bagel", PAPER])

@@ -289,8 +289,6 @@ class Policy:
         defaults = dict(self.fields)
         if isinstance(share := defaults.get("budget"), float):
             defaults["budget"] = share_of(share, len(documents)) if isinstance(documents, list) else None
-        if data.get("index") is not None:
-            defaults.pop("memory", None)  # it has its own
         for name, info in request.model_fields.items():
             alias = info.validation_alias
             spellings = alias.choices if isinstance(alias, AliasChoices) else [name]

@@ -20,7 +20,6 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
 from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
-from boundarymorph.access.learned import Audits, MemoriesInUse
 from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
 from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
@@ -445,14 +444,12 @@ class Access:
         self.settings = settings
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
-        self.memories = MemoriesInUse()
         self.policies = Policies(settings, self.keys.callers)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(settings.rate_limits, self.keys.callers, url=settings.counters_url)
         self.admission = Admission(
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )
-        self.audits = Audits(settings, lambda: self.admission.inside > 0, self.room)
         self.background = Turns(settings.batch_sessions)
         self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
         self.selections = Shares(
@@ -478,6 +475,6 @@ class Access:
         return CalibrationChoice(self.settings.calibration.keys.get(caller.name) if wanted is None else wanted, caller)
 
     async def close(self) -> None:
-        """Release threads and connections, but for memories, which are closed before their retriever is."""
+        """Release threads and connections."""
         await self.work.close()
         await self.rates.close()

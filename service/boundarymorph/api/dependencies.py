@@ -16,7 +16,6 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
 from boundarymorph.access.callers import CalibrationChoice, Caller, Scope
-from boundarymorph.access.learned import TaskMemory
 from boundarymorph.access.limits import Access
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.errors import (
@@ -178,15 +177,6 @@ async def calibrated(
         return task
     async with task.deadline.enforced():
         return replace(task, calibration=choice.among(await source.calibrations(choice.name)))
-
-
-def with_memory(
-    access: Access, task: SelectionTask, source: IndexRetriever | RemoteRetriever, index: str | None, name: str | None
-) -> SelectionTask:
-    """Return the task with the memory of its index, or of the name that a pool has."""
-    if not (access.settings.memory.enabled and (index or name)):
-        return task
-    return replace(task, memory=TaskMemory(access.memories, source, index, name or "", task.tenant, CALLER.get()))
 
 
 async def selected(

@@ -38,20 +38,17 @@ from boundarymorph.api.schemas import (
     Judgments,
     Kept,
     KeptNow,
-    LearnedMemories,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.calibration.belongings import Event, checked_name
+from boundarymorph.calibration.belongings import Event
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.concurrency import CALLER, Run
-from boundarymorph.memory.store import described as memories_described
 from boundarymorph.reading import bound
 from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.index_retriever import Learned
 from boundarymorph.retrieval.interfaces import (
     WORDS,
     Catalog,
@@ -95,7 +92,6 @@ judged = APIRouter(prefix="/judgments", tags=["judgements"])
 READ, JUDGE, WRITE, ADMIN = (
     [Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.JUDGE, Scope.WRITE, Scope.ADMIN)
 )
-Pools = Annotated[bool, Query(description="of the pools whose `memory` has this name, not of an index")]
 Place = Annotated[str, Query(description="name of the index")]
 LEAST = 1e-6  # how close to 0 or 1 a relevance is taken at its word
 MOST_NAMED = 20  # unknown documents in a message
@@ -155,35 +151,6 @@ async def create_index(
 async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
     return await access.work.read.run(described, indexes.catalog, name)
-
-
-@router.get(
-    "/{name:index}/learned",
-    dependencies=READ,
-    summary="Describe what selections have learned",
-    responses=openapi.problems(404, 422, 503),
-)
-async def learned(
-    name: str, request: Request, access: AccessOf, indexes: BuiltOf, pools: Pools = False
-) -> LearnedMemories:
-    """Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant."""
-    held = Learned(indexes.catalog, access.settings)
-    index, of_pools = (None, checked_name(name)) if pools else (name, "")
-    found = await access.work.read.run(lambda: memories_described(held.memories(index), of_pools))
-    return LearnedMemories(memories=[one for one in found if one.tenant == permitted(request).tenant])
-
-
-@router.delete(
-    "/{name:index}/learned",
-    dependencies=ADMIN,
-    summary="Forget what selections have learned",
-    responses=openapi.problems(404, 422, 503, 507),
-)
-async def forget(name: str, access: AccessOf, indexes: BuiltOf, pools: Pools = False) -> DeleteReport:
-    """Forget it, for all scorers and tenants."""
-    held = Learned(indexes.catalog, access.settings)
-    index, of_pools = (None, checked_name(name)) if pools else (name, None)
-    return DeleteReport(deleted=await access.work.write.run(lambda: held.memories(index).forget(of_pools)))
 
 
 @router.put(

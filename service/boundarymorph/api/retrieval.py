@@ -1,4 +1,4 @@
-"""The retriever's own routes, for gateways and commands: its indexes, and what is learned of them and from what."""
+"""The retriever's own routes, for gateways and commands: its indexes, their calibrations and judgements."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from boundarymorph.access.callers import Caller, Scope, seen_by
+from boundarymorph.access.callers import Scope, seen_by
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import JSON, AccessOf, BuiltOf, ReadyOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.errors import InvalidInput
-from boundarymorph.memory.memory import MOST_AT_ONCE, Audited, observations_of_json
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import Learned
-from boundarymorph.retrieval.interfaces import MemoryKey
 
 PAGE = 1_000  # judgements
 FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
@@ -209,68 +206,6 @@ async def keep(request: Request, access: AccessOf, learned: LearnedOf) -> Respon
     if made.index is not None:
         permitted(request).require(made.index)
     await access.work.write.run(learned.keep, made)
-    return Response(b"{}", media_type=JSON)
-
-
-class Asked(Message):
-    """Which memory: of an index, or of pools by a name."""
-
-    index: str | None = Field(None, description="its name; null for pools")
-    name: str = Field("", max_length=64, description="of the pools")
-    scorer: str = Field(max_length=1_000, description="its identity")
-    vectors: str = Field(max_length=1_000, description="their source")
-    tenant: str = Field("", max_length=1_000, description="whose it is")
-
-    def key(self, caller: Caller) -> MemoryKey:
-        """Raises UnknownIndex for one that the caller does not see."""
-        if self.index is not None:
-            caller.require(self.index)
-        return MemoryKey(self.index, self.name, self.scorer, self.vectors, self.tenant)
-
-
-class Observed(Asked):
-    """What requests told a memory."""
-
-    observations: Array[Array[Any]] = Field(max_length=MOST_AT_ONCE, description="one for each request")
-
-
-@_post("/memories/recall", "Recall what selections have learned", Asked, 404)
-async def recall(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
-    """Return the prior in force, and from how many requests it was learned."""
-    key = (await bodies.parsed(request, access, Asked)).key(permitted(request))
-    found = await access.work.read.run(learned.recall, key)
-    return Response(orjson.dumps(found.to_json()), media_type=JSON)
-
-
-@_post("/memories/record", "Learn from selections", Observed, 404, 507, scope=Scope.WRITE)
-async def record(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
-    """Add to a memory what requests told: sums over the scored documents of each."""
-    given = await bodies.parsed(request, access, Observed)
-    key = given.key(permitted(request))
-    try:
-        observations = observations_of_json(given.observations)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"observations: {error}") from error
-    await access.work.write.run(learned.record, key, observations)
-    return Response(b"{}", media_type=JSON)
-
-
-class AuditOf(Asked):
-    """An audit of a request."""
-
-    audited: Array[Any] = Field(description="what it found")
-
-
-@_post("/memories/audits", "Learn from an audit", AuditOf, 404, 507, scope=Scope.WRITE)
-async def record_audit(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
-    """Add to a memory the losses of a request that was scored further."""
-    given = await bodies.parsed(request, access, AuditOf)
-    key = given.key(permitted(request))
-    try:
-        found = Audited.of_json(given.audited)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"audited: {error}") from error
-    await access.work.write.run(learned.record_audit, key, found)
     return Response(b"{}", media_type=JSON)
 
 

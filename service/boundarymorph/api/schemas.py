@@ -15,7 +15,6 @@ from pydantic import (
     model_validator,
 )
 
-from boundarymorph.memory.store import LearnedMemory
 from boundarymorph.reading import readable
 from boundarymorph.retrieval.interfaces import IndexDescription
 
@@ -305,12 +304,6 @@ class Judgment(Message):
     relevance: float | None = Field(
         None, ge=0, le=1, description="what the answer said of it: by this the metrics show when a calibration drifts"
     )
-
-
-class LearnedMemories(BaseModel):
-    """What selections have learned, for each scorer."""
-
-    memories: list[LearnedMemory] = Field(description="by scorer, source of vectors and tenant")
 
 
 class Judgments(Message):

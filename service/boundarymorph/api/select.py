@@ -26,7 +26,6 @@ from boundarymorph.api.dependencies import (
     permitted,
     prefers,
     selected,
-    with_memory,
 )
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.select_answers import SelectResponse
@@ -115,8 +114,6 @@ class Call:
             key.require(wanted.index)
         else:
             task = await calibrated(task, choice, self.parts.retriever)
-        if wanted.learn:
-            task = with_memory(access, task, self.parts.retriever, wanted.index, wanted.memory)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
         return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 
@@ -197,7 +194,6 @@ async def _events(
         while isinstance(step, Progress):
             yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
-        access.audits.offer(step.task)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
         call.request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
@@ -208,7 +204,6 @@ async def _events(
 
 async def content_of(access: Access, asked: Asked, result: SelectionResult) -> bytes:
     """Return the answer with a result as JSON. Raises as `answers.made` does."""
-    access.audits.offer(result.task)
     return await bodies.made(
         access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(asked.task, result)
     )

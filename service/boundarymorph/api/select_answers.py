@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from boundarymorph.api.schemas import LanguageModelUsage, Relevance
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.task import Interruption, Lacking, Status
+from boundarymorph.selector.task import Interruption, Status
 
 ExpectedGain = Annotated[
     dict[str, float],
@@ -121,22 +121,6 @@ class ExpectedRecall(BaseModel):
     probability: float | None = Field(None, description="with 'objective': that it is at least 'find'")
 
 
-class Certificate(BaseModel):
-    """Whether a promise to lose little is kept as often as it says, by earlier selections that were scored to the
-    end."""
-
-    status: Literal["certified", "not_certified"] = Field(
-        description="not_certified: the set is the best by what is believed"
-    )
-    audits: int = Field(0, description="selections like this one that were scored to the end")
-    missing: Lacking | None = Field(
-        None,
-        description="what would help: audits, more calls, a better scorer, time; or a memory, without which there are "
-        "no audits; null if it is certified",
-    )
-    detail: str | None = Field(None, description="the same in words")
-
-
 class SelectResponse(BaseModel):
     """The chosen set, most relevant first, and what is known about it."""
 
@@ -150,9 +134,6 @@ class SelectResponse(BaseModel):
         "scorer", description="what the relevance of documents is: what people are expected to find, or the score"
     )
     calibration: str | None = Field(None, description="by which relevance is a probability; null if none is in use")
-    learned_from: int = Field(
-        0, description="earlier selections that this one learned from; 0 as long as that would not have helped them"
-    )
     policy: str = Field("default", description="the policy in force, whose defaults the request has")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(
@@ -176,7 +157,6 @@ class SelectResponse(BaseModel):
         description="the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 "
         "without one; null if nothing can be said. With 'queries': of the query for which it is largest",
     )
-    promise: Certificate | None = Field(None, description="with 'objective': \"lose_at_most\"")
     next: list[NextDocument] | None = Field(
         None,
         description="with 'objective': the most likely of the documents without a score, for somebody who reads them "

@@ -17,7 +17,6 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
-from boundarymorph.calibration.belongings import NAME
 from boundarymorph.scoring.scorer import TOLERANCE
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings.sections import Calls
@@ -126,25 +125,12 @@ class AskedQuery(Message):
 
 
 class Objective(Message):
-    """Find the share `find` of all that reaches 'min_relevance', or lose `lose_at_most`, with the probability `in`, by
-    as few calls as that takes."""
+    """Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
+    takes."""
 
-    find: float | None = Field(
-        None, gt=0, le=1, description="of the documents that reach 'min_relevance', by default 0.5"
-    )
-    lose_at_most: float | None = Field(
-        None, gt=0, lt=1, description="instead: share of the best set's relevance that k documents may lose"
-    )
+    find: float = Field(gt=0, le=1, description="of the documents that reach 'min_relevance', by default 0.5")
     within: float = Field(0.9, gt=0, lt=1, alias="in", description="how sure to be of it before stopping")
-    next: int = Field(10, ge=1, description="with 'find': documents to read next that the answer names at most")
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.find is None) == (self.lose_at_most is None):
-            raise ValueError("give exactly one of 'find' and 'lose_at_most'")
-        if self.lose_at_most is not None and "next" in self.model_fields_set:
-            raise ValueError("'next' goes with 'find'")
-        return self
+    next: int = Field(10, ge=1, description="documents to read next that the answer names at most")
 
 
 def _as_query(value: object) -> object:
@@ -161,15 +147,14 @@ FOR_ONE_QUERY = (  # fields that do not go with several
     "objective",
     "known_scores",
 )
-NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'find'
-NOT_TO_LOSE = ("max_tokens", "min_relevance", "distinct", "diversity", "calibration")  # nor with 'lose_at_most'
+NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'objective'
 _NULL: JsonDict = {"type": "null"}
 _SOURCES: tuple[tuple[str, JsonDict], ...] = (
     (
         "index",
         {
             "index": {"type": "string"},
-            **dict.fromkeys(("pool", "vectors", "memory"), _NULL),
+            **dict.fromkeys(("pool", "vectors"), _NULL),
             "ranked": {"const": False},
         },
     ),
@@ -243,10 +228,9 @@ class SelectRequest(Message):
     )
     objective: Objective | None = Field(
         None,
-        description="with 'find': find nearly all of it, and stop when that is likely enough: what is more likely "
+        description="find nearly all of it, and stop when that is likely enough: what is more likely "
         "relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer "
-        "yourself, by 'known_scores'. With 'lose_at_most': the best k documents, by as few calls as keep that promise. "
-        "'budget' is then the most to spend, by default as \"auto\"",
+        "yourself, by 'known_scores'. 'budget' is then the most to spend, by default as \"auto\"",
     )
     known_scores: dict[Id, KnownScore] | None = Field(
         None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
@@ -261,16 +245,6 @@ class SelectRequest(Message):
         None,
         description="by which relevance is the probability that a person agrees; by default that of the key or of the "
         "index, if there is one; false: none",
-    )
-    memory: str | None = Field(
-        None,
-        pattern=f"^{NAME.pattern}$",
-        description="for a pool: what selections with this name learn from each other, as those of an index always do",
-    )
-    learn: bool = Field(
-        True,
-        description="learn from this selection how scores follow from what the retriever knows, and use what was "
-        "learned from earlier ones; false: neither",
     )
     instruction: str | None = Field(
         None,
@@ -376,8 +350,6 @@ class SelectRequest(Message):
             raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
         if self.index is not None and (self.vectors is not None or self.ranked):
             raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
-        if self.index is not None and self.memory is not None:
-            raise ValueError("'memory' goes with 'pool'; an index has a memory of its own")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:
@@ -390,10 +362,7 @@ class SelectRequest(Message):
 
     @model_validator(mode="after")
     def _all_that_is_found(self) -> Self:
-        if self.objective is not None and self.objective.find is None:
-            if given := [name for name in NOT_TO_LOSE if getattr(self, name)]:
-                raise ValueError(f"'lose_at_most' is about the best k documents; leave out '{given[0]}'")
-        elif self.objective is not None:
+        if self.objective is not None:
             if given := [name for name in NOT_TO_FIND if getattr(self, name)]:
                 raise ValueError(f"'objective' returns all that is found; leave out '{given[0]}'")
             self.calibration = False  # 'min_relevance' is on the scale of the answers

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 from uuid import uuid4
 
 import numpy as np
@@ -19,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.access.callers import DEFAULT_POLICY, CalibrationChoice
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
-    Certificate,
     ExpectedRecall,
     ExplainedCall,
     ExplainedPool,
@@ -46,12 +44,11 @@ from boundarymorph.retrieval.document import (
 )
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.scoring.costs import Bill
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target, methods
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
-from boundarymorph.selection.promise import Promise
 from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
 log = logging.getLogger(__name__)
@@ -71,9 +68,7 @@ def task_of(
     arrival: of the request, on `time.monotonic()`. choice: of a calibration that comes with the candidates of an
     index, None for none.
     """
-    limits, objective, promise = settings.limits, request.objective, None
-    if objective is not None and objective.lose_at_most is not None:
-        promise, objective = Promise(objective.lose_at_most, objective.within), None
+    limits, objective = settings.limits, request.objective
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     queries = request.queries or [AskedQuery(query=request.query or "")]
     calibration = None if choice is None else choice.name
@@ -89,11 +84,10 @@ def task_of(
         diversity=request.diversity,
         negligible=settings.negligible if request.max_tokens is not None and request.min_relevance is None else 0.0,
         settle=_settle(request, settings),
-        promise=promise,
         method=request.method or settings.method,
         to_people=_to_people(request, settings),
         rounds=settings.rounds if request.rounds is None else request.rounds,
-        goal=request.spend if promise is None else "set",
+        goal=request.spend,
         return_documents=request.return_documents,
         deadline=Deadline.of_request(arrival, min(seconds, limits.deadline_seconds)),
         accepts=ACCEPTED[request.on_failure],
@@ -102,7 +96,7 @@ def task_of(
         instruction=request.instruction,
         excluded=frozenset(request.exclude_ids or ()),
         known=_known(request, limits),
-        target=None if objective is None else Target(objective.find or 1.0, objective.within),
+        target=None if objective is None else Target(objective.find, objective.within),
         proposals=0 if objective is None else objective.next,
         queries=[
             WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings, calibration))
@@ -126,9 +120,7 @@ def task_of(
 
 def _settle(request: SelectRequest, settings: Settings) -> float | None:
     """Return the expected loss at which a selection stops that goes by what it believes."""
-    if request.objective is not None:
-        return request.objective.lose_at_most
-    return settings.auto_settle if request.budget == "auto" else None
+    return settings.auto_settle if request.budget == "auto" and request.objective is None else None
 
 
 def _to_people(request: SelectRequest, settings: Settings) -> bool:
@@ -326,7 +318,6 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         min_relevance=task.min_relevance,
         relevance="people" if result.to_people else "scorer",
         calibration=result.calibration,
-        learned_from=result.learned_from,
         policy=policy,
         method=task.method,
         vectors=result.vectors,
@@ -348,7 +339,6 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         expected_loss=result.outlook.loss,
         recall=result.outlook.recall and ExpectedRecall.model_validate(result.outlook.recall, from_attributes=True),
         answerable=result.outlook.answerable,
-        promise=_promise(result, task),
         next=_next(result, task),
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
         warnings=list(result.warnings),
@@ -387,18 +377,6 @@ def usage_of(bill: Bill | None) -> LanguageModelUsage | None:
 
 def _gains(outlook: Outlook) -> dict[str, float]:
     return {str(calls): gain for calls, gain in outlook.gains.items()}
-
-
-def _promise(result: SelectionResult, task: SelectionTask) -> Certificate | None:
-    if task.promise is None:
-        return None
-    known = result.assurance
-    if isinstance(result.stop_reason, Interruption):
-        return Certificate(status="not_certified", missing="time", detail=f"it ended early: {result.stop_reason}")
-    if result.stop_reason in (StopReason.POOL_EXHAUSTED, StopReason.NOTHING_TO_DECIDE) or known is None:
-        return Certificate(status="certified", audits=known.audits if known else 0)
-    status: Literal["certified", "not_certified"] = "certified" if known.missing is None else "not_certified"
-    return Certificate(status=status, audits=known.audits, missing=known.missing, detail=known.detail)
 
 
 def _next(result: SelectionResult, task: SelectionTask) -> list[NextDocument] | None:

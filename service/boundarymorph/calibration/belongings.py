@@ -1,5 +1,5 @@
-"""What belongs to an index besides its documents: a description, what its selections are distinct by, judgements and
-memories in SQLite, and calibrations as JSON."""
+"""What belongs to an index besides its documents: a description, what its selections are distinct by, judgements in
+SQLite, and calibrations as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import orjson
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.database import Database
 from boundarymorph.errors import InvalidInput, LimitExceeded, UnknownIndex
-from boundarymorph.memory.store import Memories
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -77,11 +76,10 @@ class CalibrationFolder:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a calibration or of a memory of pools. Raises InvalidInput for what is none."""
+    """Return the name of a calibration. Raises InvalidInput for what is none."""
     if not NAME.fullmatch(name):
         raise InvalidInput(
-            f"{name[:80]!r} is not a name of a calibration or a memory: up to 64 lower-case letters, digits, '.', '_' "
-            "and '-'"
+            f"{name[:80]!r} is not a name of a calibration: up to 64 lower-case letters, digits, '.', '_' and '-'"
         )
     return name
 
@@ -175,8 +173,8 @@ def grades_of(events: Sequence[Event], given: Mapping[str, Mapping[str, float]])
 
 FOLDER = "belongings"  # in the folder of an index
 JUDGMENTS, DEFAULT, DESCRIPTION, NAMED = "judgments.sqlite3", "calibration.json", "description.txt", "calibrations"
-MEMORIES, DISTINCT = "memories.sqlite3", "distinct.txt"
-_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, MEMORIES, DEFAULT, DESCRIPTION, DISTINCT))
+DISTINCT = "distinct.txt"
+_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, DEFAULT, DESCRIPTION, DISTINCT))
 _FILE = re.compile(rf"{FOLDER}/({_FILES}|{NAMED}/{NAME.pattern}\.json)")
 
 
@@ -186,7 +184,7 @@ def is_one_of_them(path: str) -> bool:
 
 
 class Belongings:
-    """The description, judgements, memories and calibrations of one index, in one folder, whatever the index is called.
+    """The description, judgements and calibrations of one index, in one folder, whatever the index is called.
 
     The default of the index has the name of the index; others have names of their own. Methods block and raise OSError.
     """
@@ -195,7 +193,6 @@ class Belongings:
         """folder: need not exist. within_index: whether it is within the folder of the index, which does."""
         self.index, self._folder, self._within = index, folder, within_index
         self.judgments = Feedback(folder / JUDGMENTS, index, self._make)
-        self.memories = Memories(folder / MEMORIES, self._make)
         self._named = CalibrationFolder(folder / NAMED)
 
     def description(self) -> str | None:
@@ -241,7 +238,6 @@ class Belongings:
             return
         (target / NAMED).mkdir(parents=True)
         self.judgments.copy_to(target / JUDGMENTS)
-        self.memories.copy_to(target / MEMORIES)
         for file in (DEFAULT, DESCRIPTION, DISTINCT, *(f"{NAMED}/{name}.json" for name in self._named.names())):
             with suppress(FileNotFoundError):
                 shutil.copyfile(self._folder / file, target / file)

@@ -63,19 +63,6 @@ class Evaluation:
         ),
     ] = None
     calibrate_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other queries.")] = 10
-    learn_from: Annotated[
-        int | None,
-        typer.Option(
-            min=5,
-            help="Play half of the queries as earlier requests with so many calls, and report the others with "
-            "and without what they taught.",
-        ),
-    ] = None
-    learn_requests: Annotated[
-        int | None, typer.Option(min=10, help="Play so many queries instead of half; half at most.")
-    ] = None
-    learn_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other halves.")] = 4
-
     promise: Annotated[
         float | None,
         typer.Option(

@@ -77,8 +77,6 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
         raise InvalidInput("name at least one --table FILE.npz, --data, or --index with --judgments")
     if evaluation.index is not None and evaluation.data is not None and evaluation.write_table is not None:
         raise InvalidInput("--write-table is for one table: leave out --index or --data")
-    if evaluation.calibrate is not None and evaluation.learn_from is not None:
-        raise InvalidInput("--calibrate and --learn-from are two studies: run one after the other")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
     budgets, ks = _numbers(evaluation.budgets, "--budgets", least=0), _numbers(evaluation.k, "--k")
     contestants = chosen([name.strip() for name in evaluation.methods.split(",") if name.strip()])
@@ -182,9 +180,6 @@ def _studied(
             call_seconds=evaluation.call_seconds,
             jobs=evaluation.jobs,
             calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.calibrate_splits),
-            learn=None
-            if evaluation.learn_from is None
-            else (evaluation.learn_from, evaluation.learn_splits, evaluation.learn_requests),
             promise=evaluation.promise,
             watch=_watch(progress, table.name),
         )

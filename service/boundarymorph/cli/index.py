@@ -177,34 +177,6 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
         typer.echo(f"{label:<14} {value}")
 
 
-@app.command("learned")
-def show_learned(
-    name: Name,
-    reset: Annotated[bool, typer.Option(help="Forget it, for all scorers.")] = False,
-    pools: Annotated[bool, typer.Option("--pools", help="Of the pools whose memory has this name.")] = False,
-    as_json: AsJson = False,
-    data_directory: DataDirectory = None,
-) -> None:
-    """Say what selections of an index have learned from each other, and whether that is in force."""
-    from boundarymorph.memory.store import described, in_words
-    from boundarymorph.retrieval.index_retriever import Learned
-
-    settings = Settings.load(data_directory=data_directory)
-    with _indexes(settings) as catalog:
-        memories = Learned(catalog, settings).memories(None if pools else name)
-        if reset:
-            console.print(f"{name}: {memories.forget(name if pools else None)} forgotten")
-            return
-        found = described(memories, name if pools else "")
-    if as_json:
-        _print_json({"memories": [memory.model_dump() for memory in found]})
-        return
-    if not found:
-        console.print(f"{name}: nothing yet")
-    for memory in found:
-        typer.echo(in_words(memory))
-
-
 @app.command("describe")
 def say_what_it_holds(
     name: Name,

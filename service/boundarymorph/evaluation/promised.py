@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 from joblib import delayed
+from numpy.typing import NDArray
 
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.problem import Question, SelectionProblem
+from boundarymorph.evaluation.promise import Audit, Look, Promise, certified
 from boundarymorph.evaluation.run import Watch, in_parallel
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import TO_PEOPLE
-from boundarymorph.selection.promise import Audit, Look, Promise, certified
 from boundarymorph.selection.session import LOOKS_TO_SETTLE
 
 CALLS = 200  # of a selection, as the default of the setting auto_budget
@@ -54,9 +56,22 @@ def audit_of(question: Question, k: int) -> Audit:
     problem, made = SelectionProblem(question, CALLS, k), []
     while (asked := session.ask_round()).size:
         session.tell(asked, problem.score(asked))
-        made.append((session.spent, session.settles_at, session.selection().documents))
-    losses = session.real_losses(dict(enumerate(question.scores.tolist())), [chosen for *_, chosen in made])
+        believed = session.cautious_loss() if session.enough_scores else math.inf
+        made.append((session.spent, believed, session.selection().documents))
+    losses = real_losses(question, k, [chosen for *_, chosen in made])
     return Audit(tuple(Look(calls, at, loss) for (calls, at, _), loss in zip(made, losses, strict=True)))
+
+
+def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) -> list[float]:
+    """Return what sets of k documents lose, as shares of the relevance of the best set, once all scores are known."""
+    known = dict(enumerate(question.scores.tolist()))
+    ranking = SelectionSession(
+        question.pool, budget=0, k=k, config=question.configured(TO_PEOPLE), known=known
+    ).ranking()
+    relevance = np.empty(len(question.pool))
+    relevance[ranking.documents] = ranking.relevance
+    best = float(ranking.relevance[: max(map(len, sets))].sum())
+    return [max(0.0, 1.0 - float(relevance[one].sum()) / best) if best > 0.0 else 0.0 for one in sets]
 
 
 def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kept:

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from boundarymorph.evaluation import plots, promised, taught
+from boundarymorph.evaluation import calibrated, plots, promised
 from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.methods.morph import PRODUCT
 from boundarymorph.evaluation.metrics import quality
@@ -61,11 +61,10 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     labels.
 
     A method that could not run on every table is not in it. In a study of calibrations the means are over the judged
-    tables' queries that no calibration was learned from, and each row says whether it is calibrated; in one of memories
-    over the queries that none was learned from, and whether something was learned.
+    tables' queries that no calibration was learned from, and each row says whether it is calibrated.
     """
-    if told := [found.taught for found in studies if found.taught is not None]:
-        return {"default": PEOPLE, "paper": PAPER, "rows": taught.rows(told)}
+    if made := [found.calibrated for found in studies if found.calibrated is not None]:
+        return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(made)}
     scored = quality_by_table(studies, "ce_ncg")
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
     for metric in ("ncg", "ndcg_10"):
@@ -105,12 +104,10 @@ def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) ->
         parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
         parts += images.get(found.name, ())
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
-    if made := {one.name: one.taught for one in studies if isinstance(one.taught, taught.CalibratedStudy)}:
-        parts += ["## Calibrated by a few judgements", *taught.calibrated_section(made)]
+    if made := {one.name: one.calibrated for one in studies if one.calibrated is not None}:
+        parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
     if kept := {one.name: one.promised for one in studies if one.promised is not None}:
         parts += ["## Promised", *promised.section(kept)]
-    if told := {one.name: one.taught for one in studies if isinstance(one.taught, taught.LearnedStudy)}:
-        parts += ["## Learned from earlier requests", *taught.learned_section(told)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -11,11 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, wilcoxon
 
+from boundarymorph.evaluation.calibrated import CalibratedStudy, calibrated_study
 from boundarymorph.evaluation.methods import Contestant
 from boundarymorph.evaluation.promised import Kept, promised_study
 from boundarymorph.evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.evaluation.taught import CalibratedStudy, LearnedStudy, calibrated_study, learned_study
 from boundarymorph.selection.methods import DEFAULT, PEOPLE
 
 METRIC_TITLES = {"ncg": "nCG", "ndcg_10": "nDCG@10", "ce_ncg": "CE-nCG"}
@@ -33,7 +33,7 @@ class Study:
     reference: str
     comparisons: pd.DataFrame
     latencies: pd.DataFrame
-    taught: CalibratedStudy | LearnedStudy | None = None
+    calibrated: CalibratedStudy | None = None
     promised: Mapping[int, Kept] | None = None
 
     @property
@@ -50,25 +50,20 @@ def study(
     call_seconds: float | None = None,
     jobs: int = 1,
     calibrate: tuple[int, int] | None = None,
-    learn: tuple[int, int, int | None] | None = None,
     promise: float | None = None,
     watch: Watch = lambda *_: None,
 ) -> Study:
     """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations;
-    learn: calls, splits and requests of that of memories, instead; promise: the loss of that of promises."""
+    promise: the loss of that of promises."""
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
     reference = next((name for name in (PEOPLE, DEFAULT) if name in names), (ours or names[-1:])[0])
     compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
-    taught: CalibratedStudy | LearnedStudy | None = None
-    if learn:
-        taught = learned_study(outcome, *learn, jobs=jobs, watch=watch)
-    elif calibrate and outcome.judged:
-        taught = calibrated_study(outcome, *calibrate, jobs, watch)
+    calibrated = calibrated_study(outcome, *calibrate, jobs, watch) if calibrate and outcome.judged else None
     promised = promised_study(table, promise, ks, jobs=jobs, watch=watch) if promise else None
-    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, taught, promised)
+    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated, promised)
 
 
 def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.DataFrame]:

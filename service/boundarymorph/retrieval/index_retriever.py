@@ -1,9 +1,8 @@
-"""Retrieval from the indexes of a catalog, and what was learned about them: calibrations and memories, which live with
-an index or, for pools, in a folder and a file of their own."""
+"""Retrieval from the indexes of a catalog, and their calibrations, which live with an index or, for pools, in a folder
+of their own."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +17,10 @@ from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.inference.concurrency import BoundedExecutor
-from boundarymorph.memory.memory import Audited, Observation
-from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
-from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, MemoryKey, Recalled, observed
+from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, observed
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import SERVICE, Settings
@@ -36,7 +33,6 @@ MOST_NAMES = 1_000  # that are told of where there is none of a name
 _log = logging.getLogger(__name__)
 TROUBLE = "calibrations cannot be read or written"
 OWN_VECTOR = "send a query_embedding, with each of several queries alone"
-POOLS = ".memories.sqlite3"  # in the data directory
 
 
 class IndexRetriever:
@@ -56,7 +52,7 @@ class IndexRetriever:
         waiting: int = 512,
         share: float = 1.0,
     ) -> None:
-        """learned: calibrations and memories, if there are any. share: of the threads and places that one caller gets,
+        """learned: calibrations, if there are any. share: of the threads and places that one caller gets,
         as in `Shares`."""
         self._learned = learned
         self._catalog = catalog
@@ -88,18 +84,6 @@ class IndexRetriever:
 
     async def calibrations(self, name: str) -> FoundCalibrations:
         return FoundCalibrations() if self._learned is None else await self._executor.run(self._learned.find, name)
-
-    async def recall(self, key: MemoryKey) -> Recalled:
-        return Recalled() if self._learned is None else await self._executor.run(self._learned.recall, key)
-
-    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
-        """See `MemorySource`. Runs in a thread of its own, so that no search waits for what is learned."""
-        if self._learned is not None:
-            await asyncio.to_thread(self._learned.record, key, observations)
-
-    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        if self._learned is not None:
-            await asyncio.to_thread(self._learned.record_audit, key, audited)
 
     @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
@@ -221,13 +205,11 @@ def _comparisons(condition: Condition) -> Iterator[Compare]:
 
 
 class Learned:
-    """The calibrations and memories of a catalog and of pools. Methods block, and raise StorageUnavailable or
+    """The calibrations of a catalog and of pools. Methods block, and raise StorageUnavailable or
     StorageFull."""
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
-        self._catalog, self._pools, self._settings = catalog, pools_of(settings), settings.memory
-        directory = settings.data_directory
-        self._memories_of_pools = Memories(directory / POOLS, lambda: directory.mkdir(parents=True, exist_ok=True))
+        self._catalog, self._pools = catalog, pools_of(settings)
 
     def find(self, name: str | None, index: str | None = None) -> FoundCalibrations:
         """Return the calibrations of a name, first that of the index; without a name the default of the index, if it
@@ -245,17 +227,6 @@ class Learned:
             else:
                 held = self._catalog.belongings(made.index)
                 held.keep(replace(made, name=held.index) if made.name == made.index else made)
-
-    def recall(self, key: MemoryKey) -> Recalled:
-        return Recalled.of(self._memories(key).get(key.text, observations=False))
-
-    def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
-        if not self._settings.frozen:
-            self._memories(key).record(key.text, observations, self._settings.requests)
-
-    def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        if not self._settings.frozen:
-            self._memories(key).record_audit(key.text, audited)
 
     def _found(self, name: str | None, index: str | None, own: Belongings | None) -> FoundCalibrations:
         """own: what belongs to the index."""
@@ -288,15 +259,6 @@ class Learned:
         for held in self._catalog.all_belongings():
             for name in held.names()[:MOST_NAMES]:
                 yield name, held.index
-
-    def memories(self, index: str | None) -> Memories:
-        """Return the memories of an index, or of all pools. Raises UnknownIndex."""
-        return self._memories_of_pools if index is None else self._catalog.belongings(index).memories
-
-    def _memories(self, key: MemoryKey) -> Memories:
-        if key.index is None:
-            checked_name(key.name)
-        return self.memories(key.index)
 
 
 def pools_of(settings: Settings) -> CalibrationFolder:

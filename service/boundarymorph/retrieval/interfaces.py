@@ -10,20 +10,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
-from boundarymorph.memory.memory import Audited, Memory, Observation, prior_of_json
 from boundarymorph.retrieval.document import STOP, Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.selection.pool import DEFAULT_PRIOR, TrendPrior
 from boundarymorph.telemetry import metrics, tracing
 
 Given = ParamSpec("Given")
@@ -320,60 +317,3 @@ class CalibrationSource(Protocol):
 
     async def calibrations(self, name: str) -> FoundCalibrations:
         """Return those of a name. Raises InvalidInput for what is no name or a calibration that cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryKey:
-    """Which memory: of an index, or of pools by a name; for each scorer, source of vectors, and tenant one."""
-
-    index: str | None
-    name: str
-    scorer: str
-    vectors: str
-    tenant: str
-
-    @property
-    def text(self) -> str:
-        return orjson.dumps([self.name, self.scorer, self.vectors, self.tenant]).decode()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The prior of a memory, and from how many requests it was learned; the default and 0 while none is in force.
-    audits: all that it has."""
-
-    prior: TrendPrior = DEFAULT_PRIOR
-    requests: int = 0
-    audits: tuple[Audited, ...] = ()
-
-    @classmethod
-    def of(cls, memory: Memory) -> Self:
-        if memory.prior is None or not memory.in_force:
-            return cls(audits=memory.audits)
-        return cls(memory.prior, memory.learned_at, memory.audits)
-
-    def to_json(self) -> dict[str, Any]:
-        audits = [one.to_json() for one in self.audits]
-        return {"prior": asdict(self.prior), "requests": self.requests, "audits": audits}
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError for what is none."""
-        audits = tuple(Audited.of_json(one) for one in values.get("audits", ()))
-        return cls(prior_of_json(values["prior"]), int(values["requests"]), audits)
-
-
-class MemorySource(Protocol):
-    """Where memories are: in this process, or at a retriever."""
-
-    async def recall(self, key: MemoryKey) -> Recalled:
-        """Return what is in force. Raises UnknownIndex, and what the source raises."""
-
-    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
-        """Add requests to the memory. Raises as `recall` does."""
-
-    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        """Add an audit to the memory. Raises as `recall` does."""

@@ -29,7 +29,6 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
 )
 from boundarymorph.inference.concurrency import Budget
-from boundarymorph.memory.memory import Audited, Observation, observations_to_json
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.peer import (
     JSON,
@@ -49,7 +48,7 @@ from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mappin
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import MemoryKey, Recalled, observed
+from boundarymorph.retrieval.interfaces import observed
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
@@ -142,25 +141,6 @@ class RemoteRetriever:
     async def keep(self, made: Calibration) -> None:
         """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
         await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
-
-    async def recall(self, key: MemoryKey) -> Recalled:
-        """See `MemorySource`. Of a retriever that does not answer in time, nothing is in force."""
-
-        def read(answer: bytes) -> Recalled:
-            try:
-                return Recalled.of_json(mapping(parsed(answer)))
-            except (KeyError, TypeError, ValueError) as error:
-                raise Unusable(f"what was learned cannot be read: {error}") from error
-
-        return await self._call("/memories/recall", key.to_json(), read, SMALL)
-
-    async def record(self, key: MemoryKey, observations: Sequence[Observation]) -> None:
-        body = key.to_json() | {"observations": observations_to_json(observations)}
-        await self._call("/memories/record", body, lambda answer: None, SMALL)
-
-    async def record_audit(self, key: MemoryKey, audited: Audited) -> None:
-        body = key.to_json() | {"audited": audited.to_json()}
-        await self._call("/memories/audits", body, lambda answer: None, SMALL)
 
     async def events(self, index: str) -> Sequence[Event]:
         """Return the judgements of an index. Raises UnknownIndex."""

@@ -48,9 +48,8 @@ from boundarymorph.selection.outlook import (
     up_to,
     with_caution,
 )
-from boundarymorph.selection.pool import Evidence, Pool, ranks
+from boundarymorph.selection.pool import Pool, ranks
 from boundarymorph.selection.posterior import Believed
-from boundarymorph.selection.trend import TrendPosterior
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
 FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
@@ -83,14 +82,12 @@ class SelectionSession(Session):
         reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
         enough: float = ENOUGH,
         target: Target | None = None,
-        certified: bool = False,
     ) -> None:
         """budget: B >= 0 calls. k: documents to return, or another capacity.
 
         known: scores by position that cost no call.
         settle: stop when `cautious_loss` is at most this, at the start or after two rounds in a row, provided that
         the known scores suffice to estimate it (`enough_scores`).
-        certified: whether `settle` is of a certificate (`promise`), by which a session stops after one such round.
         order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no call.
         min_relevance: return at most k documents, those with a probability above one half of scoring at least this, and
         ask about those in doubt.
@@ -120,7 +117,6 @@ class SelectionSession(Session):
             raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
         self._config = config or SelectionConfig()
         self._settle = settle
-        self._certified = certified
         self._order = order and min_relevance is None
         self._least = min_relevance
         self._reading = reading
@@ -152,8 +148,8 @@ class SelectionSession(Session):
             return StopReason.BUDGET
         if not self._unscored.size:
             return StopReason.POOL_EXHAUSTED
-        needed = self._looks[-1 if self._certified else -LOOKS_TO_SETTLE :]
-        return StopReason.SETTLED if self._settle is not None and max(needed) <= self._settle else None
+        settled = self._settle is not None and max(self._looks[-LOOKS_TO_SETTLE:]) <= self._settle
+        return StopReason.SETTLED if settled else None
 
     @property
     def budget_covers_pool(self) -> bool:
@@ -191,11 +187,6 @@ class SelectionSession(Session):
         super().tell(documents, scores)
         self._looks.append(self._caution())
 
-    @property
-    def settles_at(self) -> float:
-        """The smallest certified `settle` with which the session would stop now; infinite without one."""
-        return self._looks[-1]
-
     def _caution(self) -> float:
         """The cautious loss; infinite as long as it does not count."""
         if self._settle is None or self.spends_on_order or not self.enough_scores:
@@ -227,15 +218,6 @@ class SelectionSession(Session):
         shares, scores = self.outcomes(lost=True)
         return with_caution(shares[:, left], scores[:, left], self.scored[left], self._limited, loss)
 
-    def real_losses(self, scores: Mapping[int, float], sets: Sequence[NDArray[np.intp]]) -> list[float]:
-        """What sets of the capacity lose if these are the scores of all documents but those that were given up or
-        cannot be read: shares of the relevance of the best set."""
-        last = SelectionSession(self.pool, budget=0, k=self.capacity, config=self._config, known=scores)
-        relevance = np.zeros(len(self.pool))
-        relevance[list(scores)] = last._reported.mean[list(scores)]
-        best = float(np.sort(relevance)[::-1][: max(map(len, sets))].sum())
-        return [max(0.0, 1.0 - float(relevance[one].sum()) / best) if best > 0.0 else 0.0 for one in sets]
-
     def outlook(self) -> Outlook:
         """The expected loss, the expected gain of further calls, the expected recall, and whether there is an
         answer."""
@@ -262,11 +244,6 @@ class SelectionSession(Session):
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[self.scored] = self._reaching.mean[self.scored]
         return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
-
-    def evidence(self) -> Evidence | None:
-        """What the known scores say of the prior of the trend; None for a method without one, or without scores."""
-        posterior = self._posterior
-        return posterior.evidence if isinstance(posterior, TrendPosterior) and self.scored.any() else None
 
     def _answerable(self) -> float:
         """The probability that some document scores `enough`. Copies of a text count once."""

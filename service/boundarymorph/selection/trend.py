@@ -23,7 +23,6 @@ from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.pool import (
     DEFAULT_PRIOR,
     READ_BY_WITNESSES,
-    Evidence,
     Pool,
     TrendPrior,
     lexical,
@@ -287,12 +286,11 @@ class TrendPosterior:
         self._expected = np.zeros(len(columns))
         self._expected[1 : 1 + len(followed)] = prior.slopes[: len(followed)] / deviations[1:]
         self._prior = prior
-        weights = [0.0, weight] if prior.averaged else [weight]
-        self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array(weights))
+        self._covariances = WeightedCovariances(SharedRows(pool, kernel), np.array([0.0, weight]))
         self._processes = GaussianProcesses(
             self._covariances, columns, max(size, 1), noise, dtype=pool.embeddings.dtype
         )
-        sizes = {1 + len(followed), len(columns)} | ({1 + len(always)} if prior.averaged else set())
+        sizes = {1 + len(always), 1 + len(followed), len(columns)}
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
@@ -320,18 +318,6 @@ class TrendPosterior:
 
     def prepare(self, documents: Sequence[int]) -> None:
         self._processes.prepare(documents)
-
-    @property
-    def evidence(self) -> Evidence:
-        """What the scores so far say of the prior, under the covariance that knows the query's words or dimensions."""
-        followed, processes = len(self._units), self._processes
-        columns = np.zeros((len(self._scores), 4))
-        columns[:, :followed] = processes.whitened_columns[-1, :, :followed] / self._units
-        targets = processes.whitened_targets[-1] + self._prior.level * columns[:, 0]
-        whitened = np.column_stack([columns, targets])
-        products = whitened.T @ whitened
-        graded = bool(self._scale.levels)
-        return Evidence(products[:4, :4], products[:4, 4], float(products[4, 4]), len(whitened), graded)
 
     def among(self, documents: NDArray[np.intp], size: int) -> TrendFantasy:
         mixture, fitted = self.beliefs, self._fitted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -16,9 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once_if
-from boundarymorph.memory.memory import FEWEST_SCORES
 from boundarymorph.retrieval.document import Candidates, IndexedCandidates, VectorSource
-from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.selection import (
     Distinct,
     ExhaustiveSession,
@@ -29,21 +26,19 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config, TrendConfig
+from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, texts_of
-from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace, Place, Trust
+from boundarymorph.selector.scores import CalibratedScores, Pace, Place, Trust
 from boundarymorph.selector.task import (
     INTERRUPTING,
-    Assurance,
     Interruption,
     Observer,
     Progress,
     SelectionResult,
     SelectionTask,
     Status,
-    assured,
     departure,
     no_call,
     none_reached,
@@ -116,8 +111,6 @@ class SelectionRun:
         self.calibrated = CalibratedScores()
         self.interruption: Interruption | None = None
         self.ungraded = 0
-        self._recalled = Recalled()
-        self.assurance: Assurance | None = None  # of a promise
         self._rounds: int | None = None  # in all; None for rounds that grow
         self._full = 1 if task.rounds != "auto" else scores.trips.full
         self._proposals: Selection | None = None
@@ -183,10 +176,6 @@ class SelectionRun:
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("scores known from earlier requests were not used", error)
-        if task.memory is not None and task.method == DEFAULT and self.scores.model is not None:
-            with suppress(DeadlineExceeded):  # then the default is in force
-                async with task.deadline.enforced():
-                    self._recalled = await task.memory.recall(self.scores.model, self.made_by)
         scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
@@ -252,24 +241,15 @@ class SelectionRun:
         task, scores = self._task, self.calibrated.add_known(known)
         if task.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
-        config, settle, certified = self._config, task.settle, False
-        if task.promise is not None:
-            self.assurance = assured(task, self._recalled.audits)
-            settle, certified = self.assurance.settle, self.assurance.missing is None
-        if self.calibrated.told or task.target is not None:  # of probabilities and judgements nothing is remembered
-            self._recalled = Recalled()
-        elif isinstance(config, TrendConfig):
-            config = replace(config, prior=self._recalled.prior)
         least = task.min_relevance
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         return SelectionSession(
             self.pool,
             budget=max(0, task.budget - replacing),
             k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=config,
+            config=self._config,
             known=scores,
-            settle=settle,
-            certified=certified,
+            settle=task.settle,
             order=task.goal != "set",
             min_relevance=None if least is None else self.calibrated.threshold(least),
             distinct=distinct,
@@ -428,30 +408,11 @@ class SelectionRun:
             fare=scores.fare,
             calibration=self.calibrated.name,
             to_people=self.calibrated.to_people,
-            learned_from=self._recalled.requests,
             scores=self.calibrated.original(self.documents.texts),
             proposals=self._proposals,
-            assurance=self.assurance,
         )
         self._observer.finished(result, task, scores.model)
-        if session is not None:
-            await self._record(session)
         return result
-
-    async def _record(self, session: Session) -> None:
-        """Record what was scored, unless scores came from somewhere else, or none is new."""
-        memory, model = self._task.memory, self.scores.model
-        if memory is None or model is None or self.calibrated.told or self._task.known or self._task.target is not None:
-            return
-        if not (session.history and isinstance(session, SelectionSession) and session.known >= FEWEST_SCORES):
-            return
-        if (evidence := await self._step(session.evidence)) is not None:
-            memory.record(model, self.made_by, evidence)
-
-    @property
-    def made_by(self) -> str:
-        """What made the vectors of the pool: an encoder's name, the words, or the caller."""
-        return {"lexical": WORDS, "index": self._encoder, "encoder": self._encoder}.get(self.vectors) or self.vectors
 
     async def _ranking(self) -> Selection | None:
         """Return the belief about all candidates, if the task asks for it and there is one."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +30,13 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
-from boundarymorph.memory.memory import Audited
 from boundarymorph.reading import counted
 from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
-from boundarymorph.retrieval.interfaces import Recalled
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT, PAPER
-from boundarymorph.selection.pool import Evidence, Places
-from boundarymorph.selection.promise import Audit, Promise, certified
+from boundarymorph.selection.pool import Places
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
 
@@ -51,24 +48,6 @@ CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
-Lacking = Literal["memory", "audits", "calls", "scorer", "time"]
-
-
-class Remembering(Protocol):
-    """The memory of a task: what earlier selections told of a scorer, given the source of the vectors."""
-
-    @property
-    def index(self) -> str | None:
-        """Whose it is; None for that of pools."""
-
-    async def recall(self, scorer: str, vectors: str) -> Recalled:
-        """Return what is in force; never raises."""
-
-    def record(self, scorer: str, vectors: str, evidence: Evidence) -> None:
-        """Add what this selection tells, in the background."""
-
-    async def record_audit(self, scorer: str, vectors: str, kind: str, audit: Audit) -> None:
-        """Add an audit. Raises what the source of the memory does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +72,7 @@ class SelectionTask:
     many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
     on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
     rounds: in which calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop
-    when the expected loss is at most this share of the set's relevance. promise: what is to be kept instead, where
-    audits tell how. method: a name in `methods.METHODS`. to_people:
+    when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people:
     whether relevance is what people are expected to find, instead of the score (`selection.trend`). deadline:
     when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
     retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
@@ -106,7 +84,7 @@ class SelectionTask:
     replaces no call. known: scores by id that cost no call; those of other documents are ignored. target: find so much
     of what has `min_relevance`. proposals: with a target, how many documents to read next the result names at most.
     queries: instead of the query and its candidates, for one set of what answers any of them.
-    memory: what earlier selections told, None for none. room: where its bytes are counted. complete: makes it the task
+    room: where its bytes are counted. complete: makes it the task
     that is carried out, of what comes with the candidates of an index.
     """
 
@@ -122,7 +100,6 @@ class SelectionTask:
     goal: Goal = "order"
     rounds: Rounds = "auto"
     settle: float | None = None
-    promise: Promise | None = None
     method: str = DEFAULT
     to_people: bool = False
     deadline: Deadline = NEVER
@@ -139,7 +116,6 @@ class SelectionTask:
     target: Target | None = None
     proposals: int = 0
     queries: Sequence[WeightedQuery] = ()
-    memory: Remembering | None = None
     room: Room = FREE
     complete: Callable[[SelectionTask, FoundCalibrations], SelectionTask] = _as_it_is
 
@@ -191,17 +167,6 @@ _INTERRUPTIONS: dict[type, Interruption] = {
 INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class Assurance:
-    """What is known of a promise before its selection. settle: what the session stops by; audits: of such selections;
-    missing, detail: why it is not certified, None if it is."""
-
-    settle: float
-    audits: int = 0
-    missing: Lacking | None = None
-    detail: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The state of a task before a round.
@@ -248,9 +213,7 @@ class SelectionResult:
     vectors; believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it.
     calibration: the name of that in use; to_people: whether relevance is what people are expected to find; scores: the
     scorer's own, by position, where relevance is something else. answered: of a task with several queries. proposals:
-    with a target, the documents to read next, each with its probability to reach `min_relevance`. learned_from: the
-    number of earlier requests that the session's prior was learned from; 0 for the default. assurance: of the task's
-    promise.
+    with a target, the documents to read next, each with its probability to reach `min_relevance`.
     """
 
     task: SelectionTask
@@ -277,9 +240,7 @@ class SelectionResult:
     to_people: bool = False
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
-    learned_from: int = 0
     proposals: Selection | None = None
-    assurance: Assurance | None = None
 
     @property
     def cost(self) -> float | None:
@@ -444,52 +405,3 @@ def _document(result: SelectionResult, name: str, position: int) -> dict[str, An
     document = result.documents.get(id)
     content = {} if document is None else {f"{name}.content": document.content[:CHARACTERS]}
     return {f"{name}.id": id, **content}
-
-
-def kind_of(task: SelectionTask) -> str:
-    """Return what has to be equal for audits to tell something of a selection."""
-    rounds = "" if task.rounds == "auto" else f", rounds = {task.rounds}"
-    return f"k = {task.k}, relevance to {'people' if task.to_people else 'the scorer'}{rounds}"
-
-
-def unaudited(task: SelectionTask) -> str | None:
-    """Return the option with which selections are not audited, if the task has one."""
-    options = {
-        "method": task.method != DEFAULT,
-        "queries": task.queries,
-        "max_tokens": task.max_tokens,
-        "min_relevance": task.min_relevance is not None,
-        "distinct": task.distinct,
-        "diversity": task.diversity,
-        "calibration": task.calibration,
-        "instruction": task.instruction,
-        "exclude_ids": task.excluded,
-        "known_scores": task.known,
-    }
-    return next((name for name, given in options.items() if given), None)
-
-
-def assured(task: SelectionTask, audits: Sequence[Audited]) -> Assurance:
-    """Return what audits say of the promise of a task. What is not certified stops by what it believes."""
-    promise = task.promise
-    assert promise is not None
-    if (option := unaudited(task)) is not None:
-        return Assurance(promise.loss, 0, "memory", f"selections with {option!r} are not audited")
-    if task.memory is None or task.memory.index is None:
-        return Assurance(
-            promise.loss, 0, "memory", "only selections of an index that learn from each other are audited"
-        )
-    of_kind = [one.audit for one in audits if one.kind == kind_of(task)]
-    found = certified(of_kind, promise, task.budget)
-    if found.threshold is not None:
-        return Assurance(found.threshold, found.audits)
-    share = f"{1 - promise.probability:.0%} of {found.audits} audited selections with {kind_of(task)}"
-    match found.missing:
-        case "calls":
-            detail = f"after {task.budget} calls more than {share} lose more; allow more calls"
-        case "scorer":
-            detail = f"more than {share} lose more however many calls are made; promise less, or use a better scorer"
-        case _:
-            least = max(promise.fewest, found.audits + 1)
-            detail = f"{found.audits} selections with {kind_of(task)} were audited, and {least} or more are needed"
-    return Assurance(promise.loss, found.audits, found.missing, detail)

@@ -122,9 +122,6 @@ def _application(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await lifecycle.load(build)
         tasks = [asyncio.create_task(lifecycle.live())]
-        if settings.memory.audits:
-            selector = lambda: getattr(lifecycle.built, "selector", None) if lifecycle.ready else None  # noqa: E731
-            tasks.append(asyncio.create_task(access.audits.run(selector)))
         if metrics.is_shared():
             tasks.append(asyncio.create_task(_share_gauges()))
         await lifecycle.may_listen()
@@ -135,7 +132,6 @@ def _application(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await access.memories.close()  # which are told at the retriever
         if lifecycle.built is not None:
             await lifecycle.built.close()
         await access.close()

@@ -30,7 +30,6 @@ from boundarymorph.settings.sections import (
     JudgeSettings,
     Keys,
     Limits,
-    MemorySettings,
     ModelSettings,
     PolicySettings,
     RateLimitSettings,
@@ -249,7 +248,6 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
-    memory: MemorySettings = Field(default_factory=MemorySettings)
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
     work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")

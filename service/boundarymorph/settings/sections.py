@@ -367,7 +367,6 @@ class PolicySettings(BaseModel, extra="forbid"):
     calibration: str | Literal[False] | None = None
     min_relevance: float | None = Field(None, ge=0, le=1)
     distinct: bool | str | dict[str, Any] | None = None
-    memory: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     instruction: str | None = Field(None, min_length=1)
 
 
@@ -379,19 +378,6 @@ class CalibrationSettings(BaseModel, extra="forbid"):
     )
     keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
     judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
-
-
-class MemorySettings(BaseModel, extra="forbid"):
-    """What selections learn from each other: how the scorer's scores follow from what the retriever knows."""
-
-    enabled: bool = Field(True, description="learn from selections of indexes, and use what was learned")
-    frozen: bool = Field(False, description="use what was learned, and learn nothing more")
-    requests: int = Field(64, ge=16, le=384, description="recent requests that a memory keeps")
-    audits: float = Field(
-        0.0, ge=0, le=1, description="share of the selections whose whole pool is scored later, when nobody waits"
-    )
-    audit_pool: int = Field(1_000, ge=1, description="candidates of a selection that is audited, at most")
-    audit_calls: int = Field(20_000, ge=1, description="calls of audits in an hour and a process, at most")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

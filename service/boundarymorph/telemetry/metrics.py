@@ -19,7 +19,6 @@ from prometheus_client import (
     Gauge,
     Histogram,
     Metric,
-    Summary,
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -205,21 +204,6 @@ attempt_seconds = {
     for role in ("scorer", "encoder")
 }
 judgments = _counter("judgments", "Judgements received.")
-memory_requests = _counter(
-    "memory_requests", "Selections that a memory learns from: recorded, left_out, failed.", "outcome"
-)
-memory_out_of_force = _counter(
-    "memory_out_of_force", "Memories whose prior went out of force: the scorer or the questions changed."
-)
-audits = _counter("audits", "Audits of selections: done, left_out, failed.", "outcome")
-audit_loss = Summary(
-    "boundarymorph_audit_loss_ratio",
-    "Loss of audited selections after the calls that they may make: real, and as it was believed to be.",
-    ["loss"],
-)
-memory_selections = _counter(
-    "memory_selections", "Selections with a memory, by whether what it learned was in force.", "in_force"
-)
 judgment_log_loss = _histogram(
     "judgment_log_loss_nats",
     "Log loss of relevance in answers by the grades that people then gave.",

@@ -32,7 +32,6 @@ from boundarymorph.api.dependencies import (
     calibrated,
     permitted,
     selected,
-    with_memory,
 )
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import (
@@ -208,7 +207,6 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
             if task.goal == "scores" and task.calibration is None:  # which has other evidence
                 task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
             task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
-            task = with_memory(access, task, parts.retriever, None, policy.fields.get("memory"))
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
         result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = await bodies.off_loop(

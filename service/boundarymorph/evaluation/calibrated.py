@@ -1,5 +1,4 @@
-"""What is learned from some of a table's queries, measured on the others: a calibration from grades, or a memory from
-earlier requests."""
+"""A calibration that is learned from the grades of some of a table's queries, measured on the others."""
 
 from __future__ import annotations
 
@@ -19,15 +18,12 @@ from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
 from boundarymorph.calibration.learning import calibration_error, learn
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation.grids import grid
-from boundarymorph.evaluation.methods.morph import Morph, drive
+from boundarymorph.evaluation.methods.morph import Morph
 from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.problem import Question, SelectionProblem
-from boundarymorph.evaluation.run import Outcome, Watch, in_parallel, mean, near_50, records, run_once
+from boundarymorph.evaluation.problem import Question
+from boundarymorph.evaluation.run import Outcome, Watch, in_parallel, mean, records, run_once
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.memory.memory import FEWEST_SCORES, FIRST, REQUESTS, Memory, Observation
-from boundarymorph.selection import SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, METHODS, PEOPLE, TO_PEOPLE
-from boundarymorph.selection.pool import TrendPrior
 
 METRICS = ["ce_ncg", "ncg"]
 RUN = ["method", "budget", "k"]
@@ -36,38 +32,22 @@ Run = tuple[str, int, int]  # method, B, k
 
 
 @dataclass(frozen=True)
-class Taught:
-    """Means over splits of means over the queries that were not used: METRICS by method, B and k, NaN without labels.
+class CalibratedStudy:
+    """Means over splits of means over the queries that were not judged: METRICS by method, B and k, NaN without labels.
 
-    without: of all methods that are reported; with_: of the product's, with what was learned.
+    without: of all methods that are reported; with_: of the product's, told calibrated scores. queries: judged ones of
+    each split; judgments: mean number of grades; forms: what the gates applied, counted. errors, losses: expected
+    calibration error and log loss of relevance over all documents of the unused queries, with every score known: of
+    scores as they are, and as the calibration reads them.
     """
 
     without: pd.DataFrame
     with_: pd.DataFrame
-
-
-@dataclass(frozen=True)
-class CalibratedStudy(Taught):
-    """queries: judged ones of each split; judgments: mean number of grades; forms: what the gates applied, counted.
-    with_: told calibrated scores. errors, losses: expected calibration error and log loss of relevance over all
-    documents of the unused queries, with every score known: of scores as they are, and as the calibration reads them.
-    """
-
     queries: int
     judgments: float
     forms: Mapping[str, int]
     errors: tuple[float, float]
     losses: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class LearnedStudy(Taught):
-    """requests: played of each split; budget: calls of each; in_force: the share of splits whose memory was in force
-    after them."""
-
-    requests: int
-    budget: int
-    in_force: float
 
 
 def calibrated_study(
@@ -140,70 +120,6 @@ def _judged(table: ScoreTable, row: int, seed: int) -> JudgedQuery:
     return JudgedQuery.of(question.pool, documents, *given, question.by_witnesses)
 
 
-def learned_study(
-    outcome: Outcome,
-    budget: int,
-    splits: int,
-    played: int | None = None,
-    *,
-    jobs: int = 1,
-    watch: Watch = lambda *_: None,
-) -> LearnedStudy:
-    """Learn from random halves of the queries with so many calls each, `splits` times, `jobs` at a time. played: of a
-    half, so many queries.
-
-    Raises InvalidInput for too few queries or calls.
-    """
-    table, half = outcome.table, len(outcome.table) // 2
-    requests = half if played is None else min(half, played)
-    if requests < FIRST or budget < FEWEST_SCORES:
-        raise InvalidInput(
-            f"a memory learns from {FIRST} requests on, and from {FEWEST_SCORES} calls of each; half of "
-            f"{table.name!r} is {requests}, with {budget} calls"
-        )
-    if not (runs := _product(outcome)):
-        raise InvalidInput(f"--learn-from measures {PEOPLE} and {DEFAULT}; choose one with --methods")
-    tasks = (delayed(_learned)(outcome, runs, requests, budget, seed) for seed in range(splits))
-    made = list(in_parallel(tasks, jobs, watch, "learning", splits))
-    in_force, without, with_ = zip(*made, strict=True)
-    return LearnedStudy(_mean_of(without), _mean_of(with_), requests, budget, fmean(in_force))
-
-
-def _learned(
-    outcome: Outcome, runs: Mapping[Run, Morph], requests: int, budget: int, seed: int
-) -> tuple[bool, pd.DataFrame, pd.DataFrame]:
-    """Return whether what so many requests with so many calls taught is in force, and means without it and with it."""
-    table = outcome.table
-    order = np.random.default_rng(seed).permutation(len(table))
-    past, rest = order[:requests], np.sort(order[len(table) // 2 :])
-    prior = remembered(table, past, budget, near_50(outcome.ks))
-    without = _bare(outcome, list(runs), rest)
-    if prior is None:
-        return False, without, without
-    methods = {
-        run: replace(method, config=replace(method.config, prior=prior))
-        for run, method in runs.items()
-        if isinstance(method.config, TrendConfig)
-    }
-    return True, without, _means(one for row in rest.tolist() for one in _measured(table.question(row), methods))
-
-
-def remembered(table: ScoreTable, rows: NDArray[np.intp], budget: int, k: int) -> TrendPrior | None:
-    """Return the prior that is in force after these rows of a table were requests with so many calls, None if none."""
-    memory, prior = Memory(), None
-    for row in rows.tolist():
-        question = table.question(row)
-        config = TO_PEOPLE if prior is None else replace(TO_PEOPLE, prior=prior)
-        session = SelectionSession(question.pool, budget=budget, k=k, config=config)
-        drive(session, SelectionProblem(question, budget, k), None)
-        if (evidence := session.evidence()) is not None:
-            memory = memory.record([Observation(evidence, "")], REQUESTS)
-        if memory.due:
-            memory = memory.learn()
-        prior = memory.prior if memory.in_force else None
-    return prior
-
-
 def _product(outcome: Outcome) -> dict[Run, Morph]:
     """Return the product's methods that take what is learned, as they ran."""
     return {
@@ -241,15 +157,14 @@ def _mean_of(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return found[whole.size() == len(parts)]
 
 
-def rows(studies: Sequence[Taught]) -> list[dict[str, object]]:
-    """For machines: means over tables, each counting as much, on the queries that were not used."""
-    name = "calibrated" if isinstance(studies[0], CalibratedStudy) else "learned"
+def rows(studies: Sequence[CalibratedStudy]) -> list[dict[str, object]]:
+    """For machines: means over tables, each counting as much, on the queries that were not judged."""
     both = {False: [study.without for study in studies], True: [study.with_ for study in studies]}
-    found = pd.concat({told: _mean_of(parts) for told, parts in both.items()}, names=[name]).reset_index()
-    return records(found[[*RUN, name, *METRICS]])
+    found = pd.concat({told: _mean_of(parts) for told, parts in both.items()}, names=["calibrated"]).reset_index()
+    return records(found[[*RUN, "calibrated", *METRICS]])
 
 
-def calibrated_section(studies: Mapping[str, CalibratedStudy]) -> list[str]:
+def section(studies: Mapping[str, CalibratedStudy]) -> list[str]:
     """A part of the report: human nCG with and without, by table."""
     first = next(iter(studies.values()))
     rivals = [name for name in ("ss-hybrid",) if name in first.without.index.get_level_values("method")]
@@ -268,21 +183,4 @@ def calibrated_section(studies: Mapping[str, CalibratedStudy]) -> list[str]:
         "score being known, before and after; log loss likewise. Applied: how often the gate let all evidence decide "
         "(signals), scores be read as probabilities (scale), or nothing change (none).",
         grid(["table", *titles, *rivals, "error", "log loss", "applied"], lines),
-    ]
-
-
-def learned_section(studies: Mapping[str, LearnedStudy]) -> list[str]:
-    """A part of the report: what was gained, by table, B and k."""
-    first = next(iter(studies.values()))
-    gains = pd.concat({name: 100 * (study.with_ - study.without) for name, study in studies.items()}, axis="columns")
-    lines = [
-        [*map(str, run), *("" if np.isnan(gain) else f"{gain:+.1f}" for gain in row)]
-        for run, row in gains.reindex(first.with_.index).iterrows()
-    ]
-    titles = [f"{name}, {title}" for name in studies for title in ("CE-nCG", "nCG")]
-    shares = ", ".join(f"{name} {100 * study.in_force:.0f} %" for name, study in studies.items())
-    return [
-        f"Random halves of each table's queries were played as earlier requests with {first.budget} calls. Points "
-        f"gained on the other halves by what they taught, which is used only while it is ahead. In force: {shares}.",
-        grid(["method", "B", "k", *titles], lines),
     ]
