@@ -189,8 +189,8 @@ CREATED: dict[str, tuple[str, Any]] = {  # a name, and the body
     "over limits.dimension": ("new", {"dimension": 8_193}),
     "bad name": ("New", {}),
 }
-READ = ("own", "words", "plain", "missing", "No", "own/stats", f"{INDEX}/stats", "missing/stats", "own/learned",
-        "tickets/learned?pools=true", f"{INDEX}/documents?limit=3", f"{INDEX}/documents?limit=2&after=bisect",
+READ = ("own", "words", "plain", "missing", "No", "own/stats", f"{INDEX}/stats", "missing/stats",
+        f"{INDEX}/documents?limit=3", f"{INDEX}/documents?limit=2&after=bisect",
         "own/documents?after=9", "own/documents?limit=0", "own/documents?offset=3", "own/documents/7",
         "own/documents/missing", "missing/documents/7", f"{INDEX}/documents/{LISTS[0]}")  # fmt: skip
 INDEXES: list[Request] = [
@@ -245,7 +245,6 @@ INDEXES: list[Request] = [
     Request("delete/two ways", OWN_DOCUMENTS, {"ids": [], "filter": {}}, "DELETE"),
     Request("delete/bad filter", OWN_DOCUMENTS, {"filter": {"n": {"over": 1}}}, "DELETE"),
     *rows("own", "/select", OF_OWN, {"after deletions": {"k": 50, "budget": 0}}),
-    Request("delete/learned", f"{OWN}/learned", method="DELETE"),
     Request("delete/index", "/indexes/encoded", method="DELETE"),
     Request("delete/missing index", "/indexes/encoded", method="DELETE"),
 ]  # fmt: skip
@@ -375,7 +374,6 @@ RETRIEVED: dict[str, Fields] = {
     "missing calibration": {"calibration": "missing"},
 }
 OF_IDS: Fields = {"index": INDEX, "ids": [*LISTS, "missing"]}
-MEMORY: Fields = {"index": INDEX, "scorer": "any", "vectors": "index", "name": "", "tenant": ""}
 OF_RETRIEVER: dict[str, tuple[str, Fields]] = {
     "documents": ("/documents", OF_IDS),
     "documents without texts": ("/documents", {**OF_IDS, "texts": False}),
@@ -388,10 +386,6 @@ OF_RETRIEVER: dict[str, tuple[str, Fields]] = {
     "keep a bad calibration": ("/calibrations/keep", {"calibration": {"version": 1}}),
     "calibration": ("/calibrations", {"name": "python"}),
     "unknown calibration": ("/calibrations", {"name": "missing"}),
-    "recall": ("/memories/recall", MEMORY),
-    "recall of a missing index": ("/memories/recall", {**MEMORY, "index": "missing"}),
-    "bad record": ("/memories/record", {**MEMORY, "observations": [[1]]}),
-    "bad audit": ("/memories/audits", {**MEMORY, "audited": [1]}),
     "events": ("/judgments/events", {"index": INDEX, "after": 0}),
     "events of a missing index": ("/judgments/events", {"index": "missing"}),
 }
@@ -474,8 +468,8 @@ THREE_PROCESSES = {
     "retriever": "retriever --data-directory {data}",
     "service": "serve --scorer-url {scorer} --retriever-url {retriever} --data-directory {empty}",
 }
-# Learning depends on time, so nothing is learned; a deadline that is far away does not change the rounds.
-STEADY = {"BOUNDARYMORPH_MEMORY__FROZEN": "true", "BOUNDARYMORPH_DEADLINE_SECONDS": "600"}
+# A deadline that is far away does not change the rounds.
+STEADY = {"BOUNDARYMORPH_DEADLINE_SECONDS": "600"}
 # With a cache an answer would depend on earlier requests, and on whether they are left out.
 SETTINGS: dict[str, Any] = {
     **STEADY,

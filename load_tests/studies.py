@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,12 +27,10 @@ from boundarymorph.evaluation.grids import grid
 from boundarymorph.evaluation.metrics import normalised_gain
 from boundarymorph.evaluation.problem import Question, fused_order, reordered
 from boundarymorph.evaluation.tables import ScoreTable
-from boundarymorph.evaluation.taught import remembered
-from boundarymorph.memory.memory import REQUESTS, Memory, Observation
 from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.outlook import ENOUGH
-from boundarymorph.selection.pool import DEFAULT_PRIOR, Evidence, TrendPrior, standardised
+from boundarymorph.selection.pool import standardised
 from load_tests import report, reviews
 
 Row = dict[str, Any]
@@ -41,12 +39,6 @@ BUDGETS, KS = (25, 50), (50, 100, 200)
 SMALL_KS = (5, 10, 20, 50, 100, 200)
 LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
 BINS = 10  # of probabilities
-# Of memories: k; calls of a request that is learned from; requests before, and budgets; requests to a wrong memory, and
-# their calls; rounds by budget, None for growing ones.
-MEMORY_KS, LEARNED = (10, 50), 25
-AFTER, MEMORY_BUDGETS = (0, 3, 10, 30, 100, 300), (0, 1, 5, 10, 25)
-ASKED, FEW = 50, 10
-MEMORY_TRIPS = {20: (None, 2), 50: (None, 3)}
 CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row in which nothing is to be lost
 
 
@@ -385,88 +377,6 @@ def signals(question: Question, number: int) -> Iterator[Row]:
         yield from gains({"signals": name}, pool, question.scores, k)
 
 
-def with_prior(question: Question, budget: int, k: int, prior: TrendPrior, rounds: int | None = None) -> float:
-    """Return the gain of a session that begins with what a memory has learned."""
-    options: dict[str, Any] = {"rounds": rounds, "config": TrendConfig(prior=prior)}
-    return normalised_gain(chosen(question.pool, question.scores, k, budget, **options), question.scores)
-
-
-def memory(table: ScoreTable, others: Sequence[ScoreTable], draw: int) -> Iterator[Row]:
-    """What is gained after 0, 3, 10, ... requests, on a third of the queries, which were no requests."""
-    order = np.random.default_rng(draw).permutation(len(table))
-    tested, past = order[: len(table) // 3].tolist(), order[len(table) // 3 :]
-    for count in (count for count in AFTER if count <= len(past)):
-        prior = remembered(table, past[:count], LEARNED, max(MEMORY_KS)) or DEFAULT_PRIOR
-        for row, budget, k in product(tested, MEMORY_BUDGETS, MEMORY_KS):
-            score = with_prior(table.question(row), budget, k, prior)
-            yield {"requests": count, "B": budget, "k": k, "query": row, "ce_ncg": score}
-
-
-def turned(scores: Scores, rng: np.random.Generator) -> Scores:
-    """Return scores that prefer what was refused."""
-    order = np.argsort(scores, kind="stable")
-    told = np.empty_like(scores)
-    told[order] = scores[order[::-1]]
-    return told
-
-
-def evidence(table: ScoreTable, draw: int, told: Callable[[Scores, np.random.Generator], Scores]) -> list[Evidence]:
-    """Return what each query of the table tells, in random order. told: its scores, of those of the table."""
-    rng, found = np.random.default_rng(draw), []
-    for question in map(table.question, rng.permutation(len(table)).tolist()):
-        scores = told(question.scores, rng)
-        ((_, session),) = played(question.pool, scores, max(MEMORY_KS), (LEARNED,), TrendConfig(), size=None)
-        if (one := session.evidence()) is not None:
-            found.append(one)
-    return found
-
-
-def wrong_memory(table: ScoreTable, others: Sequence[ScoreTable], draw: int) -> Iterator[Row]:
-    """A memory is filled by a scorer that prefers what the table's refuses, by chance, or by the scorer of another
-    table, and then a table's queries are asked; "one key": the first of these by one caller, who goes on with three of
-    four requests. Gained is on the queries of all others."""
-    inverse, chance = evidence(table, draw, turned), evidence(table, draw, lambda scores, rng: rng.permutation(scores))
-    fillings = [("another scorer", inverse), ("chance", chance), ("one key", inverse)]
-    fillings += [("another table's scorer", evidence(other, draw, lambda scores, _: scores)) for other in others]
-    for how, filling in fillings:
-        hostile, memory = cycle(filling), Memory()
-        for one in islice(hostile, REQUESTS):
-            memory = after(memory, one, "filler")
-        order = np.random.default_rng(draw + 1).permutation(len(table)).tolist()
-        for number, row in enumerate(islice(cycle(order), ASKED)):
-            question, k = table.question(row), MEMORY_KS[number % len(MEMORY_KS)]
-            for one in islice(hostile, 3 if how == "one key" else 0):
-                memory = after(memory, one, "filler")
-            prior = memory.prior if memory.in_force and memory.prior is not None else DEFAULT_PRIOR
-            config = TrendConfig(prior=prior)
-            ((_, session),) = played(question.pool, question.scores, k, (FEW,), config, size=None)
-            with_it = normalised_gain(session.selection().documents, question.scores)
-            without = with_it if prior is DEFAULT_PRIOR else with_prior(question, FEW, k, DEFAULT_PRIOR)
-            in_force = float(prior is not DEFAULT_PRIOR)
-            yield {"filled by": how, "query": number, "in force": in_force, "gained": with_it - without}
-            if (found := session.evidence()) is not None:
-                memory = after(memory, found, f"caller {number % 8}")
-
-
-def after(memory: Memory, found: Evidence, caller: str) -> Memory:
-    memory = memory.record([Observation(found, caller)], REQUESTS)
-    return memory.learn() if memory.due else memory
-
-
-def trips_of_a_memory(table: ScoreTable, others: Sequence[ScoreTable], draw: int) -> Iterator[Row]:
-    """Few rounds with what half of the queries taught, on the other half, beside growing rounds without."""
-    order = np.random.default_rng(draw).permutation(len(table))
-    halves = order[::2], order[1::2]
-    for past, tested in (halves, halves[::-1]):
-        learned = remembered(table, past, LEARNED, max(MEMORY_KS)) or DEFAULT_PRIOR
-        priors = {"without": DEFAULT_PRIOR, "with": learned}
-        for row, k, (budget, rounds) in product(tested.tolist(), MEMORY_KS, MEMORY_TRIPS.items()):
-            for (memory, prior), few in product(priors.items(), rounds):
-                score = with_prior(table.question(row), budget, k, prior, few)
-                of = {"B": budget, "rounds": few or "growing", "memory": memory, "k": k}
-                yield {**of, "query": row, "ce_ncg": score}
-
-
 ANSWERS = ("answerable", "answered")
 WORDS = {"order": "similarity", "signal": "yes"}
 LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
@@ -481,9 +391,6 @@ STUDIES = {
     "hybrid": Study("Words as a signal, or in the order", hybrid, ("B", "order", "signal"), base=WORDS),
     "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
     "answerable": Reliability("Whether there is an answer", answerable, ("removed", "left", "B"), ANSWERS),
-    "memory": Study("How soon", memory, ("requests", "B"), base={"requests": 0}, of="tables"),
-    "memory-wrong": Study("A wrong memory", wrong_memory, ("filled by",), ("in force", "gained"), of="tables"),
-    "memory-trips": Study("Few trips with a memory", trips_of_a_memory, ("B", "rounds", "memory"), of="tables"),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }
 

@@ -23,7 +23,6 @@ from tests.system import forked
 TESTS = Path(__file__).parent
 TOGETHER = ("faults",)  # packages whose files share what is slow to start
 os.environ["BOUNDARYMORPH_METRICS_SECONDS"] = "0"  # tests look at once
-os.environ["BOUNDARYMORPH_MEMORY__ENABLED"] = "false"  # most expect one answer to a request, whatever came before
 os.environ["BOUNDARYMORPH_RELEVANCE"] = "scorer"  # most know the best set by the scores that they serve
 # Packages and files that `make test` leaves to `make test-all`, beside the tests with the marker.
 SLOW = (

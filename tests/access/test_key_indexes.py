@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import orjson
 import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.memory.memory import Observation, observations_to_json
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.selection.pool import Evidence
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
@@ -46,19 +43,7 @@ OF_RETRIEVERS: list[tuple[str, str, object]] = [
     ("POST", "/documents", {"index": None, "ids": ["a"]}),
     ("POST", "/characters", {"index": None, "ids": ["a"]}),
 ]
-OBSERVATION = Observation(Evidence(np.eye(4), np.zeros(4), 1.0, 5), "c")
 LEARNED: list[tuple[str, str, object]] = [
-    ("POST", "/memories/recall", {"index": None, "name": "a", "scorer": "s", "vectors": "v", "tenant": ""}),
-    (
-        "POST",
-        "/memories/record",
-        {"index": None, "scorer": "s", "vectors": "v", "observations": observations_to_json([OBSERVATION])},
-    ),
-    (
-        "POST",
-        "/memories/audits",
-        {"index": None, "scorer": "s", "vectors": "v", "audited": ["k", "c", [[1, 0.1, 0.1]]]},
-    ),
     ("POST", "/judgments/events", {"index": None}),
 ]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})

@@ -52,10 +52,6 @@ def finding(objective: Any = None, **more: Any) -> dict[str, Any]:
     return {"pool": TWO, "query_embedding": [1, 0], "objective": objective or {"find": 0.9, "in": 0.8}, **more}
 
 
-def promising(objective: Any = None, **more: Any) -> dict[str, Any]:
-    return {"objective": objective or {"lose_at_most": 0.3, "in": 0.8}, "k": 4, **more}
-
-
 # Of POST /select: what the refusal says, and the fields that are added to, or taken from, one for the index "texts".
 SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "unknown-index": [("'nowhere'", {"index": "nowhere"})],
@@ -161,7 +157,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *((field, several(**pool(**{field: 0.5}))) for field in ("bm25", "cross_encoder_score")),
         *(("objective.find", finding({"find": find})) for find in (0, 1.01)),
         *(("objective.in", finding({"find": 0.9, "in": share})) for share in (1, 0)),
-        ("exactly one of", finding({"in": 0.9})),
+        ("objective.find", finding({"in": 0.9})),
         ("objective.next", finding({"find": 0.9, "next": 0})),
         ("objective", finding("find")),
         *((f"leave out '{name}'", finding(**{name: value})) for name, value in (
@@ -170,10 +166,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("no 'objective'", finding(relevance="people")),
         *(("known_scores", finding(known_scores={"0": value})) for value in (1.5, True)),
         ("'objective' goes with 'query'", finding(query=GONE, query_embedding=None, queries=["a", "b"])),
-        *(("lose_at_most", promising({"lose_at_most": share})) for share in (0, 1)),
-        ("exactly one of", promising({"find": 0.5, "lose_at_most": 0.1})),
-        ("'next' goes with 'find'", promising({"lose_at_most": 0.1, "next": 3})),
-        *((f"leave out '{name}'", promising(**{name: 0.5})) for name in ("min_relevance", "diversity")),
+        ("unknown field 'objective.lose_at_most'", finding({"find": 0.9, "lose_at_most": 0.1})),
         *(("", pooled(SQUARE | {"shape": shape, "data": ""})) for shape in ([2, 0], [HUGE, 0])),
         *(("", pooled(SQUARE | {"shape": shape})) for shape in ([0], [], [2, 1, 2], [-2, -2], [2.5, 2])),
     ],

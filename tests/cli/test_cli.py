@@ -23,13 +23,10 @@ from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
 from boundarymorph.cli.common import new_console, parts
 from boundarymorph.errors import UnknownIndex
-from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
-from boundarymorph.retrieval.index_retriever import POOLS
-from boundarymorph.retrieval.interfaces import MemoryKey
 from boundarymorph.retrieval.local import catalog as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.vectors import TrainingPolicy
@@ -237,17 +234,6 @@ class TestIndexes:
     def test_a_mistake_in_many_queries_is_named_before_anything_is_asked(self, run: Run, wrong: str, said: str) -> None:
         Path("queries").write_text('{"id": "a", "query": "strings"}\n\n' + wrong + "\nsteam\n")
         assert said in refused(run("select", "few", "--queries", "queries", "--url", "http://127.0.0.1:9"))
-
-    @pytest.mark.strangers
-    def test_what_pools_have_learned(self, run: Run) -> None:
-        held = Memories(Path("data") / POOLS, lambda: Path("data").mkdir(exist_ok=True))
-        for name in ("tickets", "others"):
-            held.record(MemoryKey(None, name, f"scorer of {name}", "words", "").text, [])
-        learned = "index", "learned", "tickets", "--pools"
-        assert run(*learned).out == "scorer of tickets, vectors of words\n  0 requests, too few to learn from\n"
-        assert run(*learned, "--reset") == Outcome(0, "tickets: 1 forgotten\n", "")
-        assert run(*learned).out == "tickets: nothing yet\n" and len(held.all()) == 1
-        assert "'tickets'" in refused(run("index", "learned", "tickets"))
 
     def test_words_afterwards(self, run: Run, source: Path) -> None:
         assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0

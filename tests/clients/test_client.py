@@ -234,12 +234,6 @@ class TestIndexes:
         first = await client.list_documents("own", limit=3)
         rest = await client.list_documents("own", after=first.next or "")
         assert [found.id for found in [*first.documents, *rest.documents]] == sorted(ids) and rest.next is None
-        assert (await client.learned("own")).memories == []
-        assert (await client.forget("own")).deleted == 0
-        with pytest.raises(bm.UnknownIndex):
-            await client.learned("tickets")
-        assert (await client.learned("tickets", pools=True)).memories == []
-        assert (await client.forget("tickets", pools=True)).deleted == 0
         statistics = await client.index_statistics("own")
         assert (statistics.count, statistics.sampled, statistics.fields["n"].values) == (4, 4, 4)
         await client.delete_document("own", "..")
@@ -363,7 +357,7 @@ class TestKeys:
             await connect(url).list_indexes()
         monkeypatch.setenv("BOUNDARYMORPH_URL", url)
         monkeypatch.setenv("BOUNDARYMORPH_API_KEY", SECRET)
-        for name in ("METRICS_SECONDS", "RELEVANCE", "MEMORY__ENABLED"):  # of all tests
+        for name in ("METRICS_SECONDS", "RELEVANCE"):  # of all tests
             monkeypatch.delenv(f"BOUNDARYMORPH_{name}")
         assert {name for name in os.environ if name.startswith("BOUNDARYMORPH_")} == set(CLIENT_VARIABLES)
         Settings.load()  # which refuses variables that are none of its own

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
@@ -20,8 +19,6 @@ from boundarymorph.api import middleware
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
-from boundarymorph.memory.memory import Observation
-from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.costs import Amount, Bill
 from boundarymorph.scoring.remote import RemoteScorer, parse
@@ -31,8 +28,6 @@ from boundarymorph.telemetry import metrics
 from tests.api.service import filled
 from tests.clocks import Clock
 from tests.deploy.test_dashboard import RECORDED, RULES, selectors
-from tests.memory.test_fitting import LEARNED, drawn, evidence_of
-from tests.memory.test_memory import OTHER
 from tests.ports import free_port
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
@@ -193,19 +188,6 @@ async def dearer(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> Async
     yield strike
 
 
-@asynccontextmanager
-async def another_scorer(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    """A server behind the same name that scores as no request before."""
-    rng, memories = np.random.default_rng(0), Memories(folder / "memories.sqlite3", lambda: None)
-
-    async def strike() -> None:
-        for prior in (LEARNED, OTHER):
-            for _ in range(12):
-                memories.record("a", [Observation(evidence_of(*drawn(rng, prior)), "rag")])
-
-    yield strike
-
-
 RISES, RISES_AT_ONCE = "with every fault", "with the first fault, as it was there before"
 # The alert, its fault, and what becomes of the metric that it looks at: a counter rises, a gauge has a value.
 CASES: list[tuple[str, Fault, str | float]] = [
@@ -225,7 +207,6 @@ CASES: list[tuple[str, Fault, str | float]] = [
     ("BoundaryMorphCostCeiling", ceiling, RISES_AT_ONCE),
     ("BoundaryMorphCacheAway", cache_away, 2),
     ("BoundaryMorphCostRises", dearer, RISES),
-    ("BoundaryMorphMemoryOutOfForce", another_scorer, RISES_AT_ONCE),
 ]
 
 

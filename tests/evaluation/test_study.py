@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boundarymorph.evaluation.promise import Audit, Look, Promise
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.evaluation import report
 from boundarymorph.evaluation.methods import Contestant, chosen
 from boundarymorph.evaluation.methods.method import ScoringMethod
 from boundarymorph.evaluation.problem import Ranking, SelectionProblem
+from boundarymorph.evaluation.promise import Audit, Look, Promise
 from boundarymorph.evaluation.promised import CALLS, audit_of, kept, stop
 from boundarymorph.evaluation.run import experiment
 from boundarymorph.evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p, study

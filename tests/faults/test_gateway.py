@@ -193,7 +193,6 @@ def test_the_clock_jumps(tmp_path: Path, another_gateway: StartGateway, rogue: S
         "FAKETIME_TIMESTAMP_FILE": str(offset),
         "FAKETIME_CACHE_DURATION": "1",
         "DONT_FAKE_MONOTONIC": "1",
-        "BOUNDARYMORPH_MEMORY__ENABLED": "false",
     }
     with another_gateway(environment=environment) as gateway, ThreadPoolExecutor(1) as thread:
         query = new_query()

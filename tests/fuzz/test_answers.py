@@ -26,7 +26,6 @@ CHANGES = {  # routes of other scopes than `select`
     ("POST", "/indexes/{name}/documents"),
     *(("DELETE", "/indexes/{name}/documents"), ("DELETE", "/indexes/{name}/documents/{id}")),
     *(("GET", "/judgments"), ("POST", "/judgments"), ("DELETE", "/judgments"), ("POST", "/calibrations/keep")),
-    *(("POST", "/memories/record"), ("POST", "/memories/audits"), ("DELETE", "/indexes/{name}/learned")),
 }
 DOCUMENT = {"id": "a", "text": "t " + "t" * 3_000, "metadata": {"group": 1}}
 

@@ -15,9 +15,7 @@ import pytest
 
 from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
-from boundarymorph.errors import InvalidInput, LimitExceeded, StorageFull, StorageUnavailable
-from boundarymorph.memory.memory import Memory
-from boundarymorph.memory.store import Memories
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.settings import Settings
 from tests.api.service import answer, serving
 from tests.scoring.fakes import score_of
@@ -191,59 +189,6 @@ def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyP
         Selector("embedded")
 
 
-class TestMemory:
-    def learned(self, file: Path, requests: int, **options: Any) -> list[SelectResponse]:
-        """The answers to so many requests, each of which has a Selector of its own."""
-        rng = np.random.default_rng(0)
-        given: dict[str, Any] = {"budget": 10, "k": 10, "rounds": 1, **options}
-        answers = []
-        for _ in range(requests):
-            texts = [" ".join(rng.choice(WORDS, size=8)) for _ in range(60)]
-            answers.append(Selector(scores, memory=file).select(QUERY, texts, **given))
-        return answers
-
-    def test_what_selections_tell_is_kept_in_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file = tmp_path / "sea.sqlite3"
-        monkeypatch.setitem(sys.modules, "scipy", None)  # which is not needed
-        self.learned(file, 9)
-        ((_, memory),) = Memories(file, lambda: None).all().items()
-        assert (memory.requests, memory.prior) == (9, None)
-        self.learned(file, 3)
-        ((_, memory),) = Memories(file, lambda: None).all().items()
-        assert memory.requests == 12 and memory.prior is not None
-
-    def test_what_was_learned_is_in_force(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file = tmp_path / "sea.sqlite3"
-        monkeypatch.setattr(Memory, "in_force", True)
-        first, *_ = self.learned(file, 12)
-        (later,) = self.learned(file, 1)
-        assert first.documents[-1].relevance != later.documents[-1].relevance
-        assert later.model_dump()["documents"] != self.learned(file, 1, learn=False)[0].model_dump()["documents"]
-
-    def test_nothing_is_learned_against_the_callers_will(self, tmp_path: Path) -> None:
-        self.learned(tmp_path / "sea.sqlite3", 2, learn=False)
-        assert not (tmp_path / "sea.sqlite3").exists()
-
-    def test_a_file_that_cannot_be_read_costs_no_call(self, tmp_path: Path) -> None:
-        (tmp_path / "other").write_text("no database")
-        for file, error in (
-            (tmp_path / "none" / "sea.sqlite3", InvalidInput),
-            (tmp_path / "other", StorageUnavailable),
-        ):
-            with pytest.raises(error):
-                Selector(_no_call, memory=file).select(QUERY, TEXTS, budget=10)
-
-    def test_a_file_that_cannot_be_written_costs_no_answer(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(*_: Any) -> None:
-            raise StorageFull("no space left")
-
-        monkeypatch.setattr(Memories, "record", full)
-        (found,) = self.learned(tmp_path / "sea.sqlite3", 1)
-        assert len(found.documents) == 10 and found.warnings == ["nothing was learned: no space left"]
-
-
 async def test_select_works_where_a_loop_runs_as_in_a_notebook() -> None:
     assert len(Selector(scores).select(QUERY, TEXTS, budget=5, k=3).documents) == 3
 
@@ -294,7 +239,6 @@ def test_a_budget_of_what_makes_no_call(options: dict[str, Any]) -> None:
         ({"vectors": "encoder"}, "there is no encoder"),
         ({"metadata": METADATA[:59]}, "metadata: 59 for 60 texts"),
         ({"pool": ["a"]}, "pool: give the texts"),
-        ({"memory": "mine"}, "memory: give its file to the constructor"),
         ({"index": "texts"}, "'index' and 'pool'"),
         ({"calibration": "mine"}, "calibration: there are none"),
         ({"instruction": "recent"}, "instruction: the scorer"),

@@ -173,7 +173,6 @@ def test_selectors_can_be_copied_and_pickled(copied: Callable[[Selector], Select
     for selector in (
         Selector("embedded"),
         Selector(scores, rounds=2, settings=settings),
-        Selector(scores, memory=tmp_path / "memory.sqlite3"),
     ):
         assert relevances(copied(selector)) == relevances(selector)
     assert copied(Selector(scores, settings=settings)).select(QUERY, TEXTS).usage.budget == 2

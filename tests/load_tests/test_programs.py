@@ -203,27 +203,6 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert text.startswith(f"# {done.title}\n\n| ")
 
 
-@pytest.mark.parametrize("name", ["memory", "memory-wrong", "memory-trips"])
-def test_studies_of_memories(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gain is counted from no request on; what is told by one key alone is in force at first."""
-    for number, table in enumerate(("one", "two")):
-        np.savez(tmp_path / f"{table}.npz", **synthetic(queries=18, n=60, seed=number, name=table).arrays)  # type: ignore[arg-type]
-    fewer = {"MEMORY_KS": (5,), "LEARNED": 8, "MEMORY_BUDGETS": (0, 5), "ASKED": 4, "FEW": 6}
-    for constant, value in (*fewer.items(), ("MEMORY_TRIPS", {8: (None, 2)})):
-        monkeypatch.setattr(studies, constant, value)
-    rows, text = study(tmp_path, monkeypatch, name, "--tables", str(tmp_path))
-    if name == "memory":
-        assert {row["requests"] for row in rows} == {0, 3, 10}
-        none, few = ([row["ce_ncg"] for row in rows if row["requests"] == count] for count in (0, 3))
-        assert none == few
-        assert [line.split("|")[-2].strip() for line in text.splitlines()[4:6]] == ["+0.00 (0.00)"] * 2
-    elif name == "memory-wrong":
-        assert len(rows) == 2 * 4 * 4
-        assert all(row["gained"] == 0 for row in rows if not row["in force"])
-        assert any(row["in force"] for row in rows if row["filled by"] == "one key")
-    else:
-        assert len(rows) == 2 * 18 * 2 * 2
-
 
 def test_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a review whose relevant records have words of their own, everything is found; the seed does not count."""

@@ -30,7 +30,7 @@ from boundarymorph.selection.trend import (
 from tests.selection.pools import FAMILIES, Scores, clustered, play
 
 Matrix = NDArray[np.float64]
-LEARNED = TrendPrior(-1.0, 0.8, -0.2, 0.9, 0.2, 0.6, 0.3, 2.0, 4.0)
+OTHER = TrendPrior(-1.0, 0.8, -0.2, 0.9, 0.2, 0.6, 0.3, 2.0, 4.0)
 
 
 def with_bm25(pool: Pool, seed: int = 0) -> Pool:
@@ -57,8 +57,7 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
     """Of each member, the (N, N) covariances of its field and of its trend and what it expects, (N,) in units of the
-    amplitude: without and with BM25, with the caller's signals too, each without and with the reweighted query. If it
-    is not averaged, with BM25, where there is any, and with the reweighted query."""
+    amplitude: without and with BM25, with the caller's signals too, each without and with the reweighted query."""
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
     signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
     weighed = pool.embeddings * pool.query if pool.terms is None else pool.terms.T.astype(np.float64)
@@ -74,11 +73,8 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
     if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
         more = sum(np.outer(s, s) for s in others) / len(others) ** 2
         sets.append((sets[-1][0] + LINEAR_WEIGHT * more, sets[-1][1]))
-    sets = sets if prior.averaged else sets["bm25" in pool.features :]
     return [
-        (field + LINEAR_WEIGHT * reweighted * reweighting, trend, lean)
-        for trend, lean in sets
-        for reweighted in ((0, 1) if prior.averaged else (1,))
+        (field + LINEAR_WEIGHT * reweighted * reweighting, trend, lean) for trend, lean in sets for reweighted in (0, 1)
     ]
 
 
@@ -115,7 +111,7 @@ def member(
 
 @pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_terms, 4), (with_signals, 6)])
 @pytest.mark.parametrize("observations", [1, 2, 15])
-@pytest.mark.parametrize("prior", [DEFAULT_PRIOR, LEARNED, replace(LEARNED, averaged=False)])
+@pytest.mark.parametrize("prior", [DEFAULT_PRIOR, OTHER])
 def test_mixture_matches_the_textbook(
     featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
 ) -> None:
@@ -131,7 +127,7 @@ def test_mixture_matches_the_textbook(
 
         y = logit(scores[observed])
         members = [member(*before, observed, y, prior) for before in members_before(pool, kappa, prior)]
-        assert len(members) == (size if prior.averaged else max(1, size // 2 - 1))
+        assert len(members) == (size)
         weights = np.exp([m[2] - max(o[2] for o in members) for m in members])
         weights /= weights.sum()
         nodes, shares = np.polynomial.hermite_e.hermegauss(40)

@@ -45,9 +45,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with an index like the demo's, of a few modules; one request has one answer, whatever came before."""
-    environment = {"BOUNDARYMORPH_MEMORY__ENABLED": "false"}
-    with service(tmp_path_factory.mktemp("web") / "data", environment=environment) as running:
+    """A service with an index like the demo's, of a few modules."""
+    with service(tmp_path_factory.mktemp("web") / "data") as running:
         fill(running)
         yield running
 

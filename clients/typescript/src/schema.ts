@@ -325,30 +325,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/indexes/{name}/learned": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Describe what selections have learned
-         * @description Return, for each scorer, what is expected of its scores, and whether that is in force. Of the key's tenant.
-         */
-        get: operations["learned_indexes__name__learned_get"];
-        put?: never;
-        post?: never;
-        /**
-         * Forget what selections have learned
-         * @description Forget it, for all scorers and tenants.
-         */
-        delete: operations["forget_indexes__name__learned_delete"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/indexes/{name}/description": {
         parameters: {
             query?: never;
@@ -584,32 +560,6 @@ export interface components {
             version: string;
         };
         /**
-         * AuditedSelections
-         * @description Selections of one kind that were scored to the end, for what they would have lost.
-         */
-        AuditedSelections: {
-            /**
-             * Kind
-             * @description of the selections: the size of their set, and what relevance is
-             */
-            kind: string;
-            /**
-             * Audits
-             * @description of the recent ones that are kept
-             */
-            audits: number;
-            /**
-             * Real Loss
-             * @description mean after all calls of a selection that stops by itself
-             */
-            real_loss: number;
-            /**
-             * Certified
-             * @description whether a loss of .05 at most, in .9 of all selections, can be promised
-             */
-            certified: boolean;
-        };
-        /**
          * BilledUnits
          * @description The units that Cohere would bill.
          */
@@ -619,35 +569,6 @@ export interface components {
              * @description one for each hundred documents
              */
             search_units: number;
-        };
-        /**
-         * Certificate
-         * @description Whether a promise to lose little is kept as often as it says, by earlier selections that were scored to the
-         *     end.
-         */
-        Certificate: {
-            /**
-             * Status
-             * @description not_certified: the set is the best by what is believed
-             * @enum {string}
-             */
-            status: "certified" | "not_certified";
-            /**
-             * Audits
-             * @description selections like this one that were scored to the end
-             * @default 0
-             */
-            audits?: number;
-            /**
-             * Missing
-             * @description what would help: audits, more calls, a better scorer, time; or a memory, without which there are no audits; null if it is certified
-             */
-            missing?: ("memory" | "audits" | "calls" | "scorer" | "time") | null;
-            /**
-             * Detail
-             * @description the same in words
-             */
-            detail?: string | null;
         };
         /**
          * DeleteReport
@@ -1139,88 +1060,6 @@ export interface components {
              * @description by the service's prices, in their currency; includes requests without a grade
              */
             cost: number;
-        };
-        /**
-         * LearnedMemories
-         * @description What selections have learned, for each scorer.
-         */
-        LearnedMemories: {
-            /**
-             * Memories
-             * @description by scorer, source of vectors and tenant
-             */
-            memories: components["schemas"]["LearnedMemory"][];
-        };
-        /**
-         * LearnedMemory
-         * @description What selections have learned of a scorer. Slopes and amplitude are in log-odds of its scores.
-         */
-        LearnedMemory: {
-            /**
-             * Scorer
-             * @description its name
-             */
-            scorer: string;
-            /**
-             * Vectors
-             * @description what made the vectors: the encoder's name, or 'words'
-             */
-            vectors: string;
-            /**
-             * Tenant
-             * @description of the keys whose selections they are; empty without tenants
-             */
-            tenant: string;
-            /**
-             * Requests
-             * @description that were learned from, of all times
-             */
-            requests: number;
-            /**
-             * Remembered
-             * @description the recent ones of these that are kept
-             */
-            remembered: number;
-            /**
-             * In Force
-             * @description whether selections use it: while it predicts scores better than the default
-             */
-            in_force: boolean;
-            /**
-             * Ahead
-             * @description nats a request by which it does, of late; in force from 1 on
-             */
-            ahead: number | null;
-            /**
-             * Level
-             * @description log-odds expected of an average candidate
-             */
-            level: number | null;
-            /**
-             * By Rank
-             * @description more log-odds for each standard deviation along the ranking
-             */
-            by_rank: number | null;
-            /**
-             * By Similarity
-             * @description the same, of the similarity
-             */
-            by_similarity: number | null;
-            /**
-             * By Words
-             * @description the same, of the root of BM25
-             */
-            by_words: number | null;
-            /**
-             * Amplitude
-             * @description standard deviation of what none of these explains
-             */
-            amplitude: number | null;
-            /**
-             * Audited
-             * @description selections that were scored to the end
-             */
-            audited?: components["schemas"]["AuditedSelections"][];
         };
         /**
          * Meta
@@ -1724,12 +1563,6 @@ export interface components {
              */
             calibration?: string | null;
             /**
-             * Learned From
-             * @description earlier selections that this one learned from; 0 as long as that would not have helped them
-             * @default 0
-             */
-            learned_from?: number;
-            /**
              * Policy
              * @description the policy in force, whose defaults the request has
              * @default default
@@ -1772,8 +1605,6 @@ export interface components {
              * @description the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without one; null if nothing can be said. With 'queries': of the query for which it is largest
              */
             answerable?: number | null;
-            /** @description with 'objective': "lose_at_most" */
-            promise?: components["schemas"]["Certificate"] | null;
             /**
              * Next
              * @description with 'objective': the most likely of the documents without a score, for somebody who reads them and sends 'known_scores'; empty once enough is found
@@ -3226,22 +3057,15 @@ export interface components {
         };
         /**
          * Objective
-         * @description Find the share `find` of all that reaches 'min_relevance', or lose `lose_at_most`, with the probability `in`, by
-         *     as few calls as that takes.
+         * @description Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
+         *     takes.
          */
         Objective: {
             /**
              * Find
              * @description of the documents that reach 'min_relevance', by default 0.5
-             * @default null
              */
-            find?: number | null;
-            /**
-             * Lose At Most
-             * @description instead: share of the best set's relevance that k documents may lose
-             * @default null
-             */
-            lose_at_most?: number | null;
+            find: number;
             /**
              * In
              * @description how sure to be of it before stopping
@@ -3250,7 +3074,7 @@ export interface components {
             in?: number;
             /**
              * Next
-             * @description with 'find': documents to read next that the answer names at most
+             * @description documents to read next that the answer names at most
              * @default 10
              */
             next?: number;
@@ -3555,7 +3379,7 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description with 'find': find nearly all of it, and stop when that is likely enough: what is more likely relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer yourself, by 'known_scores'. With 'lose_at_most': the best k documents, by as few calls as keep that promise. 'budget' is then the most to spend, by default as "auto"
+             * @description find nearly all of it, and stop when that is likely enough: what is more likely relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer yourself, by 'known_scores'. 'budget' is then the most to spend, by default as "auto"
              * @default null
              */
             objective?: components["schemas"]["Objective"] | null;
@@ -3579,18 +3403,6 @@ export interface components {
              * @default null
              */
             calibration?: string | false | null;
-            /**
-             * Memory
-             * @description for a pool: what selections with this name learn from each other, as those of an index always do
-             * @default null
-             */
-            memory?: string | null;
-            /**
-             * Learn
-             * @description learn from this selection how scores follow from what the retriever knows, and use what was learned from earlier ones; false: neither
-             * @default true
-             */
-            learn?: boolean;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
@@ -3713,7 +3525,6 @@ export interface components {
             index: string;
             pool?: null;
             vectors?: null;
-            memory?: null;
             /** @constant */
             ranked?: false;
         } | {
@@ -3733,7 +3544,6 @@ export interface components {
             index: string;
             pool?: null;
             vectors?: null;
-            memory?: null;
             /** @constant */
             ranked?: false;
         } | {
@@ -4199,9 +4009,7 @@ export interface components {
 export type AliyunAnswer = components['schemas']['AliyunAnswer'];
 export type AliyunOutput = components['schemas']['AliyunOutput'];
 export type ApiVersion = components['schemas']['ApiVersion'];
-export type AuditedSelections = components['schemas']['AuditedSelections'];
 export type BilledUnits = components['schemas']['BilledUnits'];
-export type Certificate = components['schemas']['Certificate'];
 export type DeleteReport = components['schemas']['DeleteReport'];
 export type Deleted = components['schemas']['Deleted'];
 export type Diagnostics = components['schemas']['Diagnostics'];
@@ -4218,8 +4026,6 @@ export type IndexStatistics = components['schemas']['IndexStatistics'];
 export type Kept = components['schemas']['Kept'];
 export type KeptNow = components['schemas']['KeptNow'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
-export type LearnedMemories = components['schemas']['LearnedMemories'];
-export type LearnedMemory = components['schemas']['LearnedMemory'];
 export type Meta = components['schemas']['Meta'];
 export type MixedbreadAnswer = components['schemas']['MixedbreadAnswer'];
 export type MixedbreadRank = components['schemas']['MixedbreadRank'];
@@ -6407,185 +6213,6 @@ export interface operations {
                 headers: {
                     /** @description seconds */
                     "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    learned_indexes__name__learned_get: {
-        parameters: {
-            query?: {
-                /** @description of the pools whose `memory` has this name, not of an index */
-                pools?: boolean;
-            };
-            header?: never;
-            path: {
-                /** @description name of the index */
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["LearnedMemories"];
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    forget_indexes__name__learned_delete: {
-        parameters: {
-            query?: {
-                /** @description of the pools whose `memory` has this name, not of an index */
-                pools?: boolean;
-            };
-            header?: never;
-            path: {
-                /** @description name of the index */
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DeleteReport"];
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            507: {
-                headers: {
                     [name: string]: unknown;
                 };
                 content: {

@@ -19,7 +19,6 @@ from boundarymorph_client.models import (
     IndexDescription,
     IndexList,
     IndexStatistics,
-    LearnedMemories,
     PoolDocument,
     Query,
     Ready,
@@ -159,16 +158,6 @@ def get_document(index: str, id: str) -> Call[StoredDocument]:
 def list_documents(index: str, after: str, limit: int) -> Call[DocumentPage]:
     parameters = {"limit": str(limit)} | ({"after": utf8(after).decode()} if after else {})
     return Call(method="GET", path=_path(index, "documents"), read=_reading(DocumentPage), parameters=parameters)
-
-
-def learned(name: str, pools: bool) -> Call[LearnedMemories]:
-    parameters = {"pools": "true"} if pools else {}
-    return Call(method="GET", path=_path(name, "learned"), read=_reading(LearnedMemories), parameters=parameters)
-
-
-def forget(name: str, pools: bool) -> Call[DeleteReport]:
-    parameters = {"pools": "true"} if pools else {}
-    return Call(method="DELETE", path=_path(name, "learned"), read=_reading(DeleteReport), parameters=parameters)
 
 
 def index_statistics(name: str) -> Call[IndexStatistics]:

@@ -20,7 +20,6 @@ from boundarymorph_client.models import (
     DocumentPage,
     IndexDescription,
     IndexStatistics,
-    LearnedMemories,
     PoolDocument,
     Query,
     Ready,
@@ -191,15 +190,6 @@ class Client:
     def list_documents(self, index: str, *, after: str = "", limit: int = 100) -> DocumentPage:
         """Those whose ids come after this one, in the order of their ids. Raises UnknownIndex."""
         return self._result(calls.list_documents(index, after, limit))
-
-    def learned(self, name: str, *, pools: bool = False) -> LearnedMemories:
-        """What selections of an index have learned from each other, or of the pools whose memory has this name. Raises
-        UnknownIndex."""
-        return self._result(calls.learned(name, pools))
-
-    def forget(self, name: str, *, pools: bool = False) -> DeleteReport:
-        """Forget it. Raises UnknownIndex."""
-        return self._result(calls.forget(name, pools))
 
     def index_statistics(self, name: str) -> IndexStatistics:
         """Its description, with what a sample of its documents looks like. Raises UnknownIndex."""

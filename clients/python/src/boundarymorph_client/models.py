@@ -79,12 +79,9 @@ class SelectOptions(TypedDict, total=False):
         which relevance is a probability; False for none, by default that of the key or of the index.
     objective: find the share `find` of all that reaches `min_relevance`, and stop when that has the probability `in`;
         `next`: documents to read next that the answer names at most. With a budget of 0 you answer, by known_scores: of
-        documents by id, evidence that costs no call. Or lose at most the share `lose_at_most` of the best k documents'
-        relevance, with the probability `in`; the answer's `promise` says whether that is certified.
+        documents by id, evidence that costs no call.
     relevance: `people`, the default: what people are expected to find, by the scorer, the vectors and the words
         together; or `scorer`: the score alone, known or expected.
-    memory: a name, by which selections from pools learn from each other, as those of an index always do; learn: False
-        for a selection that neither learns nor uses what was learned.
     instruction: what counts as relevant, in words, for a scorer that takes an instruction.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
@@ -117,8 +114,6 @@ class SelectOptions(TypedDict, total=False):
     known_scores: Mapping[str, float]
     relevance: Literal["people", "scorer"]
     calibration: str | Literal[False]
-    memory: str
-    learn: bool
     instruction: str
     distinct: bool | str | Distinct
     diversity: float
@@ -195,16 +190,6 @@ class ExpectedRecall(Answer):
     probability: float | None = None
 
 
-class Certificate(Answer):
-    """Whether a promise to lose little is kept, by `audits` earlier selections: `certified` or `not_certified`. What is
-    missing: audits, calls, a better scorer, time, or a memory."""
-
-    status: str
-    audits: int = 0
-    missing: str | None = None
-    detail: str | None = None
-
-
 class NextDocument(Answer):
     """A document to read next, and the probability that it reaches `min_relevance`."""
 
@@ -264,7 +249,6 @@ class Selection(Answer):
     min_relevance: float | None
     relevance: str = "scorer"
     calibration: str | None = None
-    learned_from: int = 0
     policy: str = "default"
     method: str
     vectors: str
@@ -274,7 +258,6 @@ class Selection(Answer):
     expected_loss: float
     recall: ExpectedRecall | None = None
     answerable: float | None = None
-    promise: Certificate | None = None
     next: list[NextDocument] | None = None
     timings_ms: dict[str, float]
     warnings: list[str]
@@ -370,41 +353,6 @@ class IndexStatistics(IndexDescription):
     characters_mean: float
     characters_most: int
     fields: dict[str, FieldStatistics]
-
-
-class AuditedSelections(Answer):
-    """Selections of one kind that were scored to the end, their mean loss, and whether a loss of 5 % at most, in 90 %
-    of all selections, can be promised."""
-
-    kind: str
-    audits: int
-    real_loss: float
-    certified: bool
-
-
-class LearnedMemory(Answer):
-    """What selections of an index have learned of a scorer: log-odds expected of an average candidate, and more of them
-    for each standard deviation along the ranking, in the similarity and in BM25. None before it has learned."""
-
-    scorer: str
-    vectors: str
-    tenant: str
-    requests: int
-    remembered: int
-    in_force: bool
-    ahead: float | None
-    level: float | None
-    by_rank: float | None
-    by_similarity: float | None
-    by_words: float | None
-    amplitude: float | None
-    audited: list[AuditedSelections] = Field(default_factory=list)
-
-
-class LearnedMemories(Answer):
-    """What selections of an index have learned, for each scorer."""
-
-    memories: list[LearnedMemory]
 
 
 class UploadProblem(Answer):

@@ -6,13 +6,13 @@ import { row, tag } from "./documents.js";
 
 // Scores of the first B documents as plain reranking makes them, and the rest of the first k. ids: in retrieval order.
 export async function rerankPlainly(service, request, ids, signal) {
-  const { query, index, reuse, learn } = request;
+  const { query, index, reuse } = request;
   const count = ids.length;
   const [first, returned] = [Math.min(request.budget, count), Math.min(request.k, count)];
   const byId = new Map((request.pool ?? []).map((document) => [document.id, document]));
   const head = (depth) => (index === undefined ? { ranked: true, pool: ids.slice(0, depth).map((id) => bare(byId.get(id))) } : { index, depth, filter: request.filter, hybrid: request.hybrid });
   const ask = async (depth, budget) =>
-    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, learn, distinct: false, calibration: false, relevance: "scorer", return_documents: true }, signal)).documents : [];
+    depth ? (await service.selection({ query, ...head(depth), budget, k: depth, reuse, distinct: false, calibration: false, relevance: "scorer", return_documents: true }, signal)).documents : [];
   const [scored, unseen] = await Promise.all([ask(first, first), ask(returned > first ? returned : 0, 0)]);
   return { scored, unseen };
 }

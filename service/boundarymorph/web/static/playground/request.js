@@ -103,7 +103,7 @@ export class RequestForm {
       if (fields.hybrid.checked) request.hybrid = true;
     }
     // The answer depends on nothing that was asked before: with known scores, a second request would show no calls.
-    request.reuse = request.learn = false;
+    request.reuse = false;
     request.return_documents = true;
     return request;
   }
