@@ -90,6 +90,18 @@ async def test_no_more_of_a_group(
         assert document["group"] == (page if groups is PAGES else None)
 
 
+@pytest.mark.strangers
+@pytest.mark.parametrize("by", ["text", "page.url"])
+@pytest.mark.parametrize("budget", [0, 12, 100])
+async def test_a_set_that_holds_the_whole_pool_has_one_of_each_text(
+    client: httpx.AsyncClient, source: dict[str, Any], by: str, budget: int
+) -> None:
+    body = await select(client, **source, k=2 * COUNT, spend="set", distinct={"by": by}, budget=budget)
+    groups = TEXTS if by == "text" else PAGES
+    found = [groups[document["id"]] for document in body["documents"]]
+    assert len(found) == len(set(found)) == len(set(groups.values()))
+
+
 async def test_as_many_as_there_are_groups(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
     """9 pages and 6 chunks without one, which all fit, while which chunk of a page is a question for the budget."""
     body = await select(client, **source, k=50, distinct="page.url")
