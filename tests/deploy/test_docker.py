@@ -15,6 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from boundarymorph.server.process import LAST_SECONDS
 from tests.deploy import locked
 from tests.deploy.dockerfile import DOCKERFILE, REQUIREMENTS, TARGETS, requirements, stages
 from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
@@ -237,7 +238,8 @@ class TestCompose:
             assert service["security_opt"] == ["no-new-privileges:true"]
             assert "/tmp" in service["tmpfs"]
             if name in COMMANDS:
-                assert int(service["stop_grace_period"].removesuffix("s")) > settings_from({}).grace_seconds
+                longest = settings_from({}).grace_seconds + LAST_SECONDS
+                assert int(service["stop_grace_period"].removesuffix("s")) >= longest + 5
             else:
                 assert int(service["user"].partition(":")[0]) > 0
                 assert re.fullmatch(rf"\$\{{{name.upper()}_IMAGE:-[\w./-]+:[\w.-]+\}}", service["image"])
