@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import unicodedata
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -116,3 +117,16 @@ def test_uploads_that_are_not_read(content: bytes, message: str) -> None:
     for size in (1, 1000):
         with pytest.raises(InvalidInput, match=message):
             cut(content, size)
+
+
+@pytest.mark.parametrize("mark", ["\u0301", "\u0316", "\u0f73", "\U0001d165", "\u3099"])
+def test_a_run_of_marks_has_its_first_thirty(mark: str) -> None:
+    many = reading.composed(f"sea x{mark * 2_000} y{mark * 3}")
+    assert many == unicodedata.normalize("NFC", f"sea x{mark * 30} y{mark * 3}")
+
+
+@pytest.mark.parametrize(
+    "text", ["e\u0301", "\u1112\u1161\u11ab", "a\u0316\u0300b" * 99, "\U0001d400" * 99, "か\u3099" * 99]
+)
+def test_texts_with_fewer_marks_are_composed_as_unicode_says(text: str) -> None:
+    assert reading.composed(text) == unicodedata.normalize("NFC", text)

@@ -41,6 +41,32 @@ def has_content(text: str) -> bool:
     )
 
 
+MOST_MARKS = 30  # in a row, as in the Stream-Safe Text Format of Unicode (UAX #15); no language needs as many
+_DECOMPOSED_MARKS = "\u0f73\u0f75\u0f81"  # which are in Unicode's order only once they are decomposed
+# All marks of the Basic Multilingual Plane, and other characters of the Supplementary one, so that the scan is fast.
+_MARK = "".join(filter(unicodedata.combining, map(chr, range(0x300, 0x10000)))) + _DECOMPOSED_MARKS
+_MARK = f"[{_MARK}\U00010000-\U0001efff]"
+_MANY_MARKS = re.compile(f"{_MARK}{_MARK}{{{MOST_MARKS},}}")
+
+
+def composed(text: str) -> str:
+    """Return a text in Unicode's form NFC, in which a run of combining marks has only its first MOST_MARKS.
+
+    Marks are brought into an order, for which `unicodedata.normalize` takes time that grows with the square of a run,
+    and no other thread runs meanwhile. So nothing else may normalize a text.
+    """
+    return unicodedata.normalize("NFC", _MANY_MARKS.sub(_first_marks, text))
+
+
+def _first_marks(run: re.Match[str]) -> str:
+    kept, marks = [], 0
+    for character in run[0]:
+        marks = marks + 1 if unicodedata.combining(character) or character in _DECOMPOSED_MARKS else 0
+        if marks <= MOST_MARKS:
+            kept.append(character)
+    return "".join(kept)
+
+
 def readable(query: str) -> str:
     """Return a query that has content. Raises ValueError for any other."""
     if not has_content(query):

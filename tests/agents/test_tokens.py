@@ -11,6 +11,7 @@ import inspect
 import logging
 import subprocess
 import unittest
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +21,17 @@ from tokenizers import Tokenizer
 from boundarymorph.agents import answers
 from boundarymorph.agents.answers import (
     Costs,
+    Extended,
     FetchedDocument,
+    ListedField,
+    ListedIndex,
+    ListedIndexes,
     SelectedText,
     SelectedTexts,
     fitted,
     fitted_document,
+    fitted_list,
+    fitting,
     size,
 )
 from boundarymorph.inference.models import embedded_encoder
@@ -39,6 +46,15 @@ DOCUMENT = st.builds(
     text=TEXT | TEXT.map(lambda text: 20 * text),
     relevance=st.floats(0, 1),
     metadata=st.none() | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), TEXT, max_size=3),
+)
+
+INDEX = st.builds(
+    ListedIndex,
+    name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60),
+    description=st.none() | TEXT,
+    documents=st.integers(0, 10**7),
+    fields=st.none()
+    | st.dictionaries(TEXT, st.builds(ListedField, type=st.just("string"), examples=st.lists(TEXT, max_size=3))),
 )
 
 
@@ -122,6 +138,25 @@ class TestFitting:
             assert document.text == whole.text or (document.cut and document.text != whole.text)
 
     @DRAWS
+    @given(st.lists(INDEX, max_size=40), st.lists(TEXT, max_size=1), st.integers(100, 1_000))
+    def test_a_list_of_indexes_keeps_names_longest(
+        self, indexes: list[ListedIndex], notes: list[str], most: int
+    ) -> None:
+        notes = [answers.cut(note, 20) for note in notes]
+        listed = ListedIndexes(indexes=indexes, notes=notes)
+        shorter = fitted_list(listed, most)
+        assert size(shorter) <= most
+        if size(listed) + 1 <= most:
+            assert shorter == listed
+        assert [index.name for index in shorter.indexes] == [index.name for index in indexes[: len(shorter.indexes)]]
+        if left_out := len(indexes) - len(shorter.indexes):
+            assert shorter.notes == [*notes, answers.NOT_LISTED.format(count=left_out)]
+            assert all(index.fields is None and index.description is None for index in shorter.indexes)
+        for lost in ("fields", "description"):  # the first indexes keep what the last ones lose
+            kept = [getattr(one, lost) == getattr(whole, lost) for one, whole in zip(shorter.indexes, indexes)]  # noqa: B905
+            assert kept == sorted(kept, reverse=True) or left_out or not all(getattr(i, lost) for i in indexes)
+
+    @DRAWS
     @given(
         TEXT.map(lambda text: 9 * text),
         st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), TEXT, max_size=3),
@@ -152,3 +187,53 @@ class TestFitting:
             assert part.next_offset is None or part.next_offset > 0
             offset = None if part.next_offset is None else offset + part.next_offset
         assert part.text.endswith("end")
+
+
+def listed(count: int) -> object:
+    indexes = [ListedIndex(name=f"acme-{n}", description="word " * 100, documents=n) for n in range(count)]
+    return fitted_list(ListedIndexes(indexes=indexes, notes=[]), 10_000)
+
+
+def described_by_large_fields(count: int) -> object:
+    fields = {f"field {n} " + "f" * 100 * count: ListedField(type="string", examples=["v"]) for n in range(50)}
+    return fitted_list(ListedIndexes(indexes=[ListedIndex(name="i", documents=1, fields=fields)], notes=[]), 10_000)
+
+
+def selected(count: int) -> object:
+    documents = [
+        SelectedText(id=f"i/{n}", text="word " * 2_000, relevance=1 / (1 + n), judged=True) for n in range(count)
+    ]
+    return fitted(SelectedTexts(documents=documents, notes=["note"]), 10_000)
+
+
+def extended(count: int) -> object:
+    return fitting([Extended(id=str(n), relevance=0.123, judged=False) for n in range(count)], 10_000)
+
+
+def fetched(count: int) -> object:
+    document = FetchedDocument(
+        id="i/d", title="T" * count, text="w " * 100 * count, url="u", metadata={"m": "w" * count}
+    )
+    return fitted_document(document, 10_000)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("answered", [listed, described_by_large_fields, selected, extended, fetched])
+def test_fitting_looks_at_each_token_a_bounded_number_of_times(
+    answered: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = 0
+
+    def counting(token: str, weight: Callable[[str], int] = answers._weight) -> int:
+        nonlocal seen
+        seen += 1
+        return weight(token)
+
+    monkeypatch.setattr(answers, "_weight", counting)
+    work = []
+    for count in (300, 600, 1_200):
+        seen = 0
+        answered(count)
+        work.append(seen)
+    assert work[1] <= 2.2 * work[0] + 1_000 and work[2] <= 2.2 * work[1] + 1_000, work
+    assert work[2] < 1_000_000, work

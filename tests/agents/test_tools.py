@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import orjson
@@ -211,6 +213,31 @@ async def test_a_long_answer_is_cut_at_its_end(serve: Serve) -> None:
         assert [each["id"] for each in found["documents"]] == [
             each["id"] for each in whole["documents"][: len(found["documents"])]
         ]
+
+
+@pytest.mark.strangers
+@pytest.mark.slow
+async def test_a_list_of_300_described_indexes_costs_little(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few tokens are looked at as the descriptions have, and none of them on the thread of the event loop."""
+    count, looked_at, event_loop = answers.count, 0, threading.get_ident()
+
+    def counting(text: str, most: float = math.inf) -> int:
+        nonlocal looked_at
+        looked_at += len(text)
+        assert threading.get_ident() != event_loop
+        return count(text, most)
+
+    monkeypatch.setattr(answers, "count", counting)
+    said = "word " * 150
+    async with service.api() as api, service.connect(Transport.HTTP) as client:
+        for n in range(300):
+            answer(await api.put(f"/indexes/acme-{n}", json={"encoder": "none"}))
+            assert (await api.put(f"/indexes/acme-{n}/description", json={"description": said})).is_success
+        found = await structured(client, "list_indexes")
+    assert looked_at < 3 * 302 * len(said), looked_at
+    assert [index["name"] for index in found["indexes"][:2]] == ["acme-0", "acme-1"]
+    assert len(found["indexes"]) == 302 and found["notes"] == []
+    assert "description" in found["indexes"][0] and "description" not in found["indexes"][-1]
 
 
 class TestLoading:

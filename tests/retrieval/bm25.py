@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 K1, B = 1.5, 0.75
-POINTS = "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670]"
+POINTS = "[\u00ad\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670]"
 
 
 def plain_words(text: str, query: bool = False) -> list[str]:

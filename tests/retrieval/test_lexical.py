@@ -60,6 +60,27 @@ def test_words(text: str, expected: str) -> None:
     assert [word.decode() for word in words(text)] == expected.split()
 
 
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        *[(f"Wert{mark}papier{mark}index", "Wertpapierindex") for mark in "\u00ad\u200b\u2060\ufeff\u200e\u200f"],
+        *[(f"na{mark}me", "name") for mark in "\u200c\u200d\u2064\u202a\u2066\ufe0f\U000e0041\u180e\u034f\u061c"],
+        ("محـــمد", "محمد"),
+        ("کتاب", "كتاب"),
+        ("علی", "علي"),
+        ("مصطفى", "مصطفي"),
+        ("می\u200cخواهم", "ميخواهم"),  # noqa: RUF001 (Persian, with a joiner that is not drawn)
+        ("أحمد إسلام آب", "احمد اسلام اب"),
+        ("مدرسة", "مدرسه"),
+    ],
+)
+def test_what_is_not_drawn_and_forms_of_arabic_letters_make_no_other_words(text: str, typed: str) -> None:
+    assert words(text) == words(typed) != []
+    assert words(f"x {text} y", query=True) == words(f"x {typed} y", query=True)
+    assert PoolWords.of([text, "other"]).bm25(typed).tolist()[0] > 0
+
+
 def test_a_query_has_a_single_character_only_where_it_has_no_pair() -> None:
     asked = {query: b" ".join(words(query, query=True)).decode() for query in ("漢字かなA漢", "漢", "책을", "ไทย")}
     assert asked == {"漢字かなA漢": "漢字 字か かな a 漢", "漢": "漢", "책을": "책을", "ไทย": "ไท ทย"}

@@ -201,3 +201,18 @@ def test_in_a_session_with_groups() -> None:
     both = SelectionSession(pool, **options, diversity=0.4, distinct=Distinct(groups, 2, True))  # type: ignore[arg-type]
     chosen = both.selection().documents
     assert np.bincount(groups[chosen]).max() == 2 and len(set(groups[chosen])) == 8 and len(chosen) == 16
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("known", [{}, {3: 0.5}])
+def test_copies_that_are_found_later_reopen_a_decided_session(config: Config, known: dict[int, float]) -> None:
+    """All documents fit into the set until some turn out to be copies, of which the set may have one each."""
+    pool, scores = clustered(12, 4, 1)
+    texts = np.arange(12) // 2
+    session = SelectionSession(pool, budget=9, k=12, config=config, known=known, distinct=Distinct())
+    assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+    session.same_texts(texts)
+    play(session, scores[texts * 2], 2)
+    assert session.stop_reason is StopReason.POOL_EXHAUSTED
+    assert sorted(texts[session.selection().documents].tolist()) == list(range(6))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -63,7 +64,9 @@ class ListedField(BaseModel):
 
 class ListedIndex(BaseModel):
     name: str = Field(description="Value for the argument index.")
-    description: str | None = Field(None, description="What its documents are. Not there: nobody has said it.")
+    description: str | None = Field(
+        None, description="What its documents are. Not there: nobody has said it, or the list is long."
+    )
     documents: int = Field(description="Number of documents.")
     fields: dict[str, ListedField] | None = Field(
         None, description="Fields of the metadata in a sample, for filter and distinct. Not there: not looked at."
@@ -104,17 +107,34 @@ LEAST = 40  # tokens of the text of each document, if it is that long
 LEAST_WEIGHT = 0.02  # of a text, relative to the most relevant one
 NOTHING_FITS = "none of the {count} documents fits into {most} tokens; ask for more tokens"
 LEFT_OUT = "{count} more documents were selected but do not fit into this answer; ask for fewer, or narrow the query"
+NOT_LISTED = "{count} more are not listed here"
 CUT = "{count} texts are cut to fit into this answer; use fetch to read all of them"
 
 
-def count(text: str) -> int:
-    """Estimate the tokens of a text, rather too high than too low."""
-    return sum(_weight(found[0]) for found in _TOKEN.finditer(text))
+def count(text: str, most: float = inf) -> int:
+    """Estimate the tokens of a text, rather too high than too low. Counting ends soon after `most`."""
+    total = 0
+    for found in _TOKEN.finditer(text):
+        total += _weight(found[0])
+        if total > most:
+            break
+    return total
 
 
-def size(answer: BaseModel) -> int:
-    """Return the number of tokens of an answer as it is sent."""
-    return count(answer.model_dump_json(exclude_none=True))
+def size(answer: BaseModel, most: float = inf) -> int:
+    """Return the number of tokens of an answer as it is sent. Counting ends soon after `most`."""
+    return count(answer.model_dump_json(exclude_none=True), most)
+
+
+def fitting(items: Iterable[BaseModel], most: int) -> int:
+    """Return how many of the first items fit into a list of so many tokens. The work depends on `most` alone."""
+    kept = 0
+    for item in items:
+        most -= size(item, most) + 1  # and a comma
+        if most < 0:
+            break
+        kept += 1
+    return kept
 
 
 def cut(text: str, most: int) -> str:
@@ -140,13 +160,45 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
     notes = [cut(note, most // (10 * len(answer.notes))) for note in answer.notes]
     documents = [_shorter(document, most) for document in answer.documents]
     whole = answer.model_copy(update={"documents": documents, "notes": notes})
-    if documents == answer.documents and size(whole) <= most:
+    room = most - size(whole.model_copy(update={"documents": []}))
+    if documents == answer.documents and fitting(documents, room) == len(documents):
         return whole
-    kept = _largest(len(documents), lambda kept: size(_shortened(whole, kept, 0)) <= most)
+    room -= sum(count(note.format(count=len(documents))) + 5 for note in (CUT, LEFT_OUT))  # quotes and a comma
+    longest = int(most / LEAST_WEIGHT)
+
+    def fits(kept: int, tokens: int) -> bool:
+        return fitting(_shortened(documents[:kept], tokens, most), room) == kept
+
+    kept = fitting(_shortened(documents, 0, most), room)
     if not kept:
         return SelectedTexts(documents=[], notes=[*notes, NOTHING_FITS.format(count=len(documents), most=most)])
-    room = _largest(int(most / LEAST_WEIGHT), lambda room: size(_shortened(whole, kept, room)) <= most)
-    return _shortened(whole, kept, room)
+    shorter = list(_shortened(documents[:kept], _largest(longest, lambda tokens: fits(kept, tokens)), most))
+    if shortened := sum(bool(document.cut) for document in shorter):
+        notes.append(CUT.format(count=shortened))
+    if left_out := len(documents) - kept:
+        notes.append(LEFT_OUT.format(count=left_out))
+    return whole.model_copy(update={"documents": shorter, "notes": notes})
+
+
+def fitted_list(listed: ListedIndexes, most: int) -> ListedIndexes:
+    """Return the list with at most so many tokens. The last indexes lose their fields first, then their descriptions,
+    and are left out if even their names do not fit. A note says how many are."""
+    room, indexes = most - size(ListedIndexes(indexes=[], notes=listed.notes)), listed.indexes
+    for lost in ("fields", "description"):
+        bare = [index.model_copy(update={lost: None}) for index in indexes]
+        sizes = [size(index) for index in bare]
+        room_left = room - sum(sizes) - len(sizes)
+        if room_left >= 0:
+            kept = 0
+            for index, without in zip(indexes, sizes, strict=True):
+                room_left -= size(index, room) - without
+                if room_left < 0:
+                    break
+                kept += 1
+            return ListedIndexes(indexes=[*indexes[:kept], *bare[kept:]], notes=listed.notes)
+        indexes = bare
+    kept = fitting(indexes, room - count(NOT_LISTED.format(count=len(indexes))) - 5)
+    return ListedIndexes(indexes=indexes[:kept], notes=[*listed.notes, NOT_LISTED.format(count=len(indexes) - kept)])
 
 
 def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
@@ -158,40 +210,31 @@ def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
         end = None if text == document.text else len(text.removesuffix(MARK))
         return document.model_copy(update={"text": text, "title": title, "metadata": metadata, "next_offset": end})
 
-    if (whole := part(most, document.title, document.metadata)).next_offset is None and size(whole) <= most:
+    if (whole := part(most, document.title, document.metadata)).next_offset is None and size(whole, most) <= most:
         return whole
     title = cut(document.title, TITLE)
-    metadata = document.metadata if size(part(0, title, document.metadata)) <= most // 2 else {}
-    return part(_largest(most, lambda tokens: size(part(tokens, title, metadata)) <= most), title, metadata)
+    metadata = document.metadata if size(part(0, title, document.metadata), most) <= most // 2 else {}
+    return part(_largest(most, lambda tokens: size(part(tokens, title, metadata), most) <= most), title, metadata)
 
 
 def _shorter(document: SelectedText, most: int) -> SelectedText:
-    """Return the document without what no answer of so many tokens has room for."""
-    text = cut(document.text, most)
+    """Return the document without the title and the metadata that no answer of so many tokens has room for."""
     there = document.metadata is not None and count(str(document.metadata)[: 9 * most]) <= most // 8
     update = {
         "title": None if document.title is None else cut(document.title, TITLE),
         "metadata": document.metadata if there else None,
-        "text": text,
-        "cut": None if text == document.text else True,
     }
     return document.model_copy(update=update)
 
 
-def _shortened(answer: SelectedTexts, kept: int, room: int) -> SelectedTexts:
-    """Return the answer with its first documents. room: tokens of the text of the most relevant one."""
-    documents, best = [], max(document.relevance for document in answer.documents) or 1.0
-    for document in answer.documents[:kept]:
+def _shortened(documents: Sequence[SelectedText], tokens: int, most: int) -> Iterator[SelectedText]:
+    """Yield the documents with shorter texts. tokens: of the text of the most relevant one; most: of any text."""
+    best = max((document.relevance for document in documents), default=0.0) or 1.0
+    for document in documents:
         weight = max(document.relevance / best, LEAST_WEIGHT)
-        text = cut(document.text, max(LEAST, int(room * weight)))
+        text = cut(document.text, min(most, max(LEAST, int(tokens * weight))))
         shorter = text != document.text
-        documents.append(document.model_copy(update={"text": text, "cut": True}) if shorter else document)
-    notes = list(answer.notes)
-    if shortened := sum(bool(document.cut) for document in documents):
-        notes.append(CUT.format(count=shortened))
-    if left_out := len(answer.documents) - kept:
-        notes.append(LEFT_OUT.format(count=left_out))
-    return answer.model_copy(update={"documents": documents, "notes": notes})
+        yield document.model_copy(update={"text": text, "cut": True}) if shorter else document
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -219,20 +219,28 @@ async def select_documents(
 )
 async def list_indexes() -> Annotated[CallToolResult, answers.ListedIndexes]:
     service = SERVICE.get()
-    most, (indexes, unreadable) = service.settings.answer_tokens, await _indexes(service)
-    for index in indexes[: service.settings.described_indexes]:
-        index.fields = await _fields(service, index.name) if index.documents else {}
-    notes = [answers.cut(f"cannot be read now: {', '.join(unreadable)}", 100)] if unreadable else []
-    answer = answers.ListedIndexes(indexes=indexes, notes=notes)
-    for index in reversed(indexes):  # names are worth more than fields
-        if answers.size(answer) <= most:
-            break
-        index.fields = None
-    while answers.size(answer) > most:
-        fewer = answer.indexes[: len(answer.indexes) * 3 // 4]
-        left_out = f"{len(indexes) - len(fewer)} more are not listed here"
-        answer = answers.ListedIndexes(indexes=fewer, notes=[*notes, left_out])
-    return _result(answer)
+    found = await service.get("/indexes")
+    described = found["indexes"][: service.settings.described_indexes]
+    fields = {index["name"]: await _fields(service, index["name"]) if index["count"] else {} for index in described}
+    return _result(await asyncio.to_thread(_listed, found, fields, service.settings.answer_tokens))
+
+
+def _listed(
+    found: Mapping[str, Any], fields: Mapping[str, dict[str, answers.ListedField]], most: int
+) -> answers.ListedIndexes:
+    """Return the answer of list_indexes. found: that of the service. fields: of some of the indexes."""
+    unreadable = ", ".join(index["name"] for index in found["unreadable"])
+    indexes = [
+        answers.ListedIndex(
+            name=index["name"],
+            description=None if (said := index.get("description")) is None else answers.cut(said, DESCRIPTION),
+            documents=index["count"],
+            fields=fields.get(index["name"]),
+        )
+        for index in found["indexes"]
+    ]
+    notes = [answers.cut(f"cannot be read now: {unreadable}", 100)] if unreadable else []
+    return answers.fitted_list(answers.ListedIndexes(indexes=indexes, notes=notes), most)
 
 
 @server.tool(
@@ -255,9 +263,8 @@ async def search(
         )
         for found in selection["documents"]
     ]
-    while answers.size(answers.Hits(results=hits)) > service.settings.answer_tokens:
-        hits.pop()
-    return _result(answers.Hits(results=hits))
+    room = service.settings.answer_tokens - answers.size(answers.Hits(results=[]))
+    return _result(answers.Hits(results=hits[: answers.fitting(hits, room)]))
 
 
 @server.tool(
@@ -342,8 +349,8 @@ async def extend_scores(
         notes=[*_unanswered(selection["answerable"]), *selection["warnings"]],
         answerable=_rounded(selection["answerable"]),
     )
-    while answers.size(answer) > SERVICE.get().settings.answer_tokens:
-        answer.documents.pop()
+    room = SERVICE.get().settings.answer_tokens - answers.size(answer.model_copy(update={"documents": []}))
+    answer.documents = answer.documents[: answers.fitting(answer.documents, room)]
     return _result(answer)
 
 
@@ -386,17 +393,6 @@ async def _select(context: Context[None, Any], body: Mapping[str, Any]) -> Any:
     return await SERVICE.get().select({"return_documents": True, **asked}, told)
 
 
-async def _indexes(service: Service) -> tuple[list[answers.ListedIndex], list[str]]:
-    """Return the indexes, and the names of those that cannot be read."""
-    found = await service.get("/indexes")
-    indexes = []
-    for index in found["indexes"]:
-        said = index.get("description")
-        description = None if said is None else answers.cut(said, DESCRIPTION)
-        indexes.append(answers.ListedIndex(name=index["name"], description=description, documents=index["count"]))
-    return indexes, [index["name"] for index in found["unreadable"]]
-
-
 async def _fields(service: Service, index: str) -> dict[str, answers.ListedField]:
     """Return the fields of the metadata in a sample of an index; none where it cannot be read now."""
     with suppress(ToolError):
@@ -428,8 +424,8 @@ async def _only_index(service: Service) -> str:
     """Return the index that is meant if none is named. Raises ToolError, with the names, if there are several."""
     if service.settings.index is not None:
         return service.settings.index
-    indexes, unreadable = await _indexes(service)
-    names = [*(index.name for index in indexes), *unreadable]
+    found = await service.get("/indexes")
+    names: list[str] = [index["name"] for index in (*found["indexes"], *found["unreadable"])]
     if len(names) == 1:
         return names[0]
     if not names:

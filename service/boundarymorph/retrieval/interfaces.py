@@ -145,9 +145,17 @@ def described(catalog: Catalog, name: str) -> IndexDescription:
     return _with_words(catalog, catalog.describe(name))
 
 
-def all_described(catalog: Catalog) -> Sequence[IndexDescription | UnreadableIndex]:
+def every(name: str) -> bool:
+    """Accept any name of an index."""
+    return True
+
+
+def all_described(
+    catalog: Catalog, wanted: Callable[[str], bool] = every
+) -> Sequence[IndexDescription | UnreadableIndex]:
     """Return what `Catalog.list` returns, with what somebody has said about the documents."""
-    return [index if isinstance(index, UnreadableIndex) else _with_words(catalog, index) for index in catalog.list()]
+    found = catalog.list(wanted)
+    return [index if isinstance(index, UnreadableIndex) else _with_words(catalog, index) for index in found]
 
 
 def _with_words(catalog: Catalog, index: IndexDescription) -> IndexDescription:
@@ -281,8 +289,11 @@ class Catalog(Protocol):
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
-        """Return summaries of all indexes by name. For one that cannot be read, a warning is logged too."""
+    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
+        """Return summaries of the indexes by name. For one that cannot be read, a warning is logged too.
+
+        wanted: says of each name whether the index is described at all.
+        """
 
     def totals(self) -> Mapping[str, IndexTotals]:
         """Return the totals of the indexes on this machine's disk by their kind, or `UNREADABLE`; of no others.

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import check_awaited
+from boundarymorph.reading import composed
 
-WORDS_VERSION = 3  # of the rules by which the words of an index are made
+WORDS_VERSION = 4  # of the rules by which the words of an index are made
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
 MOST_TERMS = 64  # of a query
@@ -35,8 +36,19 @@ _UNSPACED = (
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _IDEOGRAPHS = "\u2e80"  # from here on, a character without spaces around it is often a word
-_POINTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u0652\u0670]")
+# Accents, the points of Hebrew and Arabic, the Arabic stretching line, and what Unicode calls default ignorable: soft
+# hyphens, joiners, marks of direction, variation selectors and the like.
+_DROPPED = re.compile(
+    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0655\u0670\u00ad\u061c\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+# Arabic letters that keyboards of other languages type in another form, as in Lucene's analyzers.
+_SAME_LETTERS = str.maketrans(
+    "\u0649\u06cc\u06d2\u06a9\u06c1\u06be\u0629", "\u064a\u064a\u064a\u0643\u0647\u0647\u0647"
+)
 _SHORT = 32  # characters; shorter runs are likely to recur
+_PIECE = 2**16  # words or characters that are handled in one call of a built-in function, which no thread interrupts
 _HEAD = 4  # bytes by which words are found
 _STEM_BYTES = 4 * STEM_LETTERS  # at most, in UTF-8
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
@@ -52,9 +64,10 @@ def words(text: str, *, query: bool = False) -> list[bytes]:
     """Return the words of a text or query in order, as UTF-8.
 
     A word is a run of letters, marks, digits and underscores, in lower case (full case folding), in compatibility form,
-    without the accents of U+0300 to U+036F and the points of Hebrew and Arabic vowels. Text written without spaces
-    becomes overlapping pairs of characters, and that in Chinese, Japanese or Korean also single ones, which a query has
-    only where it has no pair. Nothing is stemmed or dropped.
+    without the accents of U+0300 to U+036F, the points of Hebrew and Arabic vowels, and characters that are not drawn,
+    such as soft hyphens. Variants of an Arabic letter are the same letter. Text written without spaces becomes
+    overlapping pairs of characters, and that in Chinese, Japanese or Korean also single ones, which a query has only
+    where it has no pair. Nothing is stemmed or dropped.
     """
     return _spaced(_folded(text, query)).split()
 
@@ -132,7 +145,12 @@ class PoolWords:
     @cached_property
     def hashes(self) -> NDArray[np.uint32]:
         """(T,) of all words, as of `hashes`."""
-        return np.fromiter(map(crc32, self.content.tobytes().split()), dtype=np.uint32, count=len(self.starts))
+        hashes = np.empty(len(self.starts), np.uint32)
+        for start in range(0, len(hashes), _PIECE):  # other threads run in between
+            check_awaited()
+            end = self.starts[start + _PIECE] if start + _PIECE < len(hashes) else None
+            hashes[start : start + _PIECE] = [*map(crc32, self.content[self.starts[start] : end].tobytes().split())]
+        return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
         """Return (T,) all words as the numbers by which an inverted index knows them.
@@ -221,7 +239,10 @@ def _fold_run(error: UnicodeError, query: bool = False) -> tuple[bytes, int]:
 
 
 def _fold(text: str, query: bool) -> bytes:
-    folded = unicodedata.normalize("NFC", text).translate(_FOLDED_CHARACTERS)
+    whole = composed(text)
+    folded = "".join(
+        whole[start : start + _PIECE].translate(_FOLDED_CHARACTERS) for start in range(0, len(whole), _PIECE)
+    )
     return _UNSPACED_RUN.sub(_pairs if query else _pairs_and_singles, folded).encode()
 
 
@@ -232,11 +253,9 @@ class _FoldedCharacters(dict[int, str]):
     """The replacement of each character, computed at its first use."""
 
     def __missing__(self, code: int) -> str:
-        parts = unicodedata.normalize("NFKD", chr(code)).casefold()
-        kept = (
-            part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in _POINTS.sub("", parts)
-        )
-        self[code] = unicodedata.normalize("NFC", "".join(kept))
+        parts = _DROPPED.sub("", unicodedata.normalize("NFKD", chr(code)).casefold()).translate(_SAME_LETTERS)
+        kept = (part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in parts)
+        self[code] = composed("".join(kept))
         return self[code]
 
 

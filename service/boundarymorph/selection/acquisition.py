@@ -327,12 +327,12 @@ class Contest:
         likely[self.left[np.where(incumbents, -np.inf, contested.mean).argmax()]] = True
         return likely
 
-    def among(self, mask: NDArray[np.bool_]) -> Contest:
+    def narrowed(self, mask: NDArray[np.bool_]) -> Contest:
         """The contest among some of the documents, with all others decided."""
         documents = np.flatnonzero(mask)
         of_left = mask[self.left]
         left = np.searchsorted(documents, self.left[of_left])
-        return Contest(self.belief.of(documents), self.capacity.among(of_left, self.margins[1]), left)
+        return Contest(self.belief.of(documents), self.capacity.narrowed(of_left, self.margins[1]), left)
 
 
 def choose_round(
@@ -352,7 +352,7 @@ def choose_round(
     few = contest.likeliest(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
     documents = np.flatnonzero(few)
     fantasy = posterior.among(documents, n)
-    narrowed = contest.among(few)
+    narrowed = contest.narrowed(few)
     chosen: list[Choice] = []
     while True:
         choice = narrowed.choice(rule)

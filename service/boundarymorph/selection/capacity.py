@@ -29,8 +29,12 @@ class Capacity(Protocol):
     def nothing_to_decide(self, count: int) -> bool:
         """Whether all `count` documents fit, or none."""
 
-    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
-        """The remaining capacity for a subset, after others have been taken. Both are (N,) masks."""
+    def among(self, stay: NDArray[np.bool_]) -> Capacity:
+        """The capacity for the documents of a mask (N,)."""
+
+    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
+        """The capacity for the documents of a mask (N,) once all others are decided. Its boundary lies behind those of
+        `taken` (N,) that stay. Packing does not use it."""
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(N,) mask of the documents to return."""
@@ -58,8 +62,11 @@ class DocumentCapacity:
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
-        return DocumentCapacity(self.k - int(np.count_nonzero(taken & ~stay)))
+    def among(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
+        return self
+
+    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+        return DocumentCapacity(int(np.count_nonzero(taken & stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         return top_k(worth, self.k)
@@ -92,10 +99,11 @@ class TokenCapacity:
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count) or bool((self.lengths > self.limit).all())
 
-    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> TokenCapacity:
-        out = taken & ~stay
-        count = self._fitting - int(np.count_nonzero(out))
-        return TokenCapacity(self.lengths[stay], self.limit - float(self.lengths[out].sum()), count)
+    def among(self, stay: NDArray[np.bool_]) -> TokenCapacity:
+        return TokenCapacity(self.lengths[stay], self.limit, self._fitting)
+
+    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+        return DocumentCapacity(int(np.count_nonzero(taken & stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         mask = np.zeros(len(worth), dtype=np.bool_)
@@ -130,7 +138,10 @@ class LikelyCapacity:
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
+    def among(self, stay: NDArray[np.bool_]) -> LikelyCapacity:
+        return self
+
+    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
         return self
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -247,14 +258,17 @@ class GroupedCapacity:
         none_fits = self.capacity.nothing_to_decide(count) and not self.capacity.holds_all(count)
         return none_fits or self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> GroupedCapacity:
+    def among(self, stay: NDArray[np.bool_]) -> GroupedCapacity:
+        return GroupedCapacity(self.capacity.among(stay), self.groups[stay], self.limits[stay])
+
+    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> GroupedCapacity:
         used = np.bincount(self.groups[taken & ~stay], minlength=self._count)[self.groups[stay]]
         limits = np.maximum(self.limits[stay] - used, 0)
-        return GroupedCapacity(self.capacity.among(stay, taken), self.groups[stay], limits)
+        return GroupedCapacity(self.capacity.narrowed(stay, taken), self.groups[stay], limits)
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         mask = self.eligible(worth)
-        mask[mask] = self._of(mask).fill(worth[mask])
+        mask[mask] = self.capacity.among(mask).fill(worth[mask])
         return mask
 
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -262,7 +276,7 @@ class GroupedCapacity:
         eligible = places < self.limits
         inside = eligible.copy()
         overall = worth - worth.min() + CERTAIN  # beyond what stands between a document and the set as a whole
-        capacity = self._of(eligible)
+        capacity = self.capacity.among(eligible)
         if eligible.any() and not capacity.holds_all(int(np.count_nonzero(eligible))):
             margin, inside[eligible] = capacity.margin(worth[eligible])
             if not inside[eligible].all():
@@ -283,9 +297,6 @@ class GroupedCapacity:
     def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(N,) mask of the best documents of each group, within its limit."""
         return best_of_each(worth, self.groups, self.limits)
-
-    def _of(self, documents: NDArray[np.bool_]) -> Capacity:
-        return self.capacity.among(documents, np.zeros_like(documents))
 
     def _admitted(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
         """(m, N) how likely each outcome is to be among the best of its group: as many as it may have.

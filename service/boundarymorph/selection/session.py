@@ -127,8 +127,8 @@ class SelectionSession(Session):
         self._enough = enough
         self._target = target
         self._different: set[float] = set()  # scores
-        calls = 0 if self._decided else min(budget, len(pool) - len(known))
-        self._posterior = self._config.posterior(pool, calls + len(known))
+        # What is decided now may be open again once copies are known (`same_texts`).
+        self._posterior = self._config.posterior(pool, min(budget + len(known), len(pool)))
         self._observe(known)
         self._looks = [self._caution()] * LOOKS_TO_SETTLE  # what was believed at each
 
@@ -305,7 +305,7 @@ class SelectionSession(Session):
         super().give_up(documents)
         if len(self._left) < len(before):
             stay = self._mask(self._left)[before]
-            self.capacity = self.capacity.among(stay, taken=np.zeros_like(stay))
+            self.capacity = self.capacity.among(stay)
             self._find_boundary()
 
     def selection(self) -> Selection:
@@ -327,14 +327,15 @@ class SelectionSession(Session):
         """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        return self._left[self._rule.shortlist(*self._contest.margins, n)]
+        contest = self._contest
+        return contest.left[self._rule.shortlist(*contest.margins, n)]
 
     def _best_of(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
         """Ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
         belief = self._deciding.of(documents)
-        capacity = self._limited.among(self._mask(documents)[self._left], np.zeros(len(self._left), dtype=np.bool_))
+        capacity = self._limited.among(self._mask(documents)[self._left])
         inside = capacity.margin(belief.mean)[1]
         places = ranks(-self.pool.scores[documents]) - 1.0
         return documents[capacity.fill(self._config.worth(belief.mean, places, inside, belief.scored))]

@@ -42,6 +42,7 @@ from boundarymorph.retrieval.interfaces import (
     UnreadableIndex,
     check_name,
     check_same,
+    every,
     listed,
     unknown,
 )
@@ -403,9 +404,9 @@ class LocalCatalog:
         except FileNotFoundError:  # deleted meanwhile
             raise unknown(name) from None
 
-    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
         """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
-        return listed(self._names(), self.describe)
+        return listed(filter(wanted, self._names()), self.describe)
 
     def totals(self) -> Mapping[str, IndexTotals]:
         """See `Catalog.totals`. Raises StorageUnavailable if the directory cannot be read."""

@@ -33,6 +33,7 @@ from boundarymorph.retrieval.interfaces import (
     UnreadableIndex,
     check_name,
     check_same,
+    every,
     listed,
     unknown,
 )
@@ -121,9 +122,10 @@ class StoreCatalog(Catalog):
         index = self._reopened(name)
         return index.info.described(name, index.count())
 
-    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
         made, others = self._tables(fresh=True)
-        return listed(sorted({*self._described, *made, *others}), self.describe, named=True)
+        names = sorted(filter(wanted, {*self._described, *made, *others}))
+        return listed(names, self.describe, named=True)
 
     def belongings(self, name: str) -> Belongings:
         """See `Catalog.belongings`. An index of the same name that was created later has others."""
@@ -270,15 +272,19 @@ class Catalogs(Catalog):
                 found.index = self._called(catalog, found.index)
                 yield found
 
-    def list(self) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
         """See `Catalog.list`. A store that is away is listed by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
-        shown = [info for info in self._base.list() if info.name not in described]
+        shown = [*self._base.list(lambda name: name not in described and wanted(name))]
         for catalog in self._stores.values():
             if catalog is self._base:
                 continue
+
+            def seen(name: str, catalog: Catalog = catalog) -> bool:
+                return wanted(self._called(catalog, name))
+
             try:
-                found = catalog.list()
+                found = catalog.list(seen)
             except BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
             for info in found:
