@@ -194,6 +194,11 @@ class SelectionRun:
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
 
+    @property
+    def grouping(self) -> Grouping | None:
+        """The limit on the documents of a group: the task's or, from `retrieve` on, the default of its index."""
+        return self._task.distinct
+
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
         groups = await self.documents.read_groups(grouping)
