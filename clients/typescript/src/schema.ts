@@ -3533,7 +3533,8 @@ export interface components {
             query_embedding?: null;
             max_tokens?: null;
             min_relevance?: null;
-            distinct?: null;
+            /** @enum {unknown} */
+            distinct?: null | false;
             /** @constant */
             diversity?: 0;
             objective?: null;
@@ -3561,7 +3562,8 @@ export interface components {
             query_embedding?: null;
             max_tokens?: null;
             min_relevance?: null;
-            distinct?: null;
+            /** @enum {unknown} */
+            distinct?: null | false;
             /** @constant */
             diversity?: 0;
             objective?: null;
