@@ -25,8 +25,6 @@ ON_INDEXES: list[tuple[str, str, object]] = [
     ("POST", "/indexes/{name}/documents", [DOCUMENT]),
     ("GET", "/indexes/{name}/documents", None),
     ("GET", "/indexes/{name}/stats", None),
-    ("GET", "/indexes/{name}/learned", None),
-    ("DELETE", "/indexes/{name}/learned", None),
     ("PUT", "/indexes/{name}/description", {"description": "d"}),
     ("GET", "/indexes/{name}/documents/{id}", None),
     ("DELETE", "/indexes/{name}/documents/{id}", None),

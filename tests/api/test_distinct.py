@@ -289,13 +289,6 @@ async def test_find_all_returns_every_passage_that_it_found(passages: httpx.Asyn
     assert "returns all that is found; leave out 'distinct'" in said
 
 
-async def test_a_promise_is_about_the_best_documents_whatever_they_are_passages_of(
-    passages: httpx.AsyncClient,
-) -> None:
-    asked = {"query": QUERY, "index": "passages", "objective": {"lose_at_most": 0.1}, "k": 12}
-    assert len(answer(await passages.post("/select", json=asked))["documents"]) == 12
-
-
 async def test_a_gateway_hears_it_from_its_retriever(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
     async with gateway(settings) as client:

@@ -166,7 +166,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("no 'objective'", finding(relevance="people")),
         *(("known_scores", finding(known_scores={"0": value})) for value in (1.5, True)),
         ("'objective' goes with 'query'", finding(query=GONE, query_embedding=None, queries=["a", "b"])),
-        ("unknown field 'objective.lose_at_most'", finding({"find": 0.9, "lose_at_most": 0.1})),
+        ("unknown field 'lose_at_most'", finding({"find": 0.9, "lose_at_most": 0.1})),
         *(("", pooled(SQUARE | {"shape": shape, "data": ""})) for shape in ([2, 0], [HUGE, 0])),
         *(("", pooled(SQUARE | {"shape": shape})) for shape in ([0], [], [2, 1, 2], [-2, -2], [2.5, 2])),
     ],

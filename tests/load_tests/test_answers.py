@@ -85,8 +85,6 @@ def test_requests_are_many_and_have_names_of_their_own() -> None:
         retrieval.Ids,
         retrieval.Texts,
         retrieval.After,
-        retrieval.Observed,
-        retrieval.AuditOf,
     ],
     ids=lambda model: model.__name__,
 )
