@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 
 import pytest
+from tokenizers import Tokenizer
 
 from boundarymorph import reading
+from boundarymorph.inference.models import (
+    Weights,
+    embedded_cross_encoder,
+    embedded_encoder,
+    encode_pairs,
+    encode_texts,
+    plain,
+)
 from boundarymorph.retrieval import words
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from tests.texts import KINDS
@@ -24,6 +34,11 @@ def words_of_a_pool(text: str) -> object:
     return words.PoolWords.of([text, "the sea"]).index_terms()
 
 
+@cache
+def tokenizer(weights: Callable[[], Weights]) -> Tokenizer:
+    return plain(Tokenizer.from_file(str(weights().tokenizer)))
+
+
 def vectors_of_a_pool(text: str) -> object:
     return lexical_vectors(words.PoolWords.of([text, "the sea", "a tram"]), "sea")
 
@@ -33,6 +48,9 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "words of a query": lambda text: words.hashes(text),
     "words of a pool": words_of_a_pool,
     "vectors of a pool": vectors_of_a_pool,
+    "pairs for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, "sea", [text] * 3),
+    "queries for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, text, ["a"] * 3),
+    "texts for the encoder": lambda text: encode_texts(tokenizer(embedded_encoder), 512, [text] * 3),
     "what can be read": lambda text: (reading.has_content(text), reading.composed(text)),
 }
 
@@ -53,6 +71,16 @@ def test_the_work_is_linear(entry: str, kind: str) -> None:
     spent = [seconds(ENTRIES[entry], KINDS[kind](SMALL * times)) for times in (1, 2, 4)]
     for times, this in zip((2, 4), spent[1:], strict=True):
         assert this <= SLACK * times * max(spent[0], TOO_SMALL), f"{entry}, {kind}: {spent}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weights", [embedded_cross_encoder, embedded_encoder])
+def test_a_model_reads_no_more_of_a_long_text_than_of_a_shorter_one(weights: Callable[[], Weights], kind: str) -> None:
+    """Its window has 512 tokens, for which it reads up to 2**15 characters."""
+    short, long = (
+        seconds(lambda text: encode_texts(tokenizer(weights), 512, [text]), KINDS[kind](n)) for n in (40_000, 1_000_000)
+    )
+    assert long <= 5 * max(short, TOO_SMALL)
 
 
 @pytest.mark.parametrize("kind", KINDS)
