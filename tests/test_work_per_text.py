@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 import pytest
 from tokenizers import Tokenizer
 
 from boundarymorph import reading
+from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.models import (
     Weights,
     embedded_cross_encoder,
@@ -18,7 +21,7 @@ from boundarymorph.inference.models import (
     encode_texts,
     plain,
 )
-from boundarymorph.retrieval import words
+from boundarymorph.retrieval import uploads, words
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from tests.texts import KINDS
 
@@ -43,6 +46,24 @@ def vectors_of_a_pool(text: str) -> object:
     return lexical_vectors(words.PoolWords.of([text, "the sea", "a tram"]), "sea")
 
 
+def body(text: str) -> object:
+    return reading.parse(json.dumps({"query": "sea", "pool": [text]}).encode())
+
+
+def broken_body(text: str) -> None:
+    with suppress(InvalidInput):
+        reading.parse(b'{"query": "' + text.encode())
+
+
+def line_of_an_upload(text: str) -> None:
+    for line in (
+        json.dumps({"id": "1", "text": text}),
+        f'{{"id": "1", "text": "{text}',
+        f'{{"id": "1", "text": "{text}"}}',
+    ):
+        uploads._parse(line.encode(), 1, 0, 2**30)
+
+
 ENTRIES: dict[str, Callable[[str], object]] = {
     "words": words.words,
     "words of a query": lambda text: words.hashes(text),
@@ -51,6 +72,9 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "pairs for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, "sea", [text] * 3),
     "queries for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, text, ["a"] * 3),
     "texts for the encoder": lambda text: encode_texts(tokenizer(embedded_encoder), 512, [text] * 3),
+    "a body": body,
+    "a body that is broken": broken_body,
+    "a line of an upload": line_of_an_upload,
     "what can be read": lambda text: (reading.has_content(text), reading.composed(text)),
 }
 
