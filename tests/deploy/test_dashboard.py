@@ -106,7 +106,7 @@ def test_every_line_can_be_told_and_has_a_unit() -> None:
 def test_states_have_a_timeline_where_no_data_is_no() -> None:
     for panel in DRAWN:
         [first, *_] = [selector.name for target in panel["targets"] for selector in selectors(target["expr"])]
-        if first.endswith("_up"):
+        if first and first.endswith("_up"):
             assert panel["type"] == "state-timeline"
             [words, missing] = panel["fieldConfig"]["defaults"]["mappings"]
             assert {value: each["text"] for value, each in words["options"].items()} == {"0": "no", "1": "yes"}
