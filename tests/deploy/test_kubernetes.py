@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 import boundarymorph.telemetry.metrics
 from boundarymorph import __version__
 from boundarymorph.access import callers
+from boundarymorph.server.process import LAST_SECONDS
 from tests.deploy.dockerfile import TARGETS, stages
 from tests.deploy.manifests import KUBERNETES, container, documents, kustomizations, resources, validate, workloads
 from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
@@ -24,6 +25,7 @@ CUSTOM = {
     "ScaledObject",
     "ServiceMonitor",
 }  # of operators: `make check-deploy` validates them where it has their CRDs
+MARGIN_SECONDS = 10  # between the end of a process by itself and its kill
 ELSEWHERE = {53, 6379, 19530}  # DNS, Redis, Milvus
 KEY = str(callers.make_key("tests", list(callers.Scope))[1])
 FROM_SECRETS = {"keys": KEY, "secret": "bm_x", "url": "redis://redis:6379", "token": "root:Milvus"}
@@ -109,7 +111,8 @@ class TestWorkloads:
             {**stages()[only["image"].removeprefix("boundarymorph-")].env, **environment(workload)}
         )
         assert settings.keys
-        assert settings.drain_seconds + settings.grace_seconds < pod["terminationGracePeriodSeconds"]
+        longest = settings.drain_seconds + settings.grace_seconds + LAST_SECONDS
+        assert longest + MARGIN_SECONDS <= pod["terminationGracePeriodSeconds"]
 
     @pytest.mark.parametrize("workload", WHOLE, ids=named)
     def test_settings_fit_the_memory(self, workload: dict[str, Any]) -> None:
