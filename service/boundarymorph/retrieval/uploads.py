@@ -362,7 +362,7 @@ async def ingesting(
 
     strict: check the whole upload, kept in a temporary file, before anything is written, and raise InvalidInput for the
     first bad line instead of skipping it, or for the first unknown field. spooled: called with the size of each
-    document, before it is written to that file; what it raises ends the upload. run: runs calls of the index in threads.
+    document, before it is written there; what it raises ends the upload. run: runs calls of the index in threads.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
