@@ -11,6 +11,8 @@ import pytest
 from typer.main import get_command
 
 from boundarymorph.cli.main import app
+from boundarymorph.selection.methods import PEOPLE
+from boundarymorph.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,6 +65,20 @@ def test_make_targets(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     named = {word for words in commands_of(page, "make") for word in words[:1] if re.fullmatch("[a-z-]+", word)}
     assert named <= targets
+
+
+@pytest.mark.strangers
+def test_the_page_on_ones_own_data_compares_the_default_with_its_alternatives() -> None:
+    """Readers choose by what this command reports."""
+    commands = commands_of(ROOT / "docs" / "your-data.md", "boundarymorph")
+    given = [words[words.index("--methods") + 1] for words in commands if "--methods" in words]
+    relevance, method = (Settings.model_fields[name].default for name in ("relevance", "method"))
+    default = f"{PEOPLE if relevance == 'people' else method}@auto"
+    assert given
+    for methods in given:
+        wanted = {default, "mips", "ss-hybrid"}
+        assert wanted <= set(methods.split(","))
+        assert all(f"`{method}`" in text_of(ROOT / "docs" / "your-data.md") for method in wanted)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -216,7 +216,7 @@ class TestTokens:
         assert len(body["documents"]) == count and np.isfinite(body["expected_loss"])
 
 
-PASSAGES = [
+PASSAGES: list[dict[str, Any]] = [
     {"id": f"a{number}", "text": f"passage {number}", "metadata": {"document": f"file {number // 5}"}}
     for number in range(30)
 ]
@@ -241,7 +241,9 @@ async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ({"distinct": None}, 30),
         ({"distinct": False}, 30),
         ({"distinct": {"by": "document", "at_most": 2}}, 12),
-        ({"queries": ["a", "b"], "query": None}, 30),
+        ({"queries": ["a", "b"], "query": None}, 6),
+        ({"queries": ["a", "b"], "query": None, "distinct": False}, 30),
+        ({"queries": ["a", "b"], "query": None, "distinct": None}, 30),
     ],
 )
 async def test_an_index_may_say_what_its_selections_are_distinct_by(
@@ -254,6 +256,44 @@ async def test_an_index_may_say_what_its_selections_are_distinct_by(
         assert {document["group"] for document in body["documents"]} == {f"file {number}" for number in range(6)}
     assert answer(await passages.get("/indexes/passages"))["distinct"] == "document"
     assert answer(await passages.get("/indexes/texts"))["distinct"] is None
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("budget", [0, 1, 7, 40])
+@pytest.mark.parametrize("depth", [4, 12, 30])  # with few, the queries find different passages of a file
+@pytest.mark.parametrize("k", [2, 5])
+async def test_several_queries_are_distinct_as_one_is(
+    passages: httpx.AsyncClient, budget: int, depth: int, k: int
+) -> None:
+    asked = {"queries": ["a", "b", "c"], "index": "passages", "budget": budget, "depth": depth, "k": k}
+    body = answer(await passages.post("/select", json={**asked, "return_documents": True}))
+    groups = [document["group"] for document in body["documents"]]
+    assert groups == [document["metadata"]["document"] for document in body["documents"]]
+    assert len(set(groups)) == len(groups) == k
+    *rounds, _ = await streamed(passages, **asked)
+    files = {one["id"]: one["metadata"]["document"] for one in PASSAGES}
+    for seen in rounds:
+        found = [files[id] for id in seen["ids"]]
+        assert len(set(found)) == len(found) == k
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("budget", [0, 30])
+async def test_find_all_returns_every_passage_that_it_found(passages: httpx.AsyncClient, budget: int) -> None:
+    """The limit of the index is for the best k documents."""
+    known = {document["id"]: 1.0 for document in PASSAGES[:20]}
+    asked = {"query": QUERY, "index": "passages", "objective": {"find": 0.9}, "budget": budget}
+    body = answer(await passages.post("/select", json={**asked, "known_scores": known}))
+    assert known.keys() <= {document["id"] for document in body["documents"]}
+    said = problem(await passages.post("/select", json={**asked, "distinct": "document"}), 422, "invalid-input")
+    assert "returns all that is found; leave out 'distinct'" in said
+
+
+async def test_a_promise_is_about_the_best_documents_whatever_they_are_passages_of(
+    passages: httpx.AsyncClient,
+) -> None:
+    asked = {"query": QUERY, "index": "passages", "objective": {"lose_at_most": 0.1}, "k": 12}
+    assert len(answer(await passages.post("/select", json=asked))["documents"]) == 12
 
 
 async def test_a_gateway_hears_it_from_its_retriever(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
-from tests.api.service import filled
+from tests.api.service import application, client_of, filled, gateway_to
 from tests.clocks import Clock
 from tests.deploy.test_dashboard import RECORDED, RULES, selectors
 from tests.memory.test_fitting import LEARNED, drawn, evidence_of
@@ -264,5 +264,20 @@ async def test_it_sees_its_fault(
             assert expected in once
 
 
+OF_PROMETHEUS = {"BoundaryMorphProcessAway", "BoundaryMorphNotScraped"}  # alerts_test.yaml has their faults
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("role", ["whole", "gateway", "retriever", "scorer"])
+async def test_every_process_has_the_metric_by_which_its_end_is_noticed(tmp_path: Path, role: str) -> None:
+    settings = Settings(data_directory=tmp_path)
+    made = gateway_to("http://127.0.0.1:9", settings) if role == "gateway" else client_of(application(role, settings))
+    async with made as client:
+        exposition = (await client.get("/metrics")).text
+    for alert in OF_PROMETHEUS:
+        [name] = {each.name for each in selectors(ALERTS[alert])} - {"up"}
+        assert f"\n{name} " in exposition
+
+
 def test_every_alert_has_a_fault() -> None:
-    assert {alert for alert, *_ in CASES} == ALERTS.keys()
+    assert {alert for alert, *_ in CASES} | OF_PROMETHEUS == ALERTS.keys()

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from boundarymorph.server.process import LAST_SECONDS
 from tests.deploy import locked
 from tests.deploy.dockerfile import DOCKERFILE, REQUIREMENTS, TARGETS, requirements, stages
 from tests.deploy.named import COMMANDS, PORTS, check_command, paths, role_of, settings_from
@@ -117,6 +119,55 @@ class TestHashes:
         assert without == [".", "dist/*.whl", "retriever-gpu.txt", "torch", "scorer.txt"]
 
 
+class TestTorchWithoutCuda:
+    """The command that installs it in the scorer's image for CPUs, with programs in place of pip and PyTorch."""
+
+    @pytest.fixture
+    def install(self, tmp_path: Path) -> Callable[[str, str], subprocess.CompletedProcess[str]]:
+        text = DOCKERFILE.read_text().replace("\\\n", " ")
+        stage = text.partition(" AS scorer-cpu-packages\n")[2].partition("\nFROM ")[0]
+        [command] = re.findall(r"^RUN (?:--mount=\S+ )*(.*)", stage, re.MULTILINE)
+        command = command.replace("/opt/boundarymorph/bin/python", sys.executable)
+        index = re.findall(r"^ARG TORCH_INDEX=(\S+)", stage, re.MULTILINE)[0]
+        (tmp_path / "torch").mkdir()
+
+        def run(cuda: str, reached: str) -> subprocess.CompletedProcess[str]:
+            """cuda: of the PyTorch that is installed; reached: a part of the address of the only index that answers."""
+            (tmp_path / "torch/__init__.py").write_text(f"class version: cuda = {cuda}")
+            pip = tmp_path / "pip"
+            pip.write_text(
+                '#!/bin/sh\ncase "$*" in *require-hashes*) exit 0 ;; esac\n'
+                'asked="https://pypi.org/simple $PIP_EXTRA_INDEX_URL"\n'
+                'while [ $# -gt 0 ]; do case "$1" in\n'
+                '--index-url) asked="$2 $PIP_EXTRA_INDEX_URL" ;; --extra-index-url) asked="$asked $2" ;;\n'
+                "esac; shift; done\n"
+                f'case "$asked" in *{reached}*) exit 0 ;; esac; exit 1\n'
+            )
+            pip.chmod(0o755)
+            env = {
+                "PATH": f"{tmp_path}:/usr/bin:/bin",
+                "PYTHONPATH": str(tmp_path),
+                "TORCH_INDEX": index,
+                "PIP_EXTRA_INDEX_URL": "https://pypi.org/simple",
+            }
+            return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True)
+
+        return run
+
+    def test_it_is_installed_from_an_index_of_its_own(self, install: Any) -> None:
+        told = install("None", "download.pytorch.org")
+        assert told.returncode == 0, told.stderr
+
+    @pytest.mark.strangers
+    def test_the_build_fails_where_only_other_indexes_answer(self, install: Any) -> None:
+        assert install("None", "pypi.org").returncode != 0
+
+    @pytest.mark.strangers
+    def test_the_build_fails_with_cuda(self, install: Any) -> None:
+        told = install("'12.8'", "download.pytorch.org")
+        assert told.returncode != 0 and "PyTorch with CUDA 12.8" in told.stderr
+
+
 class TestDockerfile:
     @pytest.mark.parametrize("target", TARGETS)
     def test_target(self, target: str) -> None:
@@ -185,9 +236,11 @@ class TestCompose:
             assert service["read_only"] is True
             assert service["cap_drop"] == ["ALL"]
             assert service["security_opt"] == ["no-new-privileges:true"]
-            assert "/tmp" in service["tmpfs"]
+            assert service["tmpfs"] == ["/tmp:size=2g"]
+            assert settings_from({}).limits.bytes_in_hand < 2 * 2**30  # strict uploads are kept there
             if name in COMMANDS:
-                assert int(service["stop_grace_period"].removesuffix("s")) > settings_from({}).grace_seconds
+                longest = settings_from({}).grace_seconds + LAST_SECONDS
+                assert int(service["stop_grace_period"].removesuffix("s")) >= longest + 5
             else:
                 assert int(service["user"].partition(":")[0]) > 0
                 assert re.fullmatch(rf"\$\{{{name.upper()}_IMAGE:-[\w./-]+:[\w.-]+\}}", service["image"])

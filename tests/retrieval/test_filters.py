@@ -3,6 +3,7 @@
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -176,6 +177,8 @@ def test_table_and_predicate_agree(filter: dict[str, Any], rows: list[dict[str, 
     assert by_table(Filter(filter), rows) == expected
     with mock.patch.multiple(module, _FIRST_LIMIT=1, _GROWTH=2, _READ_PER_CHECK=1):
         assert by_table(Filter(filter), rows) == expected, "with parts that are checked one by one"
+    with mock.patch.multiple(module, _PIECE=1):
+        assert by_table(Filter(filter), rows, every=100) == expected, "with most sequence numbers unused"
 
 
 @given(filters)
@@ -194,16 +197,17 @@ def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
     return [filter.matches(row) for row in rows]
 
 
-def by_table(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
+def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list[bool]:
+    """every: the distance between the sequence numbers of two documents."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(SCHEMA)
-        encoded = [(number, orjson.dumps(row)) for number, row in enumerate(rows, start=1)]
+        encoded = [(number, orjson.dumps(row)) for number, row in zip(count(every, every), rows, strict=False)]
         connection.executemany(
             "INSERT INTO documents (sequence, id, embedding, metadata) VALUES (?1, ?1, '', ?2)", encoded
         )
         add(connection, encoded)
         found = MatchingReader().sequences(connection, filter)
-    assert found.tolist() == sorted(set(found.tolist()))
+    assert found.dtype == np.int64 and found.tolist() == sorted(set(found.tolist()))
     return [number in found for number, _ in encoded]
 
 

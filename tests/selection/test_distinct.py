@@ -211,8 +211,8 @@ def test_copies_that_are_found_later_reopen_a_decided_session(config: Config, kn
     pool, scores = clustered(12, 4, 1)
     texts = np.arange(12) // 2
     session = SelectionSession(pool, budget=9, k=12, config=config, known=known, distinct=Distinct())
-    assert session.stop_reason is StopReason.NOTHING_TO_DECIDE
+    before = session.stop_reason
     session.same_texts(texts)
     play(session, scores[texts * 2], 2)
-    assert session.stop_reason is StopReason.POOL_EXHAUSTED
+    assert (before, session.stop_reason) == (StopReason.NOTHING_TO_DECIDE, StopReason.POOL_EXHAUSTED)
     assert sorted(texts[session.selection().documents].tolist()) == list(range(6))

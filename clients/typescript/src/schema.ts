@@ -3722,7 +3722,8 @@ export interface components {
             query_embedding?: null;
             max_tokens?: null;
             min_relevance?: null;
-            distinct?: null;
+            /** @enum {unknown} */
+            distinct?: null | false;
             /** @constant */
             diversity?: 0;
             objective?: null;
@@ -3751,7 +3752,8 @@ export interface components {
             query_embedding?: null;
             max_tokens?: null;
             min_relevance?: null;
-            distinct?: null;
+            /** @enum {unknown} */
+            distinct?: null | false;
             /** @constant */
             diversity?: 0;
             objective?: null;

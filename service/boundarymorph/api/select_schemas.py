@@ -191,6 +191,7 @@ _ASKED: tuple[tuple[str, JsonDict], ...] = (
             "queries": {"type": "array"},
             "query": _NULL,
             **dict.fromkeys(FOR_ONE_QUERY, _NULL),
+            "distinct": {"enum": [None, False]},
             "diversity": {"const": 0},
             "explain": {"type": "boolean"},
             "budget": _NOT_AUTOMATIC,

@@ -145,9 +145,10 @@ def _completed(
     task: SelectionTask, found: FoundCalibrations, *, request: SelectRequest, choice: CalibrationChoice
 ) -> SelectionTask:
     """Return the task with the calibration of this choice and with at most one document for each value of the field by
-    which selections from its index are distinct, if there is one and the request does not say anything else."""
+    which selections from its index are distinct, if there is one and the request does not say anything else. An
+    objective never has a limit on groups."""
     task = replace(task, calibration=choice.among(found))
-    if found.distinct is None or request.queries or "distinct" in request.model_fields_set:
+    if found.distinct is None or request.objective is not None or "distinct" in request.model_fields_set:
         return task
     try:
         return replace(task, distinct=Grouping(read_path(found.distinct, "distinct")))

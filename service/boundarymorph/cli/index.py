@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.table import Table
 from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
+from boundarymorph.reading import counted
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.uploads import IngestReport
 
 SKIPPED = 4  # the exit code of a build that left lines out
+INTERRUPTED = 130  # the exit code after Ctrl-C
 LONGEST_PASSAGE = 100_000  # characters
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
 
@@ -103,9 +105,19 @@ def build_index(options: Build) -> None:
     columns = files.Columns(options.id_column, options.text_column, options.title_column)
     if columns != files.Columns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
-    start = time.monotonic()
+    start, stored = time.monotonic(), 0
+
+    def note(report: IngestReport) -> None:
+        nonlocal stored
+        stored = report.added + report.updated + report.unchanged
+
     with sources.interruptible():
-        report = asyncio.run(_filled(settings, options, columns))
+        try:
+            report = asyncio.run(_filled(settings, options, columns, note))
+        except KeyboardInterrupt:
+            so_far = counted(stored, "document", "documents")
+            console.print(f"stopped after {so_far}; repeat the command to go on")
+            raise typer.Exit(INTERRUPTED) from None
     unit = "file" if files.is_texts(source) else "line"
     terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
     if report.skipped and not (report.added or report.updated or report.unchanged):
@@ -291,8 +303,10 @@ def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-async def _filled(settings: Settings, options: Build, columns: Columns) -> IngestReport:
-    """Fill an index from a source."""
+async def _filled(
+    settings: Settings, options: Build, columns: Columns, note: Callable[[IngestReport], None]
+) -> IngestReport:
+    """Fill an index from a source. note: is called with the report so far."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
@@ -317,11 +331,17 @@ async def _filled(settings: Settings, options: Build, columns: Columns) -> Inges
         try:
             with files.opened(source, columns, dimension, settings.limits.line_bytes, strict=strict) as found:
                 entries, length = found
+                if characters:  # before the first passage can be found
+                    await asyncio.to_thread(catalog.belongings(name).distinguish, files.DOCUMENT)
                 with terminal.ingestion(console, name, length) as show:
-                    report = await ingest(live, encoder, passages.of(entries), strict=strict, on_progress=show)
+
+                    def progress(report: IngestReport) -> None:
+                        note(report)
+                        show(report)
+
+                    report = await ingest(live, encoder, passages.of(entries), strict=strict, on_progress=progress)
             if characters:
                 await asyncio.to_thread(passages.remove_old, live)
-                await asyncio.to_thread(catalog.belongings(name).distinguish, files.DOCUMENT)
             if isinstance(live, LocalIndex):
                 await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
         finally:

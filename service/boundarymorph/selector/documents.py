@@ -53,6 +53,16 @@ def _with_whole_numbers(value: object) -> object:
             return value
 
 
+def numbered(grouping: Grouping, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.intp]:
+    """Return (N,) numbers of the documents with these ids, equal for equal values of the field of the grouping."""
+    first: dict[str, int] = {}
+    groups = np.arange(len(ids))
+    for position, document in enumerate(map(documents.get, ids)):
+        for value in () if document is None else grouping.value(document):
+            groups[position] = first.setdefault(group_key(value), position)
+    return groups
+
+
 def _ignore(amount: int) -> None:
     """Take nothing."""
 
@@ -220,23 +230,15 @@ class Documents:
             return None
         if self._candidates.texts_at_hand:
             await self._look(everything, keep=True)
-            return await self._run(self._numbered, grouping, self.by_id)
+            return await self._run(numbered, grouping, self._pool.ids, self.by_id)
         async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
             self._room.texts(size_of_all(piece.values()))
             self.outlines.update(piece)
-        return await self._run(self._numbered, grouping, self.outlines)
+        return await self._run(numbered, grouping, self._pool.ids, self.outlines)
 
     def _missing(self, positions: NDArray[np.intp]) -> list[str]:
         """Return the ids of the documents at these positions that were not read yet."""
         return [id for id in map(self._pool.ids.__getitem__, positions.tolist()) if id not in self.by_id]
-
-    def _numbered(self, grouping: Grouping, documents: Mapping[str, Document]) -> NDArray[np.intp]:
-        first: dict[str, int] = {}
-        groups = np.arange(len(self._pool))
-        for position, document in enumerate(map(documents.get, self._pool.ids)):
-            for value in () if document is None else grouping.value(document):
-                groups[position] = first.setdefault(group_key(value), position)
-        return groups
 
     async def _groups(self) -> _Groups:
         if self._alike is None:

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import Run, together
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
+from boundarymorph.selection.capacity import best_of_each
+from boundarymorph.selector.documents import numbered
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import (
     INTERRUPTING,
@@ -53,6 +56,7 @@ class QueriesRun:
         self._task, self._runs, self._observer, self._in_thread = task, runs, observer, in_thread
         self._weights = np.array([query.weight for query in task.queries])
         self._places: list[NDArray[np.intp]] = []  # of each query's candidates in the pool
+        self._groups = np.empty(0, dtype=np.intp)  # (N,) of the candidates, if there is a limit on them
 
     @property
     def batch(self) -> NDArray[np.intp]:
@@ -67,6 +71,8 @@ class QueriesRun:
             self.pool = Pool.listed(found.ids, found.scores) if found.ids else self._runs[0].pool
             places = {id: place for place, id in enumerate(self.pool.ids)}
             self._places = [np.array([places[id] for id in run.pool.ids], dtype=np.intp) for run in self._runs]
+            grouping = next((run.grouping for run in self._runs if run.grouping is not None), None)
+            self._task = replace(self._task, distinct=grouping)  # the default of the index, if it has one
 
     async def recall(self) -> None:
         """Reuse scores of earlier tasks, and choose the first batches: calls are spent on an equal share of the set of
@@ -76,6 +82,13 @@ class QueriesRun:
         share = k if k >= len(self.pool) else -(-k // len(self._runs))
         with self._observer.stage("fetch"):
             await together([run.recall(share) for run in self._runs])
+            if (grouping := self._task.distinct) is not None:
+                without = [run.documents for run in self._runs if run.session is None and len(run.pool)]
+                await together([documents.read_groups(grouping) for documents in without])
+                read: dict[str, Document] = {}
+                for run in self._runs:
+                    read |= run.documents.read_so_far
+                self._groups = await self._in_thread(numbered, grouping, self.pool.ids, read)
 
     async def score(self) -> None:
         """Have the batches scored side by side and choose the next ones. Raises as `SelectionRun.score` does."""
@@ -153,6 +166,9 @@ class QueriesRun:
                 left[np.setdiff1d(places, at)] = False
         worth = np.nan_to_num(relevance) * self._weights[:, None]
         there = np.flatnonzero(left)
+        if self._task.distinct is not None:
+            limit = self._task.distinct.at_most
+            there = there[best_of_each(worth.max(axis=0)[there], self._groups[there], limit)]
         chosen = there[np.argsort(-worth.max(axis=0)[there], kind="stable")[: self._task.k]]
         leading = worth[:, chosen].argmax(axis=0)
         best, spread = worth[leading, chosen], deviations[leading, chosen] * self._weights[leading]

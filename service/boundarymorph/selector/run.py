@@ -91,7 +91,8 @@ class Shared:
 class SelectionRun:
     """A task in progress. Work that takes long runs in threads of the executor.
 
-    batch: positions in the pool of the documents to score next; none before `recall`. encoder: the name of the model.
+    batch: positions in the pool of the documents to score next; none before `recall`. grouping: the task's limit on
+    groups or, from `retrieve` on, the default of its index. encoder: the name of the model.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class SelectionRun:
         observer: Observer,
         encoder: str | None = None,
     ) -> None:
-        self._task, self._candidates, self.scores = task, candidates, scores
+        self._task, self._candidates, self.scores, self.grouping = task, candidates, scores, task.distinct
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.run
         self._step: Run = shared.executor.run  # of the session
@@ -151,6 +152,7 @@ class SelectionRun:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
             self._task = self._task.complete(self._task, retrieved.calibrations)
+            self.grouping = self._task.distinct
         if self._task.goal != "scores":
             self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
         self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
@@ -168,9 +170,7 @@ class SelectionRun:
         task = self._task = self._task if k is None else replace(self._task, k=k)
         if not len(self.pool) or self.interruption is not None:
             return
-        lengths: NDArray[np.float64] | None = None
-        distinct: Distinct | None = None
-        deleted = NOTHING
+        lengths, distinct, deleted = None, None, NOTHING
         with self._observer.stage("fetch"):
             if task.max_tokens is not None:
                 async with task.deadline.enforced():

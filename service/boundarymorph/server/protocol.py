@@ -7,10 +7,12 @@ import resource
 from functools import partial
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
-import httptools
+import h11
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem
@@ -85,56 +87,77 @@ def descriptors() -> int:
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
-class RequestParser:
-    """httptools' parser, which reads on where that one would leave the connection to another protocol.
+SLICE = 2**14  # bytes that are parsed between two looks at the size of a head or of trailers
+FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # after so many chunks of a body, they must have so many bytes on average
 
-    At the end of a head with an `Upgrade` httptools stops and takes the body for something else. RFC 9110, 7.8: an
-    upgrade that is not taken is ignored. So the head is parsed anew without that field, and then what came after it.
-    The protocol's callbacks come for both heads; those of the first one while `asks_for_upgrade`.
+
+class StrictParser(h11.Connection):
+    """h11's parser of requests. It also refuses what h11 accepts, and what only an attacker sends.
+
+    Attributes:
+        refused: The error of the first message that is not accepted.
     """
 
-    def __init__(self, protocol: HttpToolsProtocol) -> None:
-        self._protocol = protocol
-        self._parser = _fresh(protocol)
+    refused: h11.RemoteProtocolError | None = None
+    _chunks = _bytes = 0
 
-    def feed_data(self, data: bytes) -> None:
-        """Parse what has arrived. Raises httptools.HttpParserError; then the connection must be closed."""
-        while True:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as stopped:
-                if self.get_method() == b"CONNECT":
-                    raise httptools.HttpParserError("this is no proxy") from None
-                data = self._head() + data[stopped.args[0] :]
-                self._parser = _fresh(self._protocol)
-            else:
-                return
+    def __init__(self, head_bytes: int) -> None:
+        super().__init__(h11.SERVER, head_bytes)
+        self._head_bytes = head_bytes
 
-    def _head(self) -> bytes:
-        """Return the head that has just ended, without what asks for an upgrade."""
-        line = b"%s %s HTTP/%s" % (self.get_method(), self._protocol.url, self.get_http_version().encode())
-        fields = [b"%s: %s" % (name, value) for name, value in self._protocol.headers if name != b"upgrade"]
-        return b"\r\n".join([line, *fields, b"", b""])
+    def next_event(self) -> Any:
+        """Return the next event. Raises h11.RemoteProtocolError if the request is refused."""
+        if self.their_state is h11.IDLE:  # RFC 9112, 2.2: blank lines before a request are ignored
+            received = self._receive_buffer._data
+            while received.startswith((b"\r", b"\n")):
+                del received[0]
+        try:
+            event = super().next_event()
+            self._check(event)
+        except h11.RemoteProtocolError as error:
+            self.refused = error
+            raise
+        return event
 
     @property
-    def asks_for_upgrade(self) -> bool:
-        """Whether the head that is being parsed will be parsed anew, or refused."""
-        return bool(self._parser.should_upgrade())
+    def behind(self) -> bool:
+        """Whether requests that follow the current one have arrived, of more bytes than a head may have."""
+        return self.their_state is not h11.SEND_BODY and len(self._receive_buffer) > self._head_bytes
 
-    def should_upgrade(self) -> bool:
-        """Return False: to uvicorn a request is one like any other."""
-        return False
+    def _check(self, event: Any) -> None:
+        if isinstance(event, h11.Request):
+            self._chunks = self._bytes = 0
+            names = {name for name, _ in event.headers}
+            if event.http_version not in (b"1.0", b"1.1"):
+                raise h11.RemoteProtocolError(f"HTTP/{event.http_version.decode()} is not spoken here; use HTTP/1.1")
+            if event.method == b"CONNECT" or not event.target.startswith((b"/", b"http://", b"https://", b"*")):
+                raise h11.RemoteProtocolError("this is no proxy; the target must be a path, such as /select")
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("a request has either Content-Length or Transfer-Encoding, not both")
+            self._check_size(event.headers, len(event.method) + len(event.target))
+        elif isinstance(event, h11.Data) and event.chunk_start:
+            self._chunks, self._bytes = self._chunks + 1, self._bytes + len(event.data)
+            if self._chunks > FREE_CHUNKS and self._bytes < LEAST_CHUNK * self._chunks:
+                raise h11.RemoteProtocolError(f"the chunks are too small; send at least {LEAST_CHUNK} bytes in each")
+        elif isinstance(event, h11.EndOfMessage) and event.headers:
+            self._check_size(event.headers, 0)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what else uvicorn uses of httptools' parser."""
-        return getattr(self._parser, name)
+    def _check_size(self, headers: Any, size: int) -> None:
+        size += sum(len(name) + len(value) + len(b": \r\n") for name, value in headers) + len(b"  HTTP/1.1\r\n\r\n")
+        if size > self._head_bytes:
+            raise h11.RemoteProtocolError("the head is too large", error_status_hint=431)
 
 
-def _fresh(protocol: HttpToolsProtocol) -> Any:
-    parser = httptools.HttpRequestParser(protocol)
-    if hasattr(parser, "set_dangerous_leniencies"):
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-    return parser
+class Flow(FlowControl):
+    """uvicorn's flow control, which leaves pipelined requests in the socket whenever the application reads a body."""
+
+    def __init__(self, transport: asyncio.Transport, parser: StrictParser) -> None:
+        super().__init__(transport)
+        self._parser = parser
+
+    def resume_reading(self) -> None:
+        if not self._parser.behind:
+            super().resume_reading()
 
 
 PROBES = (b"/livez", b"/readyz", b"/health", b"/metrics")
@@ -157,30 +180,28 @@ def configured(app: Any, settings: Settings, **options: Any) -> Config:
     )
 
 
-class ProblemProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on connections, heads and readers, and with problem details instead of plain text.
+class ProblemProtocol(H11Protocol):
+    """uvicorn's protocol over h11, with bounds on connections, heads and readers, and with problem details.
 
     A connection is closed if a head does not arrive within `head_seconds` or exceeds `head_bytes`, and if its client
     reads nothing of an answer for `event_seconds`.
     """
 
-    parser: RequestParser  # type: ignore[assignment]  # it has what uvicorn uses of httptools'
+    conn: StrictParser
     _head_timer: asyncio.TimerHandle | None = None
     _reading_timer: asyncio.TimerHandle | None = None
-    _in_head = False
-    _head_size = 0  # bytes of a head that has not ended
     _unread = 0  # bytes of answers in the transport's buffer, when last looked at
-    _refused = HTTPStatus.BAD_REQUEST
 
     def __init__(self, *arguments: Any, settings: Settings, connections: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.connections_of_callers = connections
         self.head_seconds, self.head_bytes = settings.head_seconds, settings.limits.head_bytes
         self.event_seconds = settings.event_seconds
-        self.parser = RequestParser(self)
+        self.conn = StrictParser(self.head_bytes)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport, self.conn)
         self._await_head(self.head_seconds)
         self.connections_of_callers.opened(self)
 
@@ -193,39 +214,30 @@ class ProblemProtocol(HttpToolsProtocol):
         """Close the connection at once."""
         metrics.connections_closed.labels(reason).inc()
         self._leave()
+        self._end_request()
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._head_size += len(data) if self._in_head else 0
-        if self._in_head and self._head_size > self.head_bytes and not self.transport.is_closing():
-            self._refused = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            self.send_400_response("")
+        for start in range(0, len(data), SLICE):
+            if self.transport.is_closing() or self.conn.their_state in (h11.MUST_CLOSE, h11.CLOSED):
+                return  # RFC 9112, 9.6: what follows the last request is not read
+            super().data_received(data[start : start + SLICE])
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._head_size = True, 0
-
-    def on_headers_complete(self) -> None:
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self.head_bytes:
-            self._refused = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            raise ValueError("the head of the request is too large")  # answered by send_400_response
-        if self.parser.asks_for_upgrade:
-            return  # it is parsed anew
-        self._in_head = False
+    def _should_upgrade(self) -> bool:
+        """Begin a request, whose scope has just been made. RFC 9110, 7.8: an upgrade that is not taken is ignored."""
         self._stop_awaiting_head()
-        probe = self.url.partition(b"?")[0] in PROBES
-        self.app = _too_many if self.connections_of_callers.full and not probe else self.config.loaded_app
+        path = self.scope["raw_path"]
+        if not path.startswith(b"/") and path != b"*":  # RFC 9112, 3.2.2: the absolute form
+            path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+            self.scope |= {"raw_path": path, "path": unquote(path.decode("ascii"))}
+        refused = self.connections_of_callers.full and path not in PROBES
+        self.app = _too_many if refused else self.config.loaded_app
         self.connections_of_callers.works(self)
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        if not self.parser.asks_for_upgrade:
-            super().on_message_complete()
+        return False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self.flow.resume_reading()  # a head that is buffered may want its rest
         self._watch_reader()
         if self.cycle.response_complete:  # else the next request of this connection has begun
             self._await_head(self.timeout_keep_alive + self.head_seconds)
@@ -240,14 +252,25 @@ class ProblemProtocol(HttpToolsProtocol):
         self._unread = 2**63  # it has read
 
     def send_400_response(self, msg: str) -> None:
-        status = self._refused
-        slug = "malformed-http" if status == HTTPStatus.BAD_REQUEST else "headers-too-large"
-        detail = msg if status == HTTPStatus.BAD_REQUEST else f"the head is over {self.head_bytes:,} bytes"
-        head, body = _problem(status, slug, detail)
-        lines = b"".join(b"%s: %s\r\n" % header for header in head)
-        self.transport.write(f"HTTP/1.1 {status} {status.phrase}\r\n".encode() + lines + b"\r\n" + body)
+        """Answer a request that is refused with a problem, unless an answer has begun, and close the connection."""
+        self._end_request()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            status, slug, detail = HTTPStatus.BAD_REQUEST, "malformed-http", f"{msg[:-1]}: {self.conn.refused}"[:200]
+            if getattr(self.conn.refused, "error_status_hint", 400) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+                status, slug = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large"
+                detail = f"the head is over {self.head_bytes:,} bytes"
+            headers, body = _problem(status, slug, detail)
+            response = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
         self.transport.close()
         self._watch_reader()
+
+    def _end_request(self) -> None:
+        """Let the application see that nobody waits for the answer to a request in progress."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _await_head(self, seconds: float) -> None:
         self._stop_awaiting_head()
