@@ -88,6 +88,49 @@ class TestSilentUploads:
                 await until_async(lambda: app.state.access.forwarded.total == behind.state.access.work.write.taken == 0)
 
 
+@pytest.mark.strangers
+class TestStrictUploads:
+    """They are kept in the temporary folder until all of them has been checked."""
+
+    limits = Limits(body_bytes=2**20, line_bytes=2**16, bytes_in_hand=2**25)
+
+    @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+    async def test_have_a_limit(self, tmp_path: Path, accept: str) -> None:
+        app = application("whole", Settings(data_directory=tmp_path, limits=self.limits))
+        headers = {"content-type": "application/x-ndjson", "accept": accept}
+        sent = 0
+
+        async def documents() -> AsyncIterator[bytes]:
+            nonlocal sent
+            while sent < 2**26:
+                line = orjson.dumps({"id": str(sent), "text": "text " * 10_000}) + b"\n"
+                sent += len(line)
+                yield line
+
+        async with client_of(app) as client:
+            await ready(client)
+            answer(await client.put("/indexes/texts", json={"encoder": "none"}))
+            url = "/indexes/texts/documents?strict=true"
+            said = problem(await client.post(url, content=documents(), headers=headers), 413, "body-too-large")
+            assert "12,582,912 bytes" in said and "nothing was written" in said
+            assert sent < 1.5 * 12_582_912
+            assert answer(await client.get("/indexes/texts"))["count"] == 0
+            assert app.state.access.bytes_in_hand.total == 0
+
+    async def test_count_towards_the_bytes_in_hand(self, tmp_path: Path) -> None:
+        app = application("whole", Settings(data_directory=tmp_path, limits=self.limits))
+        in_hand = app.state.access.bytes_in_hand
+        async with listening(app) as (url, client):
+            answer(await client.put("/indexes/texts", json={"encoder": "none"}))
+            lines = b"".join(orjson.dumps({"id": str(i), "text": "text " * 10_000}) + b"\n" for i in range(100))
+            upload = b"POST /indexes/texts/documents?strict=true HTTP/1.1\r\nHost: a\r\n"
+            upload += b"Content-Type: application/x-ndjson\r\n"
+            async with connected(url) as (_, writer):
+                writer.write(upload + b"Content-Length: %d\r\n\r\n" % (len(lines) + 1) + lines)
+                await until_async(lambda: in_hand.total > len(lines) + 99 * 50_000)
+            await until_async(lambda: in_hand.total == 0)
+
+
 async def silent_upload(url: str, sent: bytes) -> bytes:
     """The answer to an upload of which no more arrives than this."""
     upload = "POST /indexes/texts/documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"

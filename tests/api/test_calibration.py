@@ -63,6 +63,20 @@ async def test_an_index_has_its_own_by_default(client: httpx.AsyncClient) -> Non
     assert answer(await client.post("/select", json=unasked))["calibration"] is None  # made for no index
 
 
+@pytest.mark.strangers
+@pytest.mark.parametrize("scorer", [SeededScorer().name, "a model of last year"])
+async def test_one_that_could_not_tell_is_not_spoken_of_in_answers(
+    client: httpx.AsyncClient, settings: Settings, scorer: str
+) -> None:
+    """`calibrate` said it once; whoever asks for documents can do nothing about it."""
+    request = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
+    plain = answer(await client.post("/select", json={**request, "calibration": False}))
+    belongings(settings, "texts").keep(replace(FULL, name="texts", index="texts", form="none", scorer=scorer))
+    found = answer(await client.post("/select", json=request))
+    assert found["calibration"] is None and found["warnings"] == plain["warnings"]
+    assert [one["id"] for one in found["documents"]] == [one["id"] for one in plain["documents"]]
+
+
 async def test_a_key_has_one_by_default(tmp_path: Path) -> None:
     secret, key = callers.make_key("ours", [callers.Scope.SELECT])
     settings = Settings(data_directory=tmp_path, keys=(str(key),), calibration={"keys": {"ours": "scale"}})

@@ -8,9 +8,17 @@ import pytest
 from scipy.special import logit
 from scipy.stats import ttest_1samp
 
-from boundarymorph.calibration.calibration import fit, log_loss, sigmoid
+from boundarymorph.calibration.calibration import Form, fit, log_loss, sigmoid
 from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
-from boundarymorph.calibration.learning import MeanDifference, Predictions, _standing, calibration_error, gate, learn
+from boundarymorph.calibration.learning import (
+    MeanDifference,
+    Predictions,
+    _advice,
+    _standing,
+    calibration_error,
+    gate,
+    learn,
+)
 from boundarymorph.errors import InvalidInput
 from tests.calibration.worlds import World
 
@@ -56,7 +64,7 @@ def test_a_scorer_that_knows_nothing_or_says_the_opposite_is_never_turned_around
     bare = [JudgedQuery(query.scores, {}, query.grades) for query in World(-0.8, 1.0).judged()]
     without = learn("opposite", bare, **MODELS)
     assert without.form == "none"
-    assert "nothing changed" in without.report["advice"]
+    assert "answers stay as they are" in without.report["advice"]
 
 
 def test_the_fewer_judgements_the_nearer_to_what_witnesses_add_without_any() -> None:
@@ -183,7 +191,8 @@ def test_what_is_worth_judging() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda queries: queries[:2], "2 queries"),
+        (lambda queries: queries[:2], "2 queries that"),
+        (lambda queries: queries[:1], "1 query that"),
         (lambda queries: [JudgedQuery(q.scores, q.signals, np.zeros(len(q))) for q in queries], "none of the 400"),
         (lambda queries: [JudgedQuery(q.scores, q.signals, np.ones(len(q))) for q in queries], "all of the 400"),
         (lambda queries: [JudgedQuery(q.scores, q.signals, q.grades - 1) for q in queries], "0 or more"),
@@ -192,6 +201,36 @@ def test_what_is_worth_judging() -> None:
 def test_too_few_judgements(change, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInput, match=message):
         learn("few", change(World(0.8, 0.0).judged()), **MODELS)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("form", ["none", "scale"])
+@pytest.mark.parametrize("more", [None, 1, 88])
+@pytest.mark.parametrize(
+    ("rows", "conclusion"),
+    [
+        (
+            [(5, 0.489, 0.600, 0.578), (10, 0.504, 0.589, 0.579)],
+            "this scorer ranks 8.5 to 11.1 points worse than the retriever here: use another scorer, or a budget of 0",
+        ),
+        ([(5, 0.5, 0.6, 0.6)], "this scorer ranks 10.0 points worse than the retriever here: use another scorer, or a"),
+        ([(5, 0.455, 0.685, 0.725)], "this scorer ranks 23.0 points worse than the retriever here: use another scorer"),
+        ([(5, 0.5, 0.6, 0.6), (10, 0.6, 0.5, 0.6)], None),
+        ([(5, 0.595, 0.6, 0.6)], None),
+        ([(5, 0.7, 0.6, 0.7)], None),
+        ([], None),
+    ],
+)
+def test_a_scorer_that_ranks_worse_than_the_retriever_is_named(
+    rows: list[tuple[int, float, float, float]], conclusion: str | None, form: Form, more: int | None
+) -> None:
+    ncg = [{"k": k, "scorer": scorer, "retriever": retriever, "calibrated": c} for k, scorer, retriever, c in rows]
+    advice = _advice(ncg, form, more)
+    assert ("this scorer ranks" in advice) == (conclusion is not None)
+    assert conclusion is None or conclusion in advice
+    assert ("budget of 0" in advice) == (conclusion is not None and rows[0][3] <= rows[0][2])
+    queries = {None: "", 1: "about 1 more judged query may", 88: "about 88 more judged queries may"}[more]
+    assert queries in advice and ("more judged" in advice) == (more is not None)
 
 
 @pytest.mark.strangers

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import orjson
 import pytest
 
 from boundarymorph import reading
-from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.calibration.judgments import judgments_of, queries_of
 from boundarymorph.cli import source as sources
+from boundarymorph.cli.calibrate import print_calibration
+from boundarymorph.cli.common import new_console
 from boundarymorph.cli.judging import Grades, Pair
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.index_retriever import pools_of
@@ -175,6 +179,29 @@ def test_a_ceiling_needs_prices(calibrate: Calibrate) -> None:
         with pytest.raises(AssertionError, match=r"input_price and scorer\.judge\.output_price"):
             calibrate("texts", "--queries", "queries.txt", "--judge", url, "--max-cost", "2")
         assert not server.asked
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"form": "none"}, "saved as calibration 'texts' of the index 'texts', which no answer uses"),
+        ({}, "saved as calibration 'texts', the default of the index 'texts'"),
+        ({"form": "scale", "name": "mine"}, "saved as calibration 'mine' of the index 'texts'"),
+        ({"name": "mine", "index": None}, "saved as calibration 'mine' of pools"),
+    ],
+)
+def test_the_last_line_says_what_the_calibration_is_for(changed: dict[str, Any], said: str) -> None:
+    texts = Trust(1.0, 0.0)
+    made = Calibration("texts", "signals", "any", None, 1e-6, texts, texts, index="texts")
+    report = {
+        "ncg": [], "trust": {}, "advice": "wait",
+        **{f"{name}_{when}": 0.0 for name in ("log_loss", "error") for when in ("before", "after")},
+        **{f"reliability_{when}": [] for when in ("before", "after")},
+    }  # fmt: skip
+    screen = StringIO()
+    print_calibration(new_console(file=screen), replace(made, report=report, **changed), [])
+    assert screen.getvalue().splitlines()[-1] == said
 
 
 def test_pools_with_a_name(calibrate: Calibrate, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,35 @@ def test_panels_have_units_and_places_of_their_own() -> None:
         assert place["x"] + place["w"] <= 24
     assert len({panel["title"] for panel in DRAWN}) == len({panel["id"] for panel in DRAWN}) == len(DRAWN)
     assert all(panel["fieldConfig"]["defaults"]["unit"] for panel in DRAWN)
+
+
+def test_lines_of_panels_are_full() -> None:
+    widths: Counter[int] = Counter()
+    for panel in BOARD["panels"]:
+        widths[panel["gridPos"]["y"]] += panel["gridPos"]["w"]
+    assert set(widths.values()) == {24}
+
+
+def test_every_line_can_be_told_and_has_a_unit() -> None:
+    for panel in DRAWN:
+        assert panel["fieldConfig"]["defaults"]["unit"] != "cps"  # "c/s" says nothing
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["displayMode"] == "table"  # a list is cut after three rows
+        for target in panel["targets"]:  # a cost has a currency, and a burn rate a window
+            if re.search("burn rate|cost", target["legendFormat"]):
+                units = str(panel["fieldConfig"]["defaults"]["unit"])
+                assert re.search("last hour|currency", target["legendFormat"] + units)
+
+
+def test_states_have_a_timeline_where_no_data_is_no() -> None:
+    for panel in DRAWN:
+        [first, *_] = [selector.name for target in panel["targets"] for selector in selectors(target["expr"])]
+        if first and first.endswith("_up"):
+            assert panel["type"] == "state-timeline"
+            [words, missing] = panel["fieldConfig"]["defaults"]["mappings"]
+            assert {value: each["text"] for value, each in words["options"].items()} == {"0": "no", "1": "yes"}
+            assert missing["options"]["match"] == "null+nan" and missing["options"]["result"]["text"] == "no"
+            assert re.search(rf" or 0 \* max by \(.*\) \(last_over_time\({first}\b", panel["targets"][0]["expr"])
 
 
 def test_alerts_have_what_prometheus_wants() -> None:

@@ -236,7 +236,8 @@ class TestCompose:
             assert service["read_only"] is True
             assert service["cap_drop"] == ["ALL"]
             assert service["security_opt"] == ["no-new-privileges:true"]
-            assert "/tmp" in service["tmpfs"]
+            assert service["tmpfs"] == ["/tmp:size=2g"]
+            assert settings_from({}).limits.bytes_in_hand < 2 * 2**30  # strict uploads are kept there
             if name in COMMANDS:
                 longest = settings_from({}).grace_seconds + LAST_SECONDS
                 assert int(service["stop_grace_period"].removesuffix("s")) >= longest + 5

@@ -70,6 +70,11 @@ def test_kustomize_finds_every_file() -> None:
         assert {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"} <= set(listed)
 
 
+def in_bytes(quantity: str) -> int:
+    assert quantity.endswith("Gi")
+    return int(quantity.removesuffix("Gi")) * 2**30
+
+
 class TestWorkloads:
     @pytest.mark.parametrize("workload", WHOLE, ids=named)
     def test_probes_and_ports(self, workload: dict[str, Any]) -> None:
@@ -108,6 +113,20 @@ class TestWorkloads:
         assert settings.keys
         longest = settings.drain_seconds + settings.grace_seconds + LAST_SECONDS
         assert longest + MARGIN_SECONDS <= pod["terminationGracePeriodSeconds"]
+
+    @pytest.mark.parametrize("workload", WHOLE, ids=named)
+    def test_settings_fit_the_memory(self, workload: dict[str, Any]) -> None:
+        """By the arithmetic of docs/settings.md#memory; of the retriever, without the vectors of its open indexes."""
+        pod, role = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
+        settings = settings_from(environment(workload))
+        work, limits = settings.work, settings.limits
+        threads, selections = work.parsing_threads, limits.selection_bytes if role == "gateway" else 0
+        if role == "retriever":
+            threads += work.search_threads + work.read_threads + work.write_threads
+        most = 300e6 + 3 * limits.bytes_in_hand + selections + threads * 200 * 2**20
+        assert most <= in_bytes(container(workload)["resources"]["limits"]["memory"])
+        (folder,) = (volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "tmp")
+        assert limits.bytes_in_hand <= in_bytes(folder["sizeLimit"])  # strict uploads are kept there
 
     @pytest.mark.parametrize("workload", WHOLE, ids=named)
     def test_replicas_are_left_to_the_autoscaler(self, workload: dict[str, Any]) -> None:

@@ -122,6 +122,28 @@ def streamed(
     return chunks(request, access, received)
 
 
+def spooling(request: Request, access: Access) -> Callable[[int], None]:
+    """Return what counts the bytes of an upload that are kept in a temporary file, until the request ends.
+
+    They count towards limits.bytes_in_hand, as /tmp is often in memory, and one upload may have half of what one caller
+    may have of these. It raises BodyTooLarge beyond that, and Overloaded if others have too many.
+    """
+    take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
+    most, kept = access.bytes_in_hand.alone // 2, 0
+
+    def keep(size: int) -> None:
+        nonlocal kept
+        kept += size
+        if kept > most:
+            raise BodyTooLarge(
+                f"with strict=true, an upload may have {most:,} bytes here (half of a key's share of "
+                "limits.bytes_in_hand); nothing was written; send smaller uploads, or leave out strict"
+            )
+        take(size)
+
+    return keep
+
+
 async def while_connected(
     request: Request, work: Coroutine[Any, Any, Result], received: asyncio.Event | None = None
 ) -> Result:

@@ -206,7 +206,8 @@ async def upsert_documents(
     run = request.state.until_end.enter_context(access.work.write.place())
     index = await run(indexes.catalog.get, name)
     entries = await _entries(request, index.info.dimension, access, run)
-    reports = _measured(ingesting(index, indexes.encoder, entries, strict=strict, run=run))
+    spooled = bodies.spooling(request, access)
+    reports = _measured(ingesting(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run))
     report = await anext(reports)
     if prefers(request, NDJSON[0]):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])

@@ -25,11 +25,13 @@ from boundarymorph.calibration.calibration import (
 )
 from boundarymorph.calibration.judgments import JudgedQuery
 from boundarymorph.errors import InvalidInput
+from boundarymorph.reading import counted
 from boundarymorph.selection.pool import BY_WORDS
 
 NCG_AT = (5, 10, 15)  # of the gate: what can be seen of a set where about 40 documents are judged
 CHANCE = 0.025  # of a gain by chance
 BINS = 10
+NOTABLE = 1.0  # points of nCG, below which nothing follows from a difference
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,13 +186,31 @@ def _trusted(full: Trust, evidence: Sequence[NDArray[np.float64]]) -> dict[str, 
 def _advice(ncg: Sequence[Mapping[str, float]], form: Form, more: int | None) -> str:
     if form == "signals":
         return f"{_standing(ncg)}; use the calibration"
-    judged_more = "" if more is None else f"; about {more} more judged queries may change that"
+    said = "not enough to tell; answers stay as they are"
     if form == "scale":
-        return (
+        said = (
             "the judgements do not improve on the order without them, which stays; relevance is now read as a "
-            f"probability{judged_more}"
+            "probability"
         )
-    return f"not enough to tell; nothing changed{judged_more}"
+    if more is not None:
+        queries = counted(more, "more judged query", "more judged queries")
+        said += f"; about {queries} may change that"
+    return f"{said}{_of_a_weak_scorer(ncg)}"
+
+
+def _of_a_weak_scorer(ncg: Sequence[Mapping[str, float]]) -> str:
+    """Say what follows where the scorer ranks worse than the retriever at every k, as the table shows it."""
+    behind = [round(100 * row["retriever"], 1) - round(100 * row["scorer"], 1) for row in ncg]
+    if min(behind, default=0.0) < NOTABLE:
+        return ""
+    helps = any(row["calibrated"] > row["retriever"] for row in ncg)
+    instead = "use another scorer" if helps else "use another scorer, or a budget of 0"
+    return f"; this scorer ranks {_points(behind)} points worse than the retriever here: {instead}"
+
+
+def _points(differences: Sequence[float]) -> str:
+    low, high = (f"{bound(differences):.1f}" for bound in (min, max))
+    return high if low == high else f"{low} to {high}"
 
 
 def _standing(ncg: Sequence[Mapping[str, float]]) -> str:
@@ -207,8 +227,7 @@ def _standing(ncg: Sequence[Mapping[str, float]]) -> str:
     beaten = _at(places, [gain > 0 for gain in gains])
     if beaten is None:
         return f"{scorer}; calibrated together they do not beat the better of the two"
-    low, high = (f"{bound([gain for gain in gains if gain > 0]):.1f}" for bound in (min, max))
-    points = high if low == high else f"{low} to {high}"
+    points = _points([gain for gain in gains if gain > 0])
     return f"{scorer}; calibrated together they beat both{beaten} by {points} points"
 
 
@@ -340,8 +359,8 @@ class _Learner:
 def _check(queries: Sequence[JudgedQuery]) -> None:
     if len(queries) < FEWEST_QUERIES:
         raise InvalidInput(
-            f"there are judgements of {len(queries)} queries that can be used; calibrating takes {FEWEST_QUERIES} or "
-            "more, and ten are a good number"
+            f"there are judgements of {counted(len(queries), 'query', 'queries')} that can be used; calibrating takes "
+            f"{FEWEST_QUERIES} or more, and ten are a good number"
         )
     grades = np.concatenate([query.grades for query in queries])
     if not ((grades >= 0) & np.isfinite(grades)).all():

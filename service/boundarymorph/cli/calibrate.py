@@ -33,14 +33,11 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def keep(settings: Settings, made: Calibration) -> str:
-    """Keep a calibration with its index, or for pools, and return where. Raises UnknownIndex."""
+def keep(settings: Settings, made: Calibration) -> None:
+    """Keep a calibration with its index, or for pools. Raises UnknownIndex."""
     from boundarymorph.retrieval.index_retriever import Learned
 
     _where_kept(settings, lambda here: Learned(here, settings).keep(made), lambda there: there.keep(made))
-    if settings.retriever.url:
-        return "the retriever's"
-    return "that of pools" if made.index is None else f"that of the index {made.index!r}"
 
 
 def _where_kept(
@@ -143,11 +140,11 @@ def calibrate(
         kept = out or settings.data_directory / f"{plan.name}.judged.ndjson"
         given = asyncio.run(judging.judge(plan, settings, judge, kept, max_cost, yes=yes))
     made, missing = asyncio.run(_learn(plan, settings, given))
-    place = keep(settings, made)
+    keep(settings, made)
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_calibration(console, made, missing, place)
+        print_calibration(console, made, missing)
 
 
 def _requests(
@@ -226,7 +223,7 @@ NAMED = 10  # judged documents that were in no pool
 BAR = 30  # characters of a probability of 1
 
 
-def print_calibration(console: Console, made: Calibration, missing: Sequence[str], place: str) -> None:
+def print_calibration(console: Console, made: Calibration, missing: Sequence[str]) -> None:
     """Print the report, what to do, and where the calibration is. missing: judged documents that were in no pool."""
     report = made.report
     console.print(f"{made.judgments:,} judgements of {made.queries} queries, each predicted from the others", end="")
@@ -253,5 +250,10 @@ def print_calibration(console: Console, made: Calibration, missing: Sequence[str
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report["trust"].items())
     console.print(f"trust: {shares}")
     console.print(f"[bold]{report['advice']}[/bold]")
-    default = f", the default of the index {made.index!r}" if made.name == made.index else ""
-    console.print(f"kept as {made.name!r}, {place}{default}")
+    of = "pools" if made.index is None else f"the index {made.index!r}"
+    if made.form == "none":
+        console.print(f"saved as calibration {made.name!r} of {of}, which no answer uses")
+    elif made.name == made.index:
+        console.print(f"saved as calibration {made.name!r}, the default of {of}")
+    else:
+        console.print(f"saved as calibration {made.name!r} of {of}")

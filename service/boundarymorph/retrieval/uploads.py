@@ -350,6 +350,7 @@ async def ingesting(
     *,
     batch_size: int | None = None,
     strict: bool = False,
+    spooled: Callable[[int], None] = lambda size: None,
     run: Run = in_default_thread,
 ) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload in batches; of several with the same id the last one is kept.
@@ -360,7 +361,8 @@ async def ingesting(
     halfway can simply be repeated.
 
     strict: check the whole upload, kept in a temporary file, before anything is written, and raise InvalidInput for the
-    first bad line instead of skipping it, or for the first unknown field. run: runs calls of the index in threads.
+    first bad line instead of skipping it, or for the first unknown field. spooled: called with the size of each
+    document, before it is written there; what it raises ends the upload. run: runs calls of the index in threads.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
@@ -369,7 +371,7 @@ async def ingesting(
     report = IngestReport()
     batch: list[ParsedDocument] = []
     try:
-        async for entry in _all_valid(usable) if strict else usable:
+        async for entry in _all_valid(usable, spooled) if strict else usable:
             if isinstance(entry, BadLine):
                 report.skip(entry)
                 continue
@@ -456,7 +458,9 @@ async def _checked(
                 yield entry
 
 
-async def _all_valid(entries: AsyncIterable[ParsedDocument | BadLine]) -> AsyncIterator[ParsedDocument]:
+async def _all_valid(
+    entries: AsyncIterable[ParsedDocument | BadLine], spooled: Callable[[int], None]
+) -> AsyncIterator[ParsedDocument]:
     """Yield the same entries, but only after all have been checked."""
     with storage_errors("the upload cannot be stored to be checked"), tempfile.TemporaryFile() as spool:
         async for entry in entries:
@@ -467,7 +471,9 @@ async def _all_valid(entries: AsyncIterable[ParsedDocument | BadLine]) -> AsyncI
             document = entry.document
             vector = None if entry.embedding is None else entry.embedding.tobytes().hex()
             fields = (entry.line, vector, entry.end, document.id, document.text, document.title, document.metadata)
-            spool.write(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
+            checked = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+            spooled(len(checked))
+            spool.write(checked)
         spool.seek(0)
         for line in spool:
             number, vector, end, *parts = orjson.loads(line)

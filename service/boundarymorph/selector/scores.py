@@ -59,14 +59,11 @@ class CalibratedScores:
         scorer, encoder: names of the models in use, None if they are not known. texts: the first of the pool.
         """
         calibration, witnesses = task.calibration, by_witnesses(scorer, texts) if task.to_people else None
-        if calibration is None:
+        if calibration is None or calibration.form == "none":  # whose judgements were too few to tell
             return cls(witnesses=witnesses)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
             return cls(warnings=[f"the calibration {calibration.name!r} was not used: {why}"], witnesses=witnesses)
-        if calibration.form == "none":
-            why = f"the calibration {calibration.name!r} changes nothing: its judgements were too few to tell"
-            return cls(warnings=[why], witnesses=witnesses)
         on_pool = calibration.on(pool)
         warnings = []
         if on_pool.missing:
