@@ -118,42 +118,6 @@ MCP: list[Request] = [
     *(tool(f"select, {name}", "select_documents", {**ASKED, **arguments}) for name, arguments in SELECTED.items()),
 ]
 
-# Dify
-DIFY: Fields = {
-    "knowledge_id": INDEX,
-    "query": "sort a list",
-    "retrieval_setting": {"top_k": 3, "score_threshold": 0.0},
-}
-CONDITIONS: dict[str, tuple[str | list[str], Any]] = {  # by operator: a field and a value
-    "is": ("kind", "class"),
-    "is not": ("kind", "class"),
-    "in": ("module", "os, io"),
-    "not in": ("module", ["os"]),
-    "start with": ("module", "as"),
-    "≥": ("module", "z"),
-    "empty": ("colour", None),
-    "not empty": ("kind", None),
-    "contains": ("kind", "x"),
-    "=": ("kind", None),
-}
-DIFY_OPTIONS: dict[str, Fields] = {
-    "plain": {},
-    "threshold": {"retrieval_setting": {"top_k": 5, "score_threshold": 0.5}},
-    "missing": {"knowledge_id": "missing"},
-    "blank": {"query": ""},
-    "no query": {"query": ABSENT},
-    "bad top_k": {"retrieval_setting": {"top_k": 0}},
-    "or": {"metadata_condition": {
-        "logical_operator": "or",
-        "conditions": [{"name": ["module", "kind"], "comparison_operator": "is", "value": "bisect"}],
-    }},
-    **{
-        operator: {"metadata_condition": {"conditions": [
-            {"name": name, "comparison_operator": operator, "value": value}
-        ]}} for operator, (name, value) in CONDITIONS.items()
-    },
-}  # fmt: skip
-
 # Indexes, judgements and batches
 ROWS = [
     {
@@ -273,7 +237,6 @@ OWN_JUDGED: Fields = {**JUDGED, "judgments": GRADES[:2]}
 WITH_KEYS: list[Request | Kill] = [
     Request("keys/none, select", "/select", SMALL),
     *(Request(f"keys/none, {dialect}", DIALECTS[dialect][0], DIALECTS[dialect][2]) for dialect in FORMATS),
-    Request("keys/none, dify", "/retrieval", DIFY),
     replace(LIST, name="keys/none, tool"),
     Request("keys/none, readyz", "/readyz", method="GET"),
     Request("keys/basic", "/select", SMALL, headers={"Authorization": "Basic eDp5"}),
@@ -425,7 +388,6 @@ def failures(name: str) -> list[Request]:
         *(Request(f"{name}/{dialect}", path, body) for dialect, (path, body) in degrading.items()),
         Request(f"{name}/cohere v1, degrade", "/v1/rerank", {**SORT, "on_failure": "degrade"}),
         Request(f"{name}/tei, degrade", "/rerank", {**DIALECTS["tei"][2], "on_failure": "degrade"}),
-        Request(f"{name}/dify", "/retrieval", DIFY),
         Request(f"{name}/indexes", "/indexes", method="GET"),
         Request(f"{name}/livez", "/livez", method="GET"),
         replace(SELECT, name=f"{name}/tool"),
@@ -450,7 +412,6 @@ def apart() -> Iterator[Request | Kill]:
         yield from rows(
             f"gateway/{dialect}", DIALECTS[dialect][0], DIALECTS[dialect][2], {"plain": {}, "budget": {"budget": 4}}
         )
-    yield Request("gateway/dify", "/retrieval", DIFY)
     yield replace(SELECT, name="gateway/tool")
     yield from (replace(request, name=f"gateway/{request.name}") for request in INDEXES if request.name in FORWARDED)
     yield Request("gateway/delete", OWN, method="DELETE")
@@ -502,8 +463,6 @@ def requests() -> Iterator[Request]:
     """Yield the requests to a service in one process."""
     yield from selections()
     yield from reranking()
-    yield from rows("dify", "/retrieval", DIFY, DIFY_OPTIONS)
-    yield from rows("dify", "/p/fast@3/retrieval", DIFY, {"policy by path": {}})
     yield from INDEXES
     yield from MCP
     yield from (Request(f"get{path}", path, method="GET") for path in PAGES)

@@ -45,7 +45,6 @@ LEARNED: list[tuple[str, str, object]] = [
     ("POST", "/judgments/events", {"index": None}),
 ]
 JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})
-FOR_DIFY = ("POST", "/retrieval")  # with errors of its own format
 SELECTING = [SELECT, JUDGE, *ON_INDEXES]
 ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *LEARNED, JUDGE, *ON_INDEXES]}
 
@@ -125,7 +124,7 @@ async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClie
         assert "no index" not in own
 
 
-async def test_so_do_lines_of_a_batch_and_knowledge_bases(role: tuple[str, httpx.AsyncClient]) -> None:
+async def test_so_do_lines_of_a_batch(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     if application == "retriever":  # which has none
         return
@@ -136,11 +135,8 @@ async def test_so_do_lines_of_a_batch_and_knowledge_bases(role: tuple[str, httpx
     told = {line.get("id"): line for line in map(orjson.loads, response.text.splitlines())}
     in_batch = [(told[name]["status"], orjson.dumps(told[name]["problem"]).decode()) for name in names[:2]]
     assert told["photos"]["status"] == 200
-    asked = [{"knowledge_id": name, "query": "q", "retrieval_setting": {"top_k": 1}} for name in names]
-    bases = [await client.post(FOR_DIFY[1], json=one, headers=bearer(SOME[0])) for one in asked]
-    assert "no index" not in bases[2].text
-    for (status, secret), absent in (in_batch, [(base.status_code, base.text) for base in bases[:2]]):
-        assert status == 404 and (status, secret.replace("secret", "absent")) == absent
+    (status, secret), absent = in_batch
+    assert status == 404 and (status, secret.replace("secret", "absent")) == absent
 
 
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:
@@ -166,7 +162,6 @@ def test_every_route_that_takes_the_name_of_an_index_is_among_them(tmp_path: Pat
     }
     for name, app in applications.items():
         listed = {(method, path) for method, path, _ in ROUTES[name]}
-        listed |= set() if name == "retriever" else {FOR_DIFY}
         assert _with_index(app.openapi()) == listed, name
     assert _with_index(create_scorer_app(settings).openapi()) == set()
 

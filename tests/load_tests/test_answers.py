@@ -16,7 +16,6 @@ from pydantic import AliasChoices, BaseModel
 from starlette.routing import Match
 
 from boundarymorph.api import retrieval
-from boundarymorph.api.dify import RetrievalRequest
 from boundarymorph.api.rerank.routes import ROUTES
 from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, Judgments, ScoreRequest, UploadedDocument
 from boundarymorph.api.select_schemas import SelectRequest
@@ -36,7 +35,7 @@ UNREACHED = {  # kinds of refusal that take more than a request
     "storage-full", "storage-unavailable", "too-many-connections",
 }  # fmt: skip
 WITHOUT = (  # what takes long and says little of the recorder
-    "select/*+*", "pool/*+*", "select/query/*", "rerank/[ijnvw]*", "refused/*", "http/*", "read/*", "dify/*",
+    "select/*+*", "pool/*+*", "select/query/*", "rerank/[ijnvw]*", "refused/*", "http/*", "read/*",
 )  # fmt: skip
 
 
@@ -74,7 +73,6 @@ def test_requests_are_many_and_have_names_of_their_own() -> None:
     [
         SelectRequest,
         *sorted(RERANK, key=str),
-        RetrievalRequest,
         ScoreRequest,
         CreateIndex,
         DeleteDocuments,

@@ -203,7 +203,6 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert text.startswith(f"# {done.title}\n\n| ")
 
 
-
 def test_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a review whose relevant records have words of their own, everything is found; the seed does not count."""
     about = ["walls guard the old town" if number % 5 == 0 else f"bees make honey {number % 7}" for number in range(60)]

@@ -257,26 +257,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/retrieval": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Retrieve for Dify, as an external knowledge base
-         * @description Selects the best documents of an index, with the budget of the policy. Its status and warnings are in headers.
-         */
-        post: operations["retrieval_retrieval_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/indexes": {
         parameters: {
             query?: never;
@@ -1459,61 +1439,6 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
-        };
-        /**
-         * RetrievalAnswer
-         * @description The chosen set.
-         */
-        RetrievalAnswer: {
-            /**
-             * Records
-             * @description most relevant first
-             */
-            records: components["schemas"]["RetrievedRecord"][];
-        };
-        /**
-         * RetrievalError
-         * @description An error in Dify's format.
-         */
-        RetrievalError: {
-            /**
-             * Error Code
-             * @description 1001: no bearer key; 1002: a key that is unknown or may not do this; 2001: no such index; of others the status
-             */
-            error_code: number;
-            /**
-             * Error Msg
-             * @description what is wrong and what to do about it
-             */
-            error_msg: string;
-        };
-        /**
-         * RetrievedRecord
-         * @description A document of the set.
-         */
-        RetrievedRecord: {
-            /**
-             * Content
-             * @description its text
-             */
-            content: string;
-            /**
-             * Score
-             * @description its relevance in [0, 1], as in POST /select
-             */
-            score: number;
-            /**
-             * Title
-             * @description its title; its id if it has none
-             */
-            title: string;
-            /**
-             * Metadata
-             * @description its metadata
-             */
-            metadata: {
-                [key: string]: unknown;
-            };
         };
         /**
          * SelectResponse
@@ -2799,46 +2724,6 @@ export interface components {
             judgments: components["schemas"]["Judgment"][];
         };
         /**
-         * MetadataComparison
-         * @description A comparison of a field of the metadata.
-         */
-        MetadataComparison: {
-            /**
-             * Name
-             * @description of the field; of several, one that compares so is enough
-             */
-            name: string | string[];
-            /**
-             * Comparison Operator
-             * @description one of is, =, >, after, <, before, ≥, ≤, >=, <=, in, start with, empty, null, is not, ≠, not in, not empty, not null
-             */
-            comparison_operator: string;
-            /**
-             * Value
-             * @description to compare with; a text of digits is a number, except for is, is not, in and not in. Texts with commas between them are a list for in and not in; start with compares a text, not a list of them
-             * @default null
-             */
-            value?: string | number | (string | number)[] | null;
-        };
-        /**
-         * MetadataCondition
-         * @description Which documents there are to choose from.
-         */
-        MetadataCondition: {
-            /**
-             * Logical Operator
-             * @description whether all conditions hold, or any
-             * @default and
-             */
-            logical_operator?: ("and" | "or") | null;
-            /**
-             * Conditions
-             * @description null and none: all documents
-             * @default null
-             */
-            conditions?: components["schemas"]["MetadataComparison"][] | null;
-        };
-        /**
          * MixedbreadRequest
          * @description A request in the format of Mixedbread.
          */
@@ -3201,47 +3086,6 @@ export interface components {
             errors?: {
                 [key: string]: string;
             }[] | null;
-        };
-        /**
-         * RetrievalRequest
-         * @description A request of Dify. Unknown fields are ignored.
-         */
-        RetrievalRequest: {
-            /**
-             * Knowledge Id
-             * @description the name of an index
-             */
-            knowledge_id: string;
-            /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /** @description how much to return */
-            retrieval_setting?: components["schemas"]["RetrievalSetting"];
-            /**
-             * @description null: all documents
-             * @default null
-             */
-            metadata_condition?: components["schemas"]["MetadataCondition"] | null;
-        };
-        /**
-         * RetrievalSetting
-         * @description How much to return.
-         */
-        RetrievalSetting: {
-            /**
-             * Top K
-             * @description records to return; null: the setting `k`
-             * @default null
-             */
-            top_k?: number | null;
-            /**
-             * Score Threshold
-             * @description the `min_relevance` of POST /select; 0 and null: none, or that of the policy
-             * @default null
-             */
-            score_threshold?: number | null;
         };
         /**
          * RoundEvent
@@ -4043,9 +3887,6 @@ export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];
 export type RerankResult = components['schemas']['RerankResult'];
-export type RetrievalAnswer = components['schemas']['RetrievalAnswer'];
-export type RetrievalError = components['schemas']['RetrievalError'];
-export type RetrievedRecord = components['schemas']['RetrievedRecord'];
 export type SelectResponse = components['schemas']['SelectResponse'];
 export type SelectedDocument = components['schemas']['SelectedDocument'];
 export type StoredDocument = components['schemas']['StoredDocument'];
@@ -4073,8 +3914,6 @@ export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
 export type Judgment = components['schemas']['Judgment'];
 export type Judgments = components['schemas']['Judgments'];
-export type MetadataComparison = components['schemas']['MetadataComparison'];
-export type MetadataCondition = components['schemas']['MetadataCondition'];
 export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
@@ -4083,8 +3922,6 @@ export type Objective = components['schemas']['Objective'];
 export type PoolBody = components['schemas']['PoolBody'];
 export type PoolDocument = components['schemas']['PoolDocument'];
 export type Problem = components['schemas']['Problem'];
-export type RetrievalRequest = components['schemas']['RetrievalRequest'];
-export type RetrievalSetting = components['schemas']['RetrievalSetting'];
 export type RoundEvent = components['schemas']['RoundEvent'];
 export type SelectRequest = components['schemas']['SelectRequest'];
 export type TeiRequest = components['schemas']['TeiRequest'];
@@ -5692,170 +5529,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RerankError"];
-                };
-            };
-        };
-    };
-    retrieval_retrieval_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["RetrievalRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalAnswer"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Unauthorized */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Request Timeout */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Conflict */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Unsupported Media Type */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Unprocessable Entity */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Failed Dependency */
-            424: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Too Many Requests */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Bad Gateway */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
-                };
-            };
-            /** @description Gateway Timeout */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RetrievalError"];
                 };
             };
         };

@@ -67,15 +67,14 @@ class Call:
     service: Lifecycle
     parts: Parts
 
-    async def asked(self, watch: Stopwatch, read: Callable[[object], object] = lambda data: data) -> Asked:
-        """Return what the body asks for, after its admission. read: turns it into one of `POST /select`. Raises as
-        `bodies.read` and `understood` do."""
+    async def asked(self, watch: Stopwatch) -> Asked:
+        """Return what the body asks for, after its admission. Raises as `bodies.read` and `understood` do."""
         arrival = time.monotonic()
         with watch.stage("receive"):
             body = await bodies.read(self.request, self.access)
 
         def content() -> object:
-            return read(bodies.decoded(body, self.access.settings.limits))
+            return bodies.decoded(body, self.access.settings.limits)
 
         return await self.understood(watch, content, arrival=arrival, until_end=self.request.state.until_end)
 

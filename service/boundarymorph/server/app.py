@@ -13,7 +13,6 @@ from boundarymorph.access.limits import Access
 from boundarymorph.agents import routes as agents
 from boundarymorph.api import (
     batch,
-    dify,
     forward,
     openapi,
     operations,
@@ -61,7 +60,6 @@ def create_app(
         select.router,
         batch.router,
         rerank.router,
-        dify.router,
         *indexes,
         operations.router,
         agents.router,

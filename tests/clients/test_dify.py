@@ -1,7 +1,9 @@
-"""Dify's external knowledge API: its client's bytes, and the selection that they ask for."""
+"""The example for Dify, over sockets: the bytes that Dify sends, and the selection that they ask for."""
 
 import json
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,11 +13,13 @@ import pytest_asyncio
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.errors import ScorerFailed
+from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
-from tests.api.service import answer, serving
+from tests.api.service import answer, fake_service, listening, on_socket
 from tests.scoring.fakes import SeededScorer, failing
 
+EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "dify"
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SECRET, KEY = callers.make_key("dify", list(Scope), ["books"])
@@ -44,25 +48,46 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
         limits=Limits(k=50),
         k=7,
     )
-    async with serving(settings) as client:
+    async with listening(create_app(settings, build=fake_service)) as (_, client):
         client.headers["authorization"] = f"Bearer {SECRET}"
         answer(await client.put("/indexes/books"))
         assert answer(await client.post("/indexes/books/documents", json=BOOKS))["added"] == len(BOOKS)
         yield client
 
 
-async def post(client: httpx.AsyncClient, path: str = "/retrieval", **fields: Any) -> httpx.Response:
+@pytest.fixture(scope="module")
+def example() -> Any:
+    """The module of the example."""
+    sys.path.insert(0, str(EXAMPLE))
+    import dify
+
+    yield dify
+    sys.path.remove(str(EXAMPLE))
+    del sys.modules["dify"]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def dify(
+    client: httpx.AsyncClient, example: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the example, which asks the service."""
+    monkeypatch.setenv("BOUNDARYMORPH_URL", str(client.base_url))
+    async with on_socket(example.app) as url, httpx.AsyncClient(base_url=url, timeout=60) as dify:
+        yield dify
+
+
+async def post(dify: httpx.AsyncClient, **fields: Any) -> httpx.Response:
     """Send what Dify sends, in its order of the fields, with its headers."""
     setting = {"top_k": fields.pop("top_k", 4), "score_threshold": fields.pop("score_threshold", 0.0)}
     sent = {"retrieval_setting": setting, "query": "a story", "knowledge_id": "books", **fields}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET}"}
-    return await client.post(path, content=json.dumps(sent).encode(), headers=headers)
+    return await dify.post("/retrieval", content=json.dumps(sent).encode(), headers=headers)
 
 
-async def years(client: httpx.AsyncClient, *conditions: dict[str, Any], **condition: Any) -> set[int]:
+async def years(dify: httpx.AsyncClient, *conditions: dict[str, Any], **condition: Any) -> set[int]:
     """The years of the books that meet conditions."""
     sent = {"logical_operator": "and", **condition, "conditions": list(conditions)}
-    records = answer(await post(client, top_k=50, metadata_condition=sent))["records"]
+    records = answer(await post(dify, top_k=50, metadata_condition=sent))["records"]
     return {record["metadata"]["year"] for record in records}
 
 
@@ -70,11 +95,11 @@ def compares(operator: str, value: Any = None, name: str | list[str] = "year") -
     return {"name": name, "comparison_operator": operator, "value": value}
 
 
-async def test_it_is_one_selection_from_the_index(client: httpx.AsyncClient) -> None:
-    response = await post(client)
+async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient, dify: httpx.AsyncClient) -> None:
     asked = {"query": "a story", "index": "books", "k": 4, "return_documents": True}
     chosen = answer(await client.post("/select", json=asked))["documents"]
-    assert answer(response) == {
+    assert len(chosen) == 4
+    assert answer(await post(dify)) == {
         "records": [
             {
                 "content": document["text"],
@@ -85,32 +110,31 @@ async def test_it_is_one_selection_from_the_index(client: httpx.AsyncClient) -> 
             for document in chosen
         ]
     }
-    assert len(chosen) == 4
-    assert response.headers["x-boundarymorph-status"] == "complete"
-    everything = answer(await post(client, top_k=50))["records"]
+    everything = answer(await post(dify, top_k=50))["records"]
     assert {"The first", "b1991"} < {record["title"] for record in everything}
 
 
-async def test_without_a_number_there_are_as_many_as_by_default(client: httpx.AsyncClient) -> None:
-    assert len(answer(await post(client, top_k=None, score_threshold=None))["records"]) == 7
+async def test_top_k_defaults_to_the_service(dify: httpx.AsyncClient) -> None:
+    assert len(answer(await post(dify, top_k=None, score_threshold=None))["records"]) == 7
 
 
-async def test_the_threshold_is_the_least_relevance(client: httpx.AsyncClient) -> None:
+async def test_score_threshold_is_the_least_relevance(client: httpx.AsyncClient, dify: httpx.AsyncClient) -> None:
     asked = {"query": "a story", "index": "books", "k": 20, "min_relevance": 0.6}
     chosen = answer(await client.post("/select", json=asked))["documents"]
-    records = answer(await post(client, top_k=20, score_threshold=0.6))["records"]
+    records = answer(await post(dify, top_k=20, score_threshold=0.6))["records"]
     assert [record["score"] for record in records] == [document["relevance"] for document in chosen]
     assert 0 < len(records) < 20
 
 
-async def test_a_policy_gives_the_budget(client: httpx.AsyncClient) -> None:
+async def test_url_may_name_a_policy(
+    client: httpx.AsyncClient, dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = {"query": "another story", "index": "books", "k": 4}
     chosen = answer(await client.post("/select", json=asked | {"budget": 3, "rounds": 1, "reuse": False}))
     assert chosen["usage"]["cross_encoder_calls"] == 3
-    records = answer(await post(client, "/p/few/retrieval", query="another story"))["records"]
+    monkeypatch.setenv("BOUNDARYMORPH_URL", f"{client.base_url}/p/few".replace("//p", "/p"))
+    records = answer(await post(dify, query="another story"))["records"]
     assert [record["score"] for record in records] == [document["relevance"] for document in chosen["documents"]]
-    unknown = await post(client, "/p/none/retrieval")
-    assert (unknown.status_code, unknown.json()["error_code"]) == (404, 404)
 
 
 @pytest.mark.parametrize(
@@ -145,27 +169,27 @@ async def test_a_policy_gives_the_budget(client: httpx.AsyncClient) -> None:
         (compares("is not", "old", ["language", "tags"]), set(YEARS[10:])),
     ],
 )
-async def test_conditions(client: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]) -> None:
-    assert await years(client, condition) == expected
+async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]) -> None:
+    assert await years(dify, condition) == expected
 
 
-async def test_conditions_together(client: httpx.AsyncClient) -> None:
+async def test_conditions_together(dify: httpx.AsyncClient) -> None:
     both = compares("is", "de", "language"), compares("<", 1993)
-    assert await years(client, *both) == await years(client, *both, logical_operator=None) == {1991}
-    assert await years(client, *both, logical_operator="or") == {1990, 1992, *YEARS[1::2]}
-    assert await years(client) == set(YEARS)
-    assert len(answer(await post(client, top_k=50, metadata_condition={"conditions": None}))["records"]) == 20
+    assert await years(dify, *both) == await years(dify, *both, logical_operator=None) == {1991}
+    assert await years(dify, *both, logical_operator="or") == {1990, 1992, *YEARS[1::2]}
+    assert await years(dify) == set(YEARS)
+    assert len(answer(await post(dify, top_k=50, metadata_condition={"conditions": None}))["records"]) == 20
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"metadata_condition": {"conditions": [compares("contains", "e")]}}, "conditions.0: metadata cannot be"),
         (
-            {"metadata_condition": {"conditions": [compares("start with", 7)]}},
-            "conditions.0: 'start with' needs a text",
+            {"metadata_condition": {"conditions": [compares("contains", "e")]}},
+            "metadata cannot be compared by 'contains'",
         ),
-        ({"metadata_condition": {"conditions": [compares("is")]}}, "conditions.0: 'is' needs a value"),
+        ({"metadata_condition": {"conditions": [compares("start with", 7)]}}, "'start with' needs a text"),
+        ({"metadata_condition": {"conditions": [compares("is")]}}, "'is' needs a value"),
         ({"metadata_condition": {"conditions": [compares(">", [1])]}}, "filter.and[0].or[0].year.gt"),
         ({"metadata_condition": {"conditions": [compares("is", "a", [])]}}, "metadata_condition.conditions.0.name"),
         ({"metadata_condition": {"logical_operator": "xor"}}, "metadata_condition.logical_operator"),
@@ -176,15 +200,14 @@ async def test_conditions_together(client: httpx.AsyncClient) -> None:
         ({"knowledge_id": None}, "knowledge_id: "),
     ],
 )
-async def test_what_cannot_be_done_is_refused_in_words(
-    client: httpx.AsyncClient, fields: dict[str, Any], message: str
-) -> None:
-    refused = await post(client, **fields)
+async def test_impossible_requests_are_refused(dify: httpx.AsyncClient, fields: dict[str, Any], message: str) -> None:
+    refused = await post(dify, **fields)
     assert refused.status_code == refused.json()["error_code"] == 422
     assert message in refused.json()["error_msg"]
 
 
-async def test_codes_of_keys_and_indexes(client: httpx.AsyncClient) -> None:
+async def test_keys_and_indexes_have_codes_of_dify(dify: httpx.AsyncClient) -> None:
+    sent = {"knowledge_id": "books", "query": "a story"}
     for header, code in (
         ("", 1001),
         (SECRET, 1001),
@@ -192,25 +215,29 @@ async def test_codes_of_keys_and_indexes(client: httpx.AsyncClient) -> None:
         ("Bearer bm_wrong", 1002),
         (f"Bearer {OTHER}", 1002),
     ):
-        refused = await client.post("/retrieval", headers={"authorization": header})
+        refused = await dify.post("/retrieval", json=sent, headers={"authorization": header})
         assert (refused.status_code, refused.json()["error_code"]) == (403, code), header
         assert refused.json()["error_msg"]
-    told = [await post(client, knowledge_id=name) for name in ("absent", "secret")]
+    told = [await post(dify, knowledge_id=name) for name in ("absent", "secret")]
     assert {(response.status_code, response.json()["error_code"]) for response in told} == {(404, 2001)}
 
 
-async def test_dify_finds_the_service_when_it_is_registered(client: httpx.AsyncClient) -> None:
-    """It posts nothing, and gives up for 403, 404 and 502."""
-    asked = await client.post("/retrieval", headers={"Authorization": f"Bearer {SECRET}"})
+async def test_dify_can_register_the_endpoint(dify: httpx.AsyncClient) -> None:
+    """Dify posts nothing then, and gives up for 403, 404 and 502."""
+    asked = await dify.post("/retrieval", headers={"Authorization": f"Bearer {SECRET}"})
     assert (asked.status_code, asked.json()["error_code"]) == (422, 422)
 
 
-async def test_without_a_scorer_status_and_warnings_are_in_headers(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_retrieval_works_without_a_scorer(dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SeededScorer, "score", failing(ScorerFailed("nonsense")))
-    response = await post(client, query="a story that nobody asked for")
-    assert len(answer(response)["records"]) == 4
-    assert response.headers["x-boundarymorph-status"] == "retrieval_only"
-    [warning] = json.loads(response.headers["x-boundarymorph-warnings"])
-    assert "scorer" in warning
+    assert len(answer(await post(dify, query="a story that nobody asked for"))["records"]) == 4
+
+
+async def test_a_service_that_is_away_is_a_bad_gateway(
+    dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_URL", "http://127.0.0.1:9")
+    refused = await dify.post(
+        "/retrieval", json={"knowledge_id": "a", "query": "b"}, headers={"authorization": "Bearer unused"}
+    )
+    assert (refused.status_code, refused.json()["error_code"]) == (502, 502)
