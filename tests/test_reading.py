@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import re
+import tracemalloc
 import unicodedata
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from boundarymorph import reading
 from boundarymorph.errors import InvalidInput
@@ -130,3 +134,41 @@ def test_a_run_of_marks_has_its_first_thirty(mark: str) -> None:
 )
 def test_texts_with_fewer_marks_are_composed_as_unicode_says(text: str) -> None:
     assert reading.composed(text) == unicodedata.normalize("NFC", text)
+
+
+ESCAPES = [
+    rb"\ud83d",
+    rb"\ude00",
+    rb"\n",
+    rb"\\",
+    rb"\u0041",
+    rb"\uDAff",
+    rb"\udfFF",
+    rb"\ud8g0",
+    b"ud83d",
+    b"a",
+    b'"',
+    b"\xf0",
+]
+
+
+@given(st.lists(st.sampled_from(ESCAPES), max_size=9).map(b"".join), st.integers(1, 9))
+def test_halves_of_surrogate_pairs_are_replaced(text: bytes, piece: int) -> None:
+    literal = re.compile(
+        rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    )
+    expected = literal.sub(lambda found: found[0] if found["half"] is None else rb"\ufffd", text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_PIECE", piece)
+        assert reading.with_whole_characters(text) == expected
+
+
+@pytest.mark.parametrize("escape", [rb"\n", rb"\ud83d", rb"\ud83d\ude00", rb"\\", rb"\\\ud83d", b"\\", b"a"])
+def test_a_body_of_escapes_takes_little_memory(escape: bytes) -> None:
+    body = b'{"query":"' + escape * (2**20 // len(escape)) + b'"'
+    tracemalloc.start()
+    with pytest.raises(InvalidInput, match="not JSON"):
+        reading.parse(body)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 12 * len(body)

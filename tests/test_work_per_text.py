@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 
 import pytest
+from tokenizers import Tokenizer
 
 from boundarymorph import reading
-from boundarymorph.retrieval import words
+from boundarymorph.errors import InvalidInput
+from boundarymorph.inference.models import (
+    Weights,
+    embedded_cross_encoder,
+    embedded_encoder,
+    encode_pairs,
+    encode_texts,
+    plain,
+)
+from boundarymorph.retrieval import uploads, words
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from tests.texts import KINDS
 
@@ -24,8 +37,31 @@ def words_of_a_pool(text: str) -> object:
     return words.PoolWords.of([text, "the sea"]).index_terms()
 
 
+@cache
+def tokenizer(weights: Callable[[], Weights]) -> Tokenizer:
+    return plain(Tokenizer.from_file(str(weights().tokenizer)))
+
+
 def vectors_of_a_pool(text: str) -> object:
     return lexical_vectors(words.PoolWords.of([text, "the sea", "a tram"]), "sea")
+
+
+def body(text: str) -> object:
+    return reading.parse(json.dumps({"query": "sea", "pool": [text]}).encode())
+
+
+def broken_body(text: str) -> None:
+    with suppress(InvalidInput):
+        reading.parse(b'{"query": "' + text.encode())
+
+
+def line_of_an_upload(text: str) -> None:
+    for line in (
+        json.dumps({"id": "1", "text": text}),
+        f'{{"id": "1", "text": "{text}',
+        f'{{"id": "1", "text": "{text}"}}',
+    ):
+        uploads._parse(line.encode(), 1, 0, 2**30)
 
 
 ENTRIES: dict[str, Callable[[str], object]] = {
@@ -33,6 +69,12 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "words of a query": lambda text: words.hashes(text),
     "words of a pool": words_of_a_pool,
     "vectors of a pool": vectors_of_a_pool,
+    "pairs for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, "sea", [text] * 3),
+    "queries for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, text, ["a"] * 3),
+    "texts for the encoder": lambda text: encode_texts(tokenizer(embedded_encoder), 512, [text] * 3),
+    "a body": body,
+    "a body that is broken": broken_body,
+    "a line of an upload": line_of_an_upload,
     "what can be read": lambda text: (reading.has_content(text), reading.composed(text)),
 }
 
@@ -53,6 +95,16 @@ def test_the_work_is_linear(entry: str, kind: str) -> None:
     spent = [seconds(ENTRIES[entry], KINDS[kind](SMALL * times)) for times in (1, 2, 4)]
     for times, this in zip((2, 4), spent[1:], strict=True):
         assert this <= SLACK * times * max(spent[0], TOO_SMALL), f"{entry}, {kind}: {spent}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weights", [embedded_cross_encoder, embedded_encoder])
+def test_a_model_reads_no_more_of_a_long_text_than_of_a_shorter_one(weights: Callable[[], Weights], kind: str) -> None:
+    """Its window has 512 tokens, for which it reads up to 2**15 characters."""
+    short, long = (
+        seconds(lambda text: encode_texts(tokenizer(weights), 512, [text]), KINDS[kind](n)) for n in (40_000, 1_000_000)
+    )
+    assert long <= 5 * max(short, TOO_SMALL)
 
 
 @pytest.mark.parametrize("kind", KINDS)

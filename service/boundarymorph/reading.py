@@ -15,6 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import orjson
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -226,9 +227,11 @@ def _elements(text: str, name: str) -> list[Record] | None:
 TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: times its size, or this if it is more
 OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory that an object, an array and a value in one take
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
-_ESCAPE = re.compile(
-    rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
+_REPLACEMENT, _BACKSLASH = rb"\ufffd", ord("\\")
+_PIECE = 2**20  # bytes that are handled in one call of a built-in function, which no thread interrupts
+_HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", np.uint8))
+_FIRST_HALVES = np.isin(np.arange(256), np.frombuffer(b"89abAB", np.uint8))  # by the second digit, of D800 to DBFF
+_SECOND_HALVES = np.isin(np.arange(256), np.frombuffer(b"cdefCDEF", np.uint8))  # of DC00 to DFFF
 
 _NAMED = "must have 1 to 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit"
 ALLOWED = {  # by the `pattern` of a field
@@ -335,4 +338,31 @@ def with_whole_characters(text: bytes) -> bytes:
 
     Whoever cuts a text between the two, as within an emoji, writes such an escape, and strict parsers refuse it.
     """
-    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape.lastgroup == "half" else escape[0], text)
+    letters = np.frombuffer(text, np.uint8)
+    if len(letters) < len(_REPLACEMENT):
+        return text
+    begins = (letters[:-5] == _BACKSLASH) & (letters[1:-4] == ord("u")) & (letters[2:-3] | 32 == ord("d"))
+    places = np.flatnonzero(begins)
+    places = places[_HEXADECIMAL[letters[places + 4]] & _HEXADECIMAL[letters[places + 5]]]
+    if (letters[places - 1] == _BACKSLASH).any():
+        places = places[np.frombuffer(_without_escaped_backslashes(text), np.uint8)[places] == _BACKSLASH]
+    first, second = _FIRST_HALVES[letters[places + 3]], _SECOND_HALVES[letters[places + 3]]
+    pairs = np.flatnonzero(first[:-1] & second[1:] & (np.diff(places) == 6))
+    halves = first | second
+    halves[pairs] = halves[pairs + 1] = False
+    if not halves.any():
+        return text
+    repaired = np.frombuffer(text, np.uint8).copy()
+    for offset, letter in enumerate(_REPLACEMENT):
+        repaired[places[halves] + offset] = letter
+    return repaired.tobytes()
+
+
+def _without_escaped_backslashes(text: bytes) -> bytes:
+    """Return JSON with two NULs for each escaped backslash: no other escape begins there."""
+    pieces, held = [], b""
+    for start in range(0, len(text), _PIECE):
+        piece = (held + text[start : start + _PIECE]).replace(rb"\\", b"\0\0")
+        held = piece[-1:] if piece.endswith(b"\\") else b""  # the first half of an escape
+        pieces.append(piece[: len(piece) - len(held)])
+    return b"".join([*pieces, held])

@@ -156,6 +156,10 @@ def test_the_report(two_tables: tuple[Path, str]) -> None:
     for picture in pictures:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list((out / "plots").iterdir())) == len(pictures), "every picture is in the report"
+    glance = text.partition("## At a glance")[2].partition("## ")[0]
+    head, _, *rows = [line.split(" | ") for line in glance.splitlines() if line.startswith("|")]
+    assert head[2:] == ["nCG", "nDCG@10", "CE-nCG |"] and 3 <= len(rows) <= 5
+    assert rows[0][1] == "the default" and "plain reranking" in [row[1] for row in rows]
     assert "latency-other" not in text, "nobody says how long a call of the other table takes"
     assert str(out) not in text, "no path of the machine"
 
@@ -370,11 +374,74 @@ def test_labels_of_lines_stay_apart(tmp_path: Path) -> None:
     assert plots._apart([99.0, 99.5], 2.0, 100.0) == pytest.approx([98.0, 100.0])
     cells = pd.MultiIndex.from_product([(10, 20), (5, 50)])
     values = pd.DataFrame(HEIGHTS, index=cells).T
-    looks = plots.looks(dict.fromkeys(HEIGHTS, "name"), ["trend"])
-    assert len({look.colour for look in looks.values()}) == len(HEIGHTS)
-    plots.quality_against_budget(tmp_path / "q.png", values, looks, "CE-nCG")
+    plots.quality_against_budget(tmp_path / "q.png", values, {"trend": "name"}, "CE-nCG: papers", "CE-nCG")
     with Image.open(tmp_path / "q.png") as image:
-        assert image.mode == "P" and image.size == (int(130 * 8.4), int(130 * 4.2))
+        assert image.mode == "P" and image.size == (int(130 * 10.4), int(130 * 3.8))
+
+
+class TestLines:
+    """Three lines can be told from each other and are labelled; the others are one thin grey."""
+
+    @pytest.fixture
+    def drawn(self, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+        figures: list[Figure] = []
+
+        @contextmanager
+        def kept(path: Path, width: float, height: float) -> Iterator[Figure]:
+            assert width * 130 <= 1_400  # text of 10 points can be read at the width of a page
+            figures.append(Figure((width, height), dpi=30))
+            yield figures[-1]
+
+        monkeypatch.setattr(plots, "saved_figure", kept)
+        return figures
+
+    @staticmethod
+    def told(figure: Figure, names: int) -> None:
+        for panel in figure.axes:
+            looks = [(line.get_color(), line.get_marker()) for line in panel.get_lines()]
+            assert looks.count((plots.OTHERS, "None")) == names - 3
+            assert len(set(looks)) == 4 and len({marker for _, marker in looks}) == 4
+
+    def test_against_budget(self, drawn: list[Figure]) -> None:
+        methods = ["people", "ss", "gar", *(f"other{n}" for n in range(9))]
+        cells = pd.MultiIndex.from_product([(10, 20), (5, 50, 100)])
+        values = pd.DataFrame(np.linspace(0.1, 0.9, 72).reshape(12, 6), index=methods, columns=cells)
+        titles = {"people": "the default", "ss": "SS", "gar": "GAR"}
+        plots.quality_against_budget(Path("q.png"), values, titles, "nCG: papers", "nCG")
+        [figure] = drawn
+        assert figure.get_suptitle() == "nCG: papers"
+        self.told(figure, 12)
+        for panel in figure.axes:
+            labels = [text.get_text().rpartition(" ")[0] for text in panel.texts]
+            assert sorted(labels) == sorted(titles.values())
+
+    def test_against_latency(self, drawn: list[Figure]) -> None:
+        methods = ["people", "ss", "gar", "rgs", "quam"]
+        points = {
+            method: [(0.2 * n + 0.02 * place, 0.5 + 0.1 * n, 10 * n) for n in (1, 2, 3)]
+            for place, method in enumerate(methods)
+        }
+        plots.quality_against_latency(
+            Path("l.png"),
+            {"nCG": points, "CE-nCG": points},
+            dict(zip(methods[:3], "ABC", strict=True)),
+            "papers, k = 50",
+        )
+        [figure] = drawn
+        assert figure.get_suptitle() == "papers, k = 50"
+        self.told(figure, 5)
+        for panel in figure.axes:
+            assert panel.get_xlabel() == "milliseconds per query"
+            ticks = [panel.xaxis.get_major_formatter()(tick) for tick in panel.get_xticks()]
+            assert {"200", "500"} <= set(ticks)
+            assert [text.get_text() for text in panel.texts] == ["B = 10", "B = 20", "B = 30"]
+
+    def test_they_can_be_read_on_white(self) -> None:
+        for look in plots.LOOKS:
+            channels = [int(str(look["color"])[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+            linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+            luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+            assert 1.05 / (luminance + 0.05) >= 4.5
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"

@@ -44,8 +44,8 @@ def by_hand(text: str, second: str | None, strategy: str) -> NDArray[np.float32]
 
 
 def pair(model: OnnxTextModel, query: str, text: str) -> tuple[NDArray[np.float32], bool]:
-    [(encoding, truncated)] = model.encode_pairs(query, [text])
-    return model.infer(np.array(encoding.ids), np.array(encoding.type_ids)), truncated
+    [tokens] = model.encode_pairs(query, [text])
+    return model.infer(tokens.ids, tokens.type_ids), tokens.truncated
 
 
 class TestWeights:
@@ -106,10 +106,10 @@ class TestRunning:
 
     def test_single_texts(self, model: OnnxTextModel) -> None:
         for text in ("one", "", WORDS):
-            [(encoding, truncated)] = model.encode_texts([text])
-            output = model.infer(np.array(encoding.ids))
+            [tokens] = model.encode_texts([text])
+            output = model.infer(tokens.ids)
             np.testing.assert_array_equal(output, by_hand(text, None, "longest_first"))
-            assert truncated == (text == WORDS)
+            assert tokens.truncated == (text == WORDS)
 
     def test_lengths_that_cannot_be(self) -> None:
         for options in ({"max_length": 513}, {"max_length": 0}):

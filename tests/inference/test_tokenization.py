@@ -1,4 +1,4 @@
-"""The first tokens of a text, of which only the beginning is read: the same as those of the whole."""
+"""The first tokens of a text, of which only a prefix is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -24,6 +24,7 @@ from boundarymorph.inference.models import (
 )
 from boundarymorph.scoring.transformer import QWEN3, ZERANK, ChatPrompt, Template
 from tests.scoring.transformer import tiny
+from tests.texts import KINDS
 
 PROSE = "The timetable of the tram: one leaves each quarter of an hour, from 5 in the morning until midnight.\n"
 
@@ -112,7 +113,6 @@ MADE: dict[str, Callable[[], Tokenizer]] = {
     "phrase": phrase,
 }
 EXAMPLES = 40
-READ_WHOLE = ("llama", "gemma", "phrase")
 
 
 @cache
@@ -126,56 +126,76 @@ gaps = st.sampled_from([" "] * 6 + ["  ", "   \n", "\n", "\n\n", "\t", "\r\n", "
 texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(word + gap for word, gap in parts))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _short() -> Iterator[None]:
+@pytest.fixture
+def short() -> Iterator[None]:
     """Texts of a few words are long ones here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(our_models, "CHARACTERS_A_TOKEN", 2)
         patch.setattr(our_models, "LEAST_CHARACTERS", 6)
-        patch.setattr(our_models, "LONGER", 2)
+        patch.setattr(our_models, "MOST_CHARACTERS_A_TOKEN", 7)
         yield
 
 
+def literal_head(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[list[int], bool]:
+    """Return the tokens of a prefix and whether there is more, as the documentation describes it."""
+    for characters in (2, 7):
+        prefix = text[: max(6, characters * tokens)]
+        ids = tokenizer.encode(prefix, add_special_tokens=False).ids
+        if len(ids) >= tokens:
+            break
+    return ids[:tokens], len(ids) > tokens or prefix != text
+
+
 @pytest.mark.parametrize("name", MADE)
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.lists(texts, min_size=1, max_size=3), tokens=st.integers(0, 20))
-def test_the_first_tokens_are_those_of_the_whole(name: str, written: list[str], tokens: int) -> None:
+def test_the_first_tokens_are_those_of_a_prefix(short: None, name: str, written: list[str], tokens: int) -> None:
     tokenizer = made(name)
     for text, head in zip(written, encode_heads(tokenizer, written, tokens), strict=True):
-        whole = tokenizer.encode(text, add_special_tokens=False)
-        assert head.ids[:tokens] == whole.ids[:tokens]
-        assert (len(head) > tokens) == (len(whole) > tokens)
+        assert (head.ids.tolist(), head.truncated) == literal_head(tokenizer, text, tokens)
 
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("unit", ["tram!!!\n", "tram (a)\n\n", "tram  \n", "tram "])
-def test_wherever_the_cut_is(name: str, unit: str) -> None:
+def test_the_first_tokens_of_prose_are_those_of_the_whole(name: str, unit: str) -> None:
     tokenizer = made(name)
-    whole = tokenizer.encode(unit * 30, add_special_tokens=False)
-    for tokens in range(40):
-        [head] = encode_heads(tokenizer, [unit * 30], tokens)
-        assert head.ids[:tokens] == whole.ids[:tokens]
+    whole = tokenizer.encode(unit * 3_000, add_special_tokens=False)
+    for tokens in (0, 1, 20, 500):
+        [head] = encode_heads(tokenizer, [unit * 3_000], tokens)
+        assert head.ids.tolist() == whole.ids[:tokens]
+        assert head.truncated
 
 
+@pytest.mark.strangers
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MADE)
-def test_a_long_text_is_not_read_to_its_end(name: str) -> None:
-    [head] = encode_heads(made(name), [PROSE * 1_000], 20)
-    assert (len(head) < 500) == (name not in READ_WHOLE)
+def test_of_a_long_text_a_prefix_is_read(name: str, kind: str) -> None:
+    """What follows the prefix makes no difference."""
+    text, tokenizer = KINDS[kind](2_000), made(name)
+    [head] = encode_heads(tokenizer, [text], 20)
+    [longer] = encode_heads(tokenizer, [text + "the tram" * 9], 20)
+    assert longer.ids.tolist() == head.ids.tolist()
+    assert longer.truncated
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(written=st.lists(texts, min_size=1, max_size=3), query=texts, length=st.integers(8, 30))
-@pytest.mark.parametrize("name", ["bge", "sentence pieces", "word pieces"])
-def test_pairs_and_texts_are_what_they_would_be(name: str, written: list[str], query: str, length: int) -> None:
+@pytest.mark.parametrize("name", MADE)
+def test_pairs_and_texts_are_what_the_tokenizer_makes(name: str, written: list[str], query: str, length: int) -> None:
     tokenizer = made(name)
-    read = (encode_texts(tokenizer, length, written), encode_pairs(tokenizer, length, query, written))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(our_models, "LEAST_CHARACTERS", 10**9)
-        whole = (encode_texts(tokenizer, length, written), encode_pairs(tokenizer, length, query, written))
-    for those, these in zip(whole, read, strict=True):
-        assert [(one.ids, one.type_ids, truncated) for one, truncated in these] == [
-            (one.ids, one.type_ids, truncated) for one, truncated in those
-        ]
+    for text, tokens in zip(written, encode_texts(tokenizer, length, written), strict=True):
+        whole = tokenizer.encode(text)
+        if not tokens.truncated:
+            assert (tokens.ids.tolist(), tokens.type_ids.tolist()) == (whole.ids, whole.type_ids)
+    room = length - tokenizer.num_special_tokens_to_add(True)
+    for text, tokens in zip(written, encode_pairs(tokenizer, length, query, written), strict=True):
+        first, second = (tokenizer.encode(part, add_special_tokens=False) for part in (query, text))
+        cut = len(first) + len(second) > room
+        first.truncate(max(room // 2, room - len(second)))
+        second.truncate(room - len(first))
+        whole = tokenizer.post_process(first, second)
+        assert tokens.truncated == cut
+        assert (tokens.ids.tolist(), tokens.type_ids.tolist()) == (whole.ids, whole.type_ids)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

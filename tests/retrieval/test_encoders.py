@@ -32,7 +32,7 @@ class TestOnnxEncoder(EncoderContract):
 
     async def test_it_is_the_first_token_normalised(self, encoder: BatchingEncoder) -> None:
         model = OnnxTextModel(embedded_encoder())
-        [(encoding, _)] = model.encode_texts(["A violin has four strings."])
+        [encoding] = model.encode_texts(["A violin has four strings."])
         hidden = model.infer(np.array(encoding.ids))
         (vector,) = (await encoder.encode_documents(["A violin has four strings."])).vectors
         np.testing.assert_allclose(vector, hidden[0] / np.linalg.norm(hidden[0]), atol=1e-6)

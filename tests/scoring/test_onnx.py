@@ -28,7 +28,7 @@ class TestOnnxCrossEncoder(ScorerContract):
 
     async def test_it_is_the_sigmoid_of_the_logit(self, scorer: BatchingScorer) -> None:
         model = OnnxTextModel(embedded_cross_encoder())
-        pairs = [encoding for encoding, _ in model.encode_pairs(QUERY, TEXTS)]
+        pairs = model.encode_pairs(QUERY, TEXTS)
         logits = [model.infer(np.array(pair.ids), np.array(pair.type_ids))[0] for pair in pairs]
         expected = 1 / (1 + np.exp(-np.array(logits, dtype=np.float64)))
         np.testing.assert_allclose((await scorer.score(QUERY, TEXTS)).values, expected, rtol=1e-12)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.optimize import isotonic_regression
 
-INK, MUTED, GRID = "#1f2430", "#8a909c", "#e6e8ec"
-LINES = ("#9aa0a6", "#b08968", "#5f6368", "#8ab17d", "#9d79bc", "#e9a23b", "#3a9d9d", "#c98bb9", "#7f8f3a")
-OURS = ("#2e6f95", "#d1495b", "#1b7837", "#7b2d8b")
+INK, MUTED, GRID, OTHERS = "#1f2430", "#8a909c", "#e6e8ec", "#c3c7ce"
+# Of the highlighted lines, in their order. They differ in the colour, also to the colour-blind, and in the marker.
+LOOKS = (
+    {"color": "#0b5394", "marker": "o", "linestyle": "-", "linewidth": 2.6},
+    {"color": "#1f2430", "marker": "s", "linestyle": "--", "linewidth": 1.8},
+    {"color": "#b04a00", "marker": "^", "linestyle": "-.", "linewidth": 1.8},
+)
+ACROSS = 2  # panels in a line
 COLOURS = 256
 STYLE: Any = {
     "axes.edgecolor": MUTED,
@@ -27,14 +34,13 @@ STYLE: Any = {
     "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
-    "axes.titleweight": "bold",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": GRID,
     "axes.axisbelow": True,
-    "axes.labelsize": 9,
-    "font.size": 9,
+    "axes.labelsize": 10,
+    "font.size": 10,
     "legend.frameon": False,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -42,40 +48,20 @@ STYLE: Any = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
-    """Of a method in every picture. strong: one of the product's."""
+def quality_against_budget(
+    path: Path, values: pd.DataFrame, highlighted: Mapping[str, str], title: str, metric: str
+) -> None:
+    """Draw one panel per k, all on one scale. Only the highlighted methods have a label, at the end of their line.
 
-    title: str
-    colour: str
-    strong: bool
-
-    @property
-    def line(self) -> dict[str, Any]:
-        return {
-            "color": self.colour,
-            "linewidth": 2.6 if self.strong else 1.3,
-            "marker": "o",
-            "markersize": 5.5 if self.strong else 3.5,
-            "linestyle": "-" if self.strong else "--",
-            "zorder": 3 if self.strong else 2,
-        }
-
-
-def looks(titles: Mapping[str, str], ours: Collection[str]) -> dict[str, Look]:
-    """By method, with a colour each: quiet ones for baselines, strong ones for the product's."""
-    quiet, strong = iter(LINES * 4), iter(OURS * 4)
-    return {
-        method: Look(title, next(strong) if method in ours else next(quiet), method in ours)
-        for method, title in titles.items()
-    }
-
-
-def quality_against_budget(path: Path, values: pd.DataFrame, looks: Mapping[str, Look], metric: str) -> None:
-    """Draw one panel a k, all on one scale, with labels at the line ends. values: (methods, (B, k)) from 0 to 1."""
+    Args:
+        path: Of the PNG file.
+        values: (methods, (B, k)), from 0 to 1.
+        highlighted: The titles of at most three methods; the first stands out most.
+        title: What the values are of.
+        metric: What the values are.
+    """
     budgets, ks = (sorted(set(values.columns.get_level_values(level))) for level in (0, 1))
-    with saved_figure(path, 3.9 * len(ks) + 0.6, 4.2) as figure:
-        panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
+    with _panels(path, len(ks), title, sharey=True) as panels:
         ends: list[list[tuple[float, str]]] = []
         for panel, k in zip(panels, ks, strict=True):
             ends.append([])
@@ -83,10 +69,12 @@ def quality_against_budget(path: Path, values: pd.DataFrame, looks: Mapping[str,
                 heights = [100 * row[budget, k] for budget in budgets]
                 if np.isnan(heights).any():
                     continue
-                panel.plot(budgets, heights, **looks[method].line)
-                ends[-1].append((heights[-1], method))
+                panel.plot(budgets, heights, **_look(str(method), highlighted))
+                if method in highlighted:
+                    ends[-1].append((heights[-1], str(method)))
             panel.set_title(f"k = {k}")
             panel.set_xlabel("budget B (cross-encoder calls)")
+            panel.set_ylabel(f"{metric} (%)")
             panel.set_xscale("log" if budgets[0] else "symlog")
             panel.set_xticks(budgets, [str(budget) for budget in budgets])
             panel.minorticks_off()
@@ -94,49 +82,74 @@ def quality_against_budget(path: Path, values: pd.DataFrame, looks: Mapping[str,
         low, high = panels[0].get_ylim()
         for panel, here in zip(panels, ends, strict=True):
             here.sort()
-            places = _apart([end for end, _ in here], 0.042 * (high - low), high)
+            places = _apart([end for end, _ in here], 0.08 * (high - low), high)
             for (end, method), place in zip(here, places, strict=True):
                 panel.annotate(
-                    f"{looks[method].title} {end:.1f}",
+                    f"{highlighted[method]} {end:.1f}",
                     (budgets[-1], end),
                     (1.03, place),
                     textcoords=("axes fraction", "data"),
-                    color=looks[method].colour,
-                    fontsize=7.5,
-                    fontweight="bold" if looks[method].strong else "normal",
+                    color=_look(method, highlighted)["color"],
                     va="center",
                     annotation_clip=False,
                 )
-        panels[0].set_ylabel(f"{metric} (%)")
 
 
 def quality_against_latency(
     path: Path,
     lines: Mapping[str, Mapping[str, Sequence[tuple[float, float, int]]]],
-    looks: Mapping[str, Look],
+    highlighted: Mapping[str, str],
     title: str,
 ) -> None:
-    """Draw one panel a metric. lines: metric -> method -> (seconds a query, value 0..1, B), by growing B."""
-    with saved_figure(path, 5.2 * len(lines) + 2.4, 4.4) as figure:
-        panels = figure.subplots(1, len(lines), squeeze=False)[0]
+    """Draw one panel per metric, with the budgets along the first highlighted line.
+
+    Args:
+        path: Of the PNG file.
+        lines: metric -> method -> (seconds per query, value from 0 to 1, B), by growing B.
+        highlighted: The titles of at most three methods; the first stands out most.
+        title: What the values are of.
+    """
+    with _panels(path, len(lines), title) as panels:
         for panel, (metric, methods) in zip(panels, lines.items(), strict=True):
             for method, points in methods.items():
                 seconds, values, budgets = zip(*points, strict=True)
-                look = looks[method]
-                panel.plot(seconds, [100 * value for value in values], label=look.title, **look.line)
-                panel.annotate(
-                    f"B={budgets[-1]}",
-                    (seconds[-1], 100 * values[-1]),
-                    (4, 3),
-                    textcoords="offset points",
-                    color=look.colour,
-                    fontsize=7,
-                )
+                heights = [100 * value for value in values]
+                panel.plot([1000 * second for second in seconds], heights, **_look(method, highlighted))
+                if method == next(iter(highlighted)):
+                    for second, height, budget in zip(seconds, heights, budgets, strict=True):
+                        panel.annotate(
+                            f"B = {budget}", (1000 * second, height), (0, 7), textcoords="offset points", ha="center"
+                        )
             panel.set_xscale("log")
-            panel.set_xlabel("seconds a query")
+            panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            panel.minorticks_off()
+            panel.set_xlabel("milliseconds per query")
             panel.set_ylabel(f"{metric} (%)")
-        panels[0].set_title(title)
-        panels[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
+        drawn = [method for method in highlighted if any(method in methods for methods in lines.values())]
+        handles = [Line2D([], [], label=highlighted[method], **_look(method, highlighted)) for method in drawn]
+        panels[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+
+
+def _look(method: str, highlighted: Mapping[str, str]) -> dict[str, Any]:
+    """Return how the line of a method is drawn: in a thin grey unless it is highlighted."""
+    if method not in highlighted:
+        return {"color": OTHERS, "linewidth": 1.0, "zorder": 2}
+    place = list(highlighted).index(method)
+    return {**LOOKS[place], "markersize": 6, "zorder": 6 - place}
+
+
+@contextmanager
+def _panels(path: Path, count: int, title: str, *, sharey: bool = False) -> Iterator[list[Axes]]:
+    """Yield so many panels of a figure with a title, and save the figure."""
+    across = min(ACROSS, count)
+    down = -(-count // across)
+    with saved_figure(path, 5.2 * across, 3.3 * down + 0.5) as figure:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
+        panels = list(figure.subplots(down, across, sharey=sharey, squeeze=False).flat)
+        for empty in panels[count:]:
+            empty.remove()
+        yield panels[:count]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pandas as pd
 
 from boundarymorph.evaluation import plots, promised, taught
 from boundarymorph.evaluation.grids import grid
+from boundarymorph.evaluation.methods.baselines import MIPS, SINGLE_STAGE
 from boundarymorph.evaluation.methods.morph import PRODUCT
 from boundarymorph.evaluation.metrics import quality
 from boundarymorph.evaluation.run import Cell, Outcome, near_50, records
@@ -156,30 +157,57 @@ def _methods(studies: Sequence[Study]) -> str:
 
 
 def _glance(studies: Sequence[Study]) -> str:
-    titles, ours = titles_of(studies), ours_of(studies)
-    lines = []
-    for metric, title in METRIC_TITLES.items():
-        if not (tables := quality_by_table(studies, metric)):
-            continue
-        means = overall(tables).mean(axis=1).dropna().sort_values(ascending=False, kind="stable")
-        lines.append(
-            f"- **{title}**, mean over all B and k{' and tables' if AVERAGE in tables else ''}: "
-            + ", ".join(f"{titles[name]} {_bold(f'{100 * mean:.1f}', name in ours)}" for name, mean in means.items())
-            + "."
-        )
-        for method in dict.fromkeys((PAPER, studies[0].reference)):
-            if method not in means:
-                continue
-            others = [name for name in means.index if name.partition("@")[0] != method]
-            if method == PAPER:
-                others = [name for name in others if name not in ours]
-            leads = _leads(tables, method, others)
+    """Return a table of the five methods that a reader compares first, and what it means in sentences."""
+    titles, reference = titles_of(studies), studies[0].reference
+    found = {metric: tables for metric in METRIC_TITLES if (tables := quality_by_table(studies, metric))}
+    means = pd.DataFrame({METRIC_TITLES[metric]: overall(tables).mean(axis=1) for metric, tables in found.items()})
+    roles: dict[str, str] = {}
+    for name, role in (
+        (reference, "the default" if reference == PEOPLE else "what the others are compared with"),
+        (_best_rival(means.mean(axis=1), studies), "the best of the others"),
+        (SINGLE_STAGE.name, "plain reranking"),
+        (MIPS.name, "no calls"),
+        (PAPER, "as in the paper"),
+    ):
+        if name in means.index:
+            roles.setdefault(str(name), role)
+    rows = [
+        [_bold(titles[name], name == reference), role, *(f"{100 * value:.1f}" for value in means.loc[name])]
+        for name, role in roles.items()
+    ]
+    several = " and tables" if len(studies) > 1 else ""
+    table = grid(["method", f"mean over all B and k{several}", *means.columns], rows, texts=2)
+    return "\n\n".join([table, *_leading(studies, found)])
+
+
+def _leading(studies: Sequence[Study], found: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[str]:
+    """Return in how many cells the default and the paper's method lead. found: quality by metric and table."""
+    titles, ours, reference = titles_of(studies), ours_of(studies), studies[0].reference
+    said = []
+    for method in dict.fromkeys((reference, PAPER)):
+        counted = []
+        for metric, tables in found.items():
+            names = overall(dict(tables)).index
+            others = [
+                name for name in names if name.partition("@")[0] != method and not (method == PAPER and name in ours)
+            ]
+            if method in names:
+                leads = _leads(tables, method, others)
+                counted.append(f"{METRIC_TITLES[metric]} {(leads >= 0).sum()} ({(leads >= -CLOSE).sum()})")
+        if counted:
             against = "every baseline" if method == PAPER else "every other method"
-            lines.append(
-                f"  - {titles[method]} is at least as good as {against} in {(leads >= 0).sum()} of "
-                f"{leads.size} cells (table, B, k), and within {100 * CLOSE:.1f} points in {(leads >= -CLOSE).sum()}."
+            said.append(
+                f"In so many of {leads.size} cells (table, B, k), {titles[method]} is at least as good as {against}, "
+                f"and in brackets within {100 * CLOSE:.1f} points of it: {', '.join(counted)}."
             )
-    return "\n".join(lines)
+    return said
+
+
+def _best_rival(means: pd.Series, studies: Sequence[Study]) -> str | None:
+    """Return the best method that is neither the product's nor plain reranking, nor a variant of another."""
+    besides = {*ours_of(studies), studies[0].reference, SINGLE_STAGE.name}
+    rivals = means[[name not in besides and not _is_variant(name) for name in means.index]].dropna()
+    return str(rivals.idxmax()) if len(rivals) else None
 
 
 def _leads(tables: Mapping[str, pd.DataFrame], method: str, others: Sequence[str]) -> pd.Series:
@@ -356,7 +384,7 @@ def _is_variant(name: str) -> bool:
 
 def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
     """Draw all plots; return their paths relative to the report, by table; "" for those over all tables."""
-    looks = plots.looks(titles_of(studies), ours_of(studies))
+    titles = titles_of(studies)
     drawn: dict[str, list[str]] = {}
 
     def path_of(group: str, name: str) -> Path:
@@ -364,17 +392,24 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
         drawn.setdefault(group, []).append(f"{folder.name}/{path.name}")
         return path
 
+    def highlighted(means: pd.Series) -> dict[str, str]:
+        named = (studies[0].reference, SINGLE_STAGE.name, _best_rival(means, studies))
+        return {name: titles[name] for name in named if name is not None and name in means.index}
+
     for metric, title in METRIC_TITLES.items():
         for group, table in quality_by_table(studies, metric).items():
             # Variants of one method lie on top of each other; their differences have a table.
             shown = table[[not _is_variant(name) for name in table.index]]
             of_all = group == AVERAGE or len(studies) == 1
             path = path_of("" if of_all else group, f"quality-{metric.replace('_', '-')}")
-            plots.quality_against_budget(path, shown, looks, title)
+            labels = highlighted(shown.mean(axis=1))
+            plots.quality_against_budget(path, shown, labels, f"{title}: {group}", title)
     for found in studies:
         if lines := _against_latency(found):
             title = f"{found.name}, k = {near_50(found.outcome.ks)}"
-            plots.quality_against_latency(path_of(found.name, "latency"), lines, looks, title)
+            first = next(iter(lines.values()))
+            means = pd.Series({name: np.mean([value for _, value, _ in points]) for name, points in first.items()})
+            plots.quality_against_latency(path_of(found.name, "latency"), lines, highlighted(means), title)
     return drawn
 
 

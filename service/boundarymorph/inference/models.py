@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from boundarymorph.inference.concurrency import available_cores, check_awaited
 from boundarymorph.telemetry.metrics import BatchMetrics
 
 if TYPE_CHECKING:  # at run time with the first model, as the library and gateways have none
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 
 class Named(Protocol):
@@ -122,9 +121,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 TEXTS = 64  # tokenized at a time
 
-# To get the first tokens of a long text we read only its beginning: this many characters per token, at least
-# LEAST_CHARACTERS, and LONGER times as many if they do not suffice.
-CHARACTERS_A_TOKEN, LEAST_CHARACTERS, LONGER = 8, 1_024, 4
+# Of a text, a model reads a prefix: this many characters for each token that it has room for, at least
+# LEAST_CHARACTERS, or MOST_CHARACTERS_A_TOKEN where these make too few tokens, as in a table with many blanks.
+CHARACTERS_A_TOKEN, LEAST_CHARACTERS, MOST_CHARACTERS_A_TOKEN = 8, 1_024, 64
 
 
 def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
@@ -139,93 +138,90 @@ def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
     return plain
 
 
-def encode_pairs(
-    tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str]
-) -> list[tuple[Encoding, bool]]:
-    """Tokenize n pairs with their special tokens; returns for each whether it was truncated to max_length.
+class Head(NamedTuple):
+    """The first tokens of a text. ids: without special ones; truncated: whether there are more."""
+
+    ids: NDArray[np.int64]
+    truncated: bool
+
+
+class Tokens(NamedTuple):
+    """One or two texts with their special tokens. type_ids: of which text a token is; truncated: whether anything was
+    cut off."""
+
+    ids: NDArray[np.int64]
+    type_ids: NDArray[np.int64]
+    truncated: bool
+
+
+def encode_pairs(tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str]) -> list[Tokens]:
+    """Tokenize n pairs with their special tokens, truncated to max_length.
 
     The query is kept whole as long as that leaves the document half of the room, or all that it needs.
     """
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
-    whole = tokenizer.encode(query, add_special_tokens=False)
+    [asked], around = encode_heads(tokenizer, [query], room), _framing(tokenizer, 2)
     pairs = []
     for document in encode_heads(tokenizer, texts, room):
-        most = max(room // 2, room - len(document))
-        first = whole
-        if query_cut := len(whole) > most:
-            first = tokenizer.encode(query, add_special_tokens=False)
-            first.truncate(most)
-        document_cut = cut(document, room - len(first))
-        pairs.append((tokenizer.post_process(first, document), query_cut or document_cut))
+        first = asked.ids[: max(room // 2, room - len(document.ids))]
+        second = document.ids[: room - len(first)]
+        cut = len(first) < len(asked.ids) or len(second) < len(document.ids)
+        pairs.append(Tokens(*around(first, second), cut or asked.truncated or document.truncated))
     return pairs
 
 
-def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
-    """Tokenize n texts with their special tokens; returns for each whether it was truncated to max_length."""
-    room = max(0, max_length - tokenizer.num_special_tokens_to_add(False))
-    read = []
-    for text in encode_heads(tokenizer, texts, room):
-        truncated = cut(text, room)
-        read.append((tokenizer.post_process(text), truncated))
-    return read
+def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[Tokens]:
+    """Tokenize n texts with their special tokens, truncated to max_length."""
+    room, around = max(0, max_length - tokenizer.num_special_tokens_to_add(False)), _framing(tokenizer, 1)
+    return [Tokens(*around(head.ids), head.truncated) for head in encode_heads(tokenizer, texts, room)]
 
 
-def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Encoding]:
-    """Tokenize n texts, without special tokens, so that the first `tokens` tokens are those of the whole text.
+def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
+    """Tokenize the prefixes of n texts; return at most `tokens` tokens of each.
 
-    An encoding of at most `tokens` tokens is complete; of a longer one only the first `tokens` are valid. Only the
-    beginning of a long text is read, if the tokenizer never merges across white space. Raises Abandoned once nobody
-    waits for the result.
+    So the work for a text is bounded, and other threads run meanwhile. Raises Abandoned once nobody waits for the
+    result.
     """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
-    short = [text if len(text) <= bound else "" for text in texts]
-    encodings: list[Encoding] = []
-    for start in range(0, len(short), TEXTS):
-        check_awaited()
-        encodings += tokenizer.encode_batch_fast(short[start : start + TEXTS], add_special_tokens=False)
-    long = [place for place, text in enumerate(texts) if len(text) > bound]
-    spaces = _spaces(tokenizer) if long else ""
-    for place in long:
-        check_awaited()
-        encodings[place] = _encode_head(tokenizer, texts[place], tokens, bound, spaces)
-    return encodings
+    most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
+    heads: list[Head] = []
+    for start in range(0, len(texts), TEXTS):
+        heads += _heads(tokenizer, texts[start : start + TEXTS], tokens, bound)
+    for place, text in enumerate(texts):
+        if len(text) > bound and len(heads[place].ids) < tokens:
+            [heads[place]] = _heads(tokenizer, [text], tokens, most)
+    return heads
 
 
-def _encode_head(tokenizer: Tokenizer, text: str, tokens: int, bound: int, spaces: str) -> Encoding:
-    while spaces and (found := re.compile(rf"\S(?=[{spaces}])").search(text, bound)):  # ends a word
-        head = text[: found.end()]
-        encoding = tokenizer.encode(head, add_special_tokens=False)
-        # Its tokens are certainly those of the text, except for those of its last word.
-        certain = len(head[: max(map(head.rfind, spaces)) + 1].rstrip())
-        if sum(stop <= certain for _, stop in encoding.offsets) > tokens:
-            return encoding
-        bound = LONGER * len(head)
-    return tokenizer.encode(text, add_special_tokens=False)
+def _heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, characters: int) -> list[Head]:
+    """Return at most `tokens` tokens of so many characters of each text."""
+    check_awaited()
+    encodings = tokenizer.encode_batch_fast([text[:characters] for text in texts], add_special_tokens=False)
+    return [
+        Head(np.array(encoding.ids[:tokens], np.int64), len(encoding) > tokens or len(text) > characters)
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
 
 
-def _spaces(tokenizer: Tokenizer) -> str:
-    """Return the white-space characters at which the tokenizer always splits."""
-    if tokenizer.pre_tokenizer is None or any(
-        len(token.content.split()) > 1 for token in tokenizer.get_added_tokens_decoder().values()
-    ):
-        return ""
-    found = ""
-    for space in " \n":
-        text = f"a{space}b"
-        if tokenizer.normalizer is not None:
-            text = tokenizer.normalizer.normalize_str(text)
-        pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-        if not any("a" in piece and "b" in piece for piece in pieces):
-            found += space
-    return found
+def _framing(tokenizer: Tokenizer, count: int) -> Callable[..., tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return what puts the special tokens around the tokens of one or two texts, and says of which text each is."""
+    some = tokenizer.encode("a", add_special_tokens=False)
+    if not some:  # a vocabulary without this letter
+        vocabulary = tokenizer.get_vocab()
+        some = next(found for text in vocabulary if (found := tokenizer.encode(text, add_special_tokens=False)))
+    framed = tokenizer.post_process(some, some if count > 1 else None)
+    ids, types = np.array(framed.ids, np.int64), np.array(framed.type_ids, np.int64)
+    starts = [place for place, special in enumerate(framed.special_tokens_mask) if not special][:: len(some)]
+    between = [0, *(start + len(some) for start in starts)], [*starts, len(ids)]
 
+    def around(*texts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        all_ids, all_types = [], []
+        for begin, end, text in zip(*between, [*texts, ids[:0]], strict=True):
+            all_ids += [ids[begin:end], text]
+            all_types += [types[begin:end], np.full(len(text), types[end] if len(text) else 0)]
+        return np.concatenate(all_ids), np.concatenate(all_types)
 
-def cut(encoding: Encoding, room: int) -> bool:
-    """Truncate to `room` tokens in place; return whether anything was cut off."""
-    if len(encoding) <= room:
-        return False
-    encoding.truncate(room)
-    return True
+    return around
 
 
 _PACKAGE = "boundarymorph_models"
@@ -354,12 +350,12 @@ class OnnxTextModel:
         first: NDArray[np.float32] = np.asarray(output, dtype=np.float32)[0]
         return first
 
-    def encode_texts(self, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
-        """Tokenize n texts for `infer`; returns for each whether it was truncated."""
+    def encode_texts(self, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenize n texts for `infer`."""
         return encode_texts(self._tokenizer, self.max_length, texts)
 
-    def encode_pairs(self, query: str, texts: Sequence[str]) -> list[tuple[Encoding, bool]]:
-        """Tokenize n pairs for `infer`; returns for each whether it was truncated."""
+    def encode_pairs(self, query: str, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenize n pairs for `infer`."""
         return encode_pairs(self._tokenizer, self.max_length, query, texts)
 
     def close(self) -> None:

@@ -236,8 +236,8 @@ class OnnxCrossEncoder(OnnxTextModel):
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         return [
-            Pair(np.array(encoding.ids), truncated, np.array(encoding.type_ids), query=query)
-            for encoding, truncated in self.encode_pairs(query, texts)
+            Pair(tokens.ids, tokens.truncated, tokens.type_ids, query=query)
+            for tokens in self.encode_pairs(query, texts)
         ]
 
     def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
@@ -125,13 +125,8 @@ class SequencePairs:
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         return [
-            Pair(
-                np.array(encoding.ids, dtype=np.int64),
-                truncated,
-                np.array(encoding.type_ids, dtype=np.int64) if self._types else None,
-                query=query,
-            )
-            for encoding, truncated in encode_pairs(self._tokenizer, self._max_length, query, texts)
+            Pair(tokens.ids, tokens.truncated, tokens.type_ids if self._types else None, query=query)
+            for tokens in encode_pairs(self._tokenizer, self._max_length, query, texts)
         ]
 
 
@@ -184,11 +179,11 @@ class ChatPrompt:
         before, lead = self._ids(self._before, query, instruction), _fill(self._lead, query, instruction)
         spare = self._max_length - len(self._tail) - len(before)
         bodies = encode_heads(self._tokenizer, [lead + text for text in texts], max(spare, 0))
-        whole = self._tokenizer.encode(query, add_special_tokens=False)
+        [whole] = self._tokenizer.encode_batch([query], add_special_tokens=False)
         return [
             self._cut(query, whole, text, instruction, room)
-            if len(body) > spare and len(whole) > room // 2
-            else Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=len(body) > spare)
+            if body.truncated and len(whole) > room // 2
+            else Pair(_array(before, body.ids, self._tail), query=query, truncated=body.truncated)
             for text, body in zip(texts, bodies, strict=True)
         ]
 
@@ -203,12 +198,12 @@ class ChatPrompt:
 
     def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> Pair:
         [document] = encode_heads(self._tokenizer, [text], room)
-        kept = max(room // 2, room - len(document))
+        kept = max(room // 2, room - len(document.ids))
         short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
         before = self._ids(self._before, short, instruction)
         spare = max(self._max_length - len(self._tail) - len(before), 0)
         [body] = encode_heads(self._tokenizer, [_fill(self._lead, short, instruction) + text], spare)
-        return Pair(_array(before, body.ids[:spare], self._tail), query=query, truncated=True)
+        return Pair(_array(before, body.ids, self._tail), query=query, truncated=True)
 
     def _room_beside(self, instruction: str | None) -> int:
         """Return the tokens that are left for a query and a document."""
@@ -224,7 +219,7 @@ class ChatPrompt:
                 ids.append(part)
             else:
                 text = _fill(part, query, instruction, document)
-                ids += self._tokenizer.encode(text, add_special_tokens=False).ids
+                ids += self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def _verify(self, tokenizer: Tokenizer) -> None:
@@ -262,7 +257,7 @@ def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str
     return parts[:position], lead, after
 
 
-def _array(*pieces: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _array(*pieces: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(list(chain.from_iterable(pieces)), dtype=np.int64)
 
 

@@ -129,10 +129,7 @@ class OnnxDualEncoder(OnnxTextModel):
         return self.tokenize_documents([_BGE_QUERY_PREFIX + text])[0]
 
     def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
-        return [
-            TokenSequence(np.array(encoding.ids), truncated, np.array(encoding.type_ids))
-            for encoding, truncated in self.encode_texts(texts)
-        ]
+        return [TokenSequence(tokens.ids, tokens.truncated, tokens.type_ids) for tokens in self.encode_texts(texts)]
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         return unit_vectors(np.array([self.infer(text.ids, text.type_ids)[0] for text in texts]))

@@ -76,9 +76,9 @@ class TextReader:
         if self._recipe.lower_case:
             texts = [text.lower() for text in texts]
         read = []
-        for encoding, truncated in encode_texts(self._tokenizer, self._max_length, texts):
-            ids = np.array(encoding.ids or [self._filler], dtype=np.int64)
-            read.append(TokenSequence(ids, truncated, np.zeros_like(ids) if self._types else None))
+        for tokens in encode_texts(self._tokenizer, self._max_length, texts):
+            ids = tokens.ids if len(tokens.ids) else np.array([self._filler])
+            read.append(TokenSequence(ids, tokens.truncated, np.zeros_like(ids) if self._types else None))
         return read
 
 
