@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import httpx
 import orjson
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
@@ -30,6 +31,8 @@ CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
 KEEPALIVE = 4.0
 CHUNK = 2**16  # bytes of an answer that is read in pieces
 SMALL = 2**20  # bytes of an answer that does not grow with the request
+SLICE = 2**14  # bytes that are parsed between two looks at the number of answers in them
+MOST_ANSWERS = 16  # to one request: interim ones, and the last
 NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 EXCERPT = 200  # characters of a server's message that we quote
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
@@ -162,11 +165,44 @@ class Response:
         self._answer.close()
 
 
+class _Protocol(ResponseHandler):
+    """aiohttp's protocol, which ends a connection whose server sends many answers to one request.
+
+    These may be interim ones, such as 103 Early Hints. aiohttp parses and keeps all that arrive at once.
+    """
+
+    _answers = 0  # since the request was sent
+
+    def set_response_params(self, *arguments: Any, **options: Any) -> None:
+        self._answers = 0
+        super().set_response_params(*arguments, **options)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        self._answers += 1
+        super().feed_data(data, size)
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), SLICE):
+            super().data_received(data[start : start + SLICE])
+            if self._answers > MOST_ANSWERS:
+                self._buffer.clear()
+                self.abort()
+                message = f"it sent over {MOST_ANSWERS} answers to one request"
+                self.set_exception(aiohttp.ServerDisconnectedError(message))
+                return
+        if not data:  # aiohttp goes on with what it has
+            super().data_received(data)
+
+
 class _Connector(aiohttp.TCPConnector):
     """Makes connections, and reuses them unless something has arrived that was not asked for.
 
     It would be taken for the answer to the next request.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = partial(_Protocol, loop=self._loop)  # type: ignore[assignment]  # a subclass of aiohttp's
 
     async def connect(self, *request: Any, **options: Any) -> Connection:
         while True:
