@@ -203,9 +203,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     listed = LocalCatalog.list
 
-    def noted(catalog: LocalCatalog) -> Any:
+    def noted(catalog: LocalCatalog, *given: Any, **options: Any) -> Any:
         told.append(CALLER.get())
-        return listed(catalog)
+        return listed(catalog, *given, **options)
 
     monkeypatch.setattr(LocalCatalog, "list", noted)
     return told
