@@ -55,6 +55,31 @@ def bytes_of(folder: Path) -> int:
     return size
 
 
+Thing = tuple[str, str, str, str]  # type, name, table and SQL of what is in a file of SQLite
+
+
+def things_of(database: sqlite3.Connection) -> set[Thing]:
+    """Return the tables, indexes, triggers and views of a database; white space in their SQL does not count."""
+    rows = database.execute("select type, name, tbl_name, coalesce(sql, '') from sqlite_master")
+    return {(kind, name, table, " ".join(sql.split())) for kind, name, table, sql in rows}
+
+
+def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
+    """Return what a file of SQLite has besides what these statements make; None if there is nothing else.
+
+    A trigger or a view of somebody else's would be run with our statements. Reads only the schema, and makes no file
+    beside this one. Raises sqlite3.DatabaseError.
+    """
+    with closing(sqlite3.connect(":memory:")) as made:
+        for statement in schema:
+            made.execute(statement)
+        known = things_of(made)
+    where = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(where, uri=True)) as database:
+        foreign = sorted(things_of(database) - known)
+    return f"{foreign[0][0]} {foreign[0][1]!r}" if foreign else None
+
+
 class Database:
     """Opens the file for each use, so that it may go away in between. Methods may be called from any thread, and raise
     StorageUnavailable, and StorageFull on a full disk."""
@@ -69,6 +94,7 @@ class Database:
         with self._errors():
             self._prepare()
             with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+                database.execute("pragma trusted_schema = off")
                 database.execute("begin immediate")
                 for statement in self._schema:
                     database.execute(statement)
@@ -84,6 +110,7 @@ class Database:
                 return
             where = f"{self._path.absolute().as_uri()}?mode=rw"  # which reads what may not be written
             with closing(sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
+                database.execute("pragma trusted_schema = off")
                 if database.execute("select 1 from sqlite_master where type = 'table'").fetchone() is None:
                     yield None  # whoever made the file came no further
                 else:

@@ -1,22 +1,29 @@
 """Copies of whole indexes: what they hold, that damage is named, and that they come back whole or not at all."""
 
+import hashlib
 import os
 import random
+import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
-from boundarymorph.calibration.belongings import JUDGMENTS, Event
+from boundarymorph.calibration.belongings import FOLDER, JUDGMENTS, Event
 from boundarymorph.errors import (
     CorruptIndex,
     IndexConflict,
     InvalidIndexName,
     InvalidInput,
+    StorageFull,
     StorageUnavailable,
     UnknownIndex,
 )
@@ -209,6 +216,156 @@ def test_damaged_judgments_are_named_and_not_left_out(
     assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
     file.rename(tmp_path / "away")
     index.back_up(tmp_path / "copy")
+
+
+def sealed(copy: Path, **facts: Any) -> None:
+    """Write a manifest with right checksums, as whoever means harm would."""
+    manifest = copy / "manifest.json"
+    known = orjson.loads(manifest.read_bytes()) if manifest.is_file() else {"format": 1, "name": "a"}
+    manifest.unlink(missing_ok=True)
+    seal(copy, {name: known[name] for name in ("format", "name") if name in known} | facts)
+
+
+def signed(copy: Path, **facts: Any) -> None:
+    """Write any manifest with its own checksum."""
+    manifest = orjson.loads((copy / "manifest.json").read_bytes()) | facts
+    content = {name: value for name, value in manifest.items() if value is not ... and name != "sha256"}
+    digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    (copy / "manifest.json").write_bytes(orjson.dumps({**content, "sha256": digest}))
+
+
+def refused(catalog: LocalCatalog, copy: Path, said: str) -> None:
+    """Nothing of it is there afterwards."""
+    with pytest.raises((CorruptIndex, InvalidInput), match=said) as caught:
+        catalog.restore("b", copy)
+    assert ".creating" not in str(caught.value), "the message names the snapshot"
+    assert [info.name for info in catalog.list()] == ["a"]
+
+
+TRIGGER = "create trigger evil after insert on documents begin delete from documents; end"
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (TRIGGER, "trigger 'evil'"),
+        ("create view evil as select * from documents", "view 'evil'"),
+        ("create table evil (a)", "table 'evil'"),
+        ("create index evil on documents (text)", "index 'evil'"),
+        ("create index evil on documents (lower(text)) where text > ''", "index 'evil'"),
+        ("create virtual table evil using fts5 (a)", "table 'evil"),
+        ("drop index living; create index living on documents (sequence) where 0", "index 'living'"),
+        ("drop table field_values; create view field_values as select 1 field, 2 value, 3 sequence", "'field_values'"),
+        ("alter table documents add column evil generated always as (hex(zeroblob(1000000)))", "table 'documents'"),
+        ("delete from meta", "'meta' does not say what the index is"),
+        ("update meta set value = 'many' where key = 'dimension'", "'meta' does not say what the index is"),
+        ("update meta set value = null where key = 'kind'", "'meta' does not say what the index is"),
+    ],
+)
+def test_what_we_do_not_make_is_refused(catalog: LocalCatalog, copy: Path, statement: str, said: str) -> None:
+    """It would be run with the statements of every later upload or search."""
+    with closing(sqlite3.connect(copy / "index.sqlite3")) as database:
+        database.executescript(statement)
+    sealed(copy)
+    refused(catalog, copy, said)
+
+
+@pytest.mark.strangers
+def test_triggers_beside_the_documents_are_refused(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+    catalog.belongings("a").judgments.add([Event("q", "1", 1.0)], "caller", 1.0, 10_000)
+    index.back_up(tmp_path / "copy")
+    catalog.restore("sound", tmp_path / "copy")
+    catalog.delete("sound")
+    with closing(sqlite3.connect(tmp_path / "copy" / FOLDER / JUDGMENTS)) as database:
+        database.executescript(TRIGGER.replace("documents", "judgments"))
+    sealed(tmp_path / "copy")
+    refused(catalog, tmp_path / "copy", f"{JUDGMENTS} has the trigger 'evil'")
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", f"{FOLDER}/description.txt", FOLDER])
+@pytest.mark.parametrize("kind", ["link", "relative link", "pipe", "socket", "folder"])
+def test_only_files_of_its_own_are_read(
+    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link may lead to any file of the machine, a pipe never ends, and a device neither."""
+    catalog.belongings("a").describe("secret")
+    copy, outside = tmp_path / "copy", tmp_path / "outside"
+    index.back_up(copy)
+    path = copy / name
+    path.rename(outside)
+    if "link" in kind:
+        path.symlink_to(outside if kind == "link" else Path(os.path.relpath(outside, path.parent)))
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        monkeypatch.chdir(path.parent)  # as the names of sockets are short
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    else:
+        path.mkdir()
+    refused(catalog, copy, " is a link" if "link" in kind else "(is not a file|is missing)")
+
+
+@pytest.mark.strangers
+def test_hard_links_are_copied(catalog: LocalCatalog, copy: Path, tmp_path: Path) -> None:
+    """Programs for backups make them of files that did not change."""
+    os.link(copy / "index.sqlite3", tmp_path / "linked")
+    catalog.restore("b", copy)
+    assert catalog.get("b").path.stat().st_nlink == 1
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"format": ...}, "has format None"),
+        ({"format": "1"}, "has format 1; this program reads format 1"),
+        ({"format": [1]}, "has format"),
+        ({"files": ...}, "does not list files"),
+        ({"files": ["index.sqlite3"]}, "does not list files"),
+        ({"files": {"index.sqlite3": 3}}, "does not list files"),
+        ({"files": {"index.sqlite3": {"bytes": "3", "sha256": ""}}}, "does not list files"),
+        ({"files": {"index.sqlite3": {"bytes": 3}}}, "does not list files"),
+        ({"files": {}}, "not a snapshot of an index"),
+        ({"files": {"../evil.txt": {"bytes": 0, "sha256": ""}}}, "not a snapshot of an index"),
+        ({"files": {"/etc/passwd": {"bytes": 0, "sha256": ""}}}, "not a snapshot of an index"),
+        ({"name": ...}, "not a snapshot of an index"),
+        ({"name": 3}, "not a snapshot of an index"),
+        ({"files": {"index.sqlite3": {"bytes": 10**15, "sha256": ""}}}, "should have 1000000000000000"),
+        ({"files": {"index.sqlite3": {"bytes": -1, "sha256": ""}}}, "should have -1"),
+    ],
+)
+def test_a_manifest_of_another_shape(catalog: LocalCatalog, copy: Path, facts: dict[str, Any], said: str) -> None:
+    signed(copy, **facts)
+    refused(catalog, copy, said)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"[]", b'"a"', b"3", b"{}", b'{"sha256": 3}', b"[" * 10_000, b"\xff"]
+)
+def test_what_is_no_manifest(catalog: LocalCatalog, copy: Path, content: bytes) -> None:
+    (copy / "manifest.json").write_bytes(content)
+    refused(catalog, copy, r"manifest\.json")
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("name", ["manifest.json", "index.sqlite3"])
+def test_files_that_only_seem_large_are_not_read(catalog: LocalCatalog, copy: Path, name: str) -> None:
+    """Without content they take no place on this disk, and would fill another."""
+    huge = 2**50 if name == "index.sqlite3" else 2**40
+    if name == "index.sqlite3":
+        facts = orjson.loads((copy / "manifest.json").read_bytes())["files"]
+        signed(copy, files={**facts, name: {**facts[name], "bytes": huge}})
+    try:
+        os.truncate(copy / name, huge)
+    except OSError:
+        pytest.skip("this file system has a lower limit")
+    with pytest.raises((CorruptIndex, StorageFull), match=r"manifest.json.* bytes|do not fit"):
+        catalog.restore("b", copy)
+    assert not catalog.exists("b")
 
 
 def test_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:

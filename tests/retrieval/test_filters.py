@@ -200,7 +200,7 @@ def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
 def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list[bool]:
     """every: the distance between the sequence numbers of two documents."""
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(SCHEMA)
+        connection.executescript(";".join(SCHEMA))
         encoded = [(number, orjson.dumps(row)) for number, row in zip(count(every, every), rows, strict=False)]
         connection.executemany(
             "INSERT INTO documents (sequence, id, embedding, metadata) VALUES (?1, ?1, '', ?2)", encoded

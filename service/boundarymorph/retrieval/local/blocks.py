@@ -13,9 +13,11 @@ import logging
 import math
 import os
 import shutil
+import sqlite3
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,8 +30,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from boundarymorph.calibration import belongings
 from boundarymorph.calibration.belongings import FOLDER, Belongings, is_one_of_them
-from boundarymorph.database import storage_errors, sync
+from boundarymorph.database import foreign_thing, storage_errors, sync
 from boundarymorph.errors import (
     BoundaryMorphError,
     CorruptIndex,
@@ -38,13 +41,16 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.memory import store as memories
 from boundarymorph.retrieval.interfaces import StructureDescription
+from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, TrainingPolicy, VectorIndex, rounding_error
 from boundarymorph.retrieval.ranking import are_among, floats_from_halves, unit_rows_of
 from boundarymorph.retrieval.words import WORDS_VERSION, ColumnWriter, read_columns
 
 MANIFEST = "manifest.json"
+MOST_MANIFEST_BYTES = 2**24
 FORMAT = 1
 DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
 TARGET = 0.99  # mean recall to reach, over a sample of queries
@@ -92,6 +98,8 @@ def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] 
 def read_manifest(folder: Path, format: int) -> dict[str, Any]:
     """Return the manifest. Raises CorruptIndex if it is damaged or of another format, and OSError."""
     path = folder / MANIFEST
+    if _plain(folder, MANIFEST) > MOST_MANIFEST_BYTES:
+        raise CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
     try:
         manifest = orjson.loads(path.read_bytes())
         checksum = manifest.pop("sha256")
@@ -99,19 +107,59 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
         raise CorruptIndex(f"{path} is not a manifest: {error}") from error
     if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
         raise CorruptIndex(f"{path} does not have the checksum with which it was written")
-    if manifest["format"] != format:
-        raise CorruptIndex(f"{path} has format {manifest['format']}; this program reads format {format}")
-    return manifest
+    if manifest.get("format") != format:
+        raise CorruptIndex(f"{path} has format {manifest.get('format')}; this program reads format {format}")
+    match manifest.get("files"):
+        case dict() as files if all(map(_is_listed, files.values())):
+            return manifest
+    raise CorruptIndex(f"{path} does not list files with their bytes and sha256")
+
+
+def _is_listed(file: object) -> bool:
+    match file:
+        case {"bytes": int(), "sha256": str()}:
+            return True
+    return False
+
+
+def _plain(folder: Path, name: str) -> int:
+    """Return the size of a file of this relative path in a folder, without opening it.
+
+    Raises CorruptIndex for a link, which may lead anywhere, a pipe, a device or a folder, and OSError.
+    """
+    path = folder
+    for part in Path(name).parts:
+        path /= part
+        if path.is_symlink():
+            raise CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptIndex(f"{path} is not a file")
+    return found.st_size
 
 
 def verify(folder: Path, files: Mapping[str, Any]) -> None:
     """Raise CorruptIndex, naming the file, if a file differs from its manifest, or OSError."""
     for name, expected in files.items():
         path = folder / name
-        if path.stat().st_size != expected["bytes"]:
-            raise CorruptIndex(f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}")
+        if (size := path.stat().st_size) != expected["bytes"]:
+            raise CorruptIndex(_another_size(path, size, expected))
         if _checksum(path) != expected["sha256"]:
             raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+
+
+def _another_size(path: Path, size: int, expected: Mapping[str, Any]) -> str:
+    return f"{path} has {size} bytes and should have {expected['bytes']}"
+
+
+def _check_schema(path: Path, schema: Sequence[str]) -> None:
+    """Raise CorruptIndex if a file of SQLite is none, or has a trigger or anything else that we do not make."""
+    try:
+        foreign = foreign_thing(path, schema)
+    except sqlite3.DatabaseError as error:
+        raise CorruptIndex(f"{path} is damaged: {error}") from error
+    if foreign is not None:
+        raise CorruptIndex(f"{path} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot")
 
 
 def _checksum(path: Path) -> str:
@@ -490,32 +538,48 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     return BackupInfo(name, count, created, size)
 
 
-def unpack(source: Path, folder: Path, store: str) -> None:
-    """Copy a backup into a new folder, as an index whose store has this file name, and verify it.
+SCHEMAS = {
+    _STORE: SCHEMA,
+    f"{FOLDER}/{belongings.JUDGMENTS}": belongings.SCHEMA,
+    f"{FOLDER}/{belongings.MEMORIES}": memories.SCHEMA,
+}
 
-    Raises CorruptIndex, naming the file, if it is damaged or of a later format, InvalidInput if it is not a backup, and
-    OSError.
+
+def unpack(source: Path, folder: Path, store: str) -> None:
+    """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name.
+
+    Raises CorruptIndex, naming the file, if it is damaged, of a later format, a link, or has what no backup of ours
+    has; InvalidInput if it is not a backup; StorageFull and OSError.
     """
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
-    if "name" not in manifest or _STORE not in manifest["files"]:
+    if not isinstance(manifest.get("name"), str) or _STORE not in manifest["files"]:
         raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
     files = {name: file for name, file in manifest["files"].items() if name == _STORE or is_one_of_them(name)}
     folder.mkdir()
     try:
+        for name, expected in files.items():
+            if (size := _plain(source, name)) != expected["bytes"]:
+                raise CorruptIndex(_another_size(source / name, size, expected))
+        if (size := sum(file["bytes"] for file in files.values())) > shutil.disk_usage(folder).free:
+            raise StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
         for name in files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / name, folder / name)
-    except FileNotFoundError as error:
+            shutil.copyfile(source / name, folder / name, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CorruptIndex(f"{error.filename} is missing") from error
+    target = folder / store
     try:
         verify(folder, files)
+        for name, schema in SCHEMAS.items():
+            if name in files:
+                _check_schema(folder / name, schema)
+        (folder / _STORE).rename(target)
+        DocumentStore(target).close()
     except CorruptIndex as error:
-        raise CorruptIndex(str(error).replace(str(folder), str(source))) from None
-    target = folder / store
-    (folder / _STORE).rename(target)
-    DocumentStore(target).close()
+        said = str(error).replace(str(target), str(source / _STORE)).replace(str(folder), str(source))
+        raise CorruptIndex(said) from None
     for path in (*folder.rglob("*"), folder):
         sync(path)

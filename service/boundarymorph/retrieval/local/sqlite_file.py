@@ -42,9 +42,9 @@ _PARAMETERS = 500
 SCHEMA_VERSION = 4
 _APPLICATION = 0x424D4F52
 # A row without an embedding is a tombstone. The text is last, so that catching up and filters do not read it.
-SCHEMA = f"""
-CREATE TABLE meta (key TEXT PRIMARY KEY, value);
-CREATE TABLE documents (
+SCHEMA = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value)",
+    """CREATE TABLE documents (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     digest BLOB,
@@ -52,16 +52,16 @@ CREATE TABLE documents (
     metadata BLOB,
     title TEXT,
     text TEXT
-);
-CREATE INDEX living ON documents (sequence, id) WHERE {LIVING};
-CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL;
-CREATE TABLE field_values (
+)""",
+    f"CREATE INDEX living ON documents (sequence, id) WHERE {LIVING}",
+    "CREATE INDEX tombstones ON documents (sequence) WHERE embedding IS NULL",
+    """CREATE TABLE field_values (
     field TEXT NOT NULL,
     value NOT NULL,
     sequence INTEGER NOT NULL,
     PRIMARY KEY (field, value, sequence)
-) WITHOUT ROWID;
-"""
+) WITHOUT ROWID""",
+)
 
 
 class SqliteFile:
@@ -212,6 +212,7 @@ def _warn(path: Path, trouble: str) -> None:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+    connection.execute("PRAGMA trusted_schema=OFF")
     connection.create_function("characters", 1, len, deterministic=True)  # SQLite's own length ends at a NUL
 
 
@@ -304,7 +305,8 @@ def create_file(path: Path, *, encoder: str | None, dimension: int, kind: str, l
     path.touch(exist_ok=False)  # the system's error is clearer than SQLite's
     with storage_trouble(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(SCHEMA)
+        for statement in SCHEMA:
+            connection.execute(statement)
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
         connection.execute(f"PRAGMA application_id={_APPLICATION}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -322,9 +324,16 @@ def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfigurat
             f"{path} has schema version {version} and this program reads version {SCHEMA_VERSION}; build the index anew"
         )
     meta = dict(connection.execute("SELECT key, value FROM meta"))
-    return IndexConfiguration(
-        meta["encoder"], meta["dimension"], meta["created"], meta["kind"], meta["words"] is not None
-    )
+    match meta:
+        case {
+            "encoder": str() | None as encoder,
+            "dimension": int() as dimension,
+            "created": str() as created,
+            "kind": str() as kind,
+            "words": int() | None as words,
+        }:
+            return IndexConfiguration(encoder, dimension, created, kind, words is not None)
+    raise CorruptIndex(f"{path} is damaged: its table 'meta' does not say what the index is; restore or rebuild it")
 
 
 def select(
