@@ -254,8 +254,7 @@ def test_a_url_is_a_secret_if_it_holds_one(url: str, open: bool) -> None:
     [
         ({"threads": 2}, 8),
         ({"threads": 1}, 4),
-        ({"threads": 4, "workers": 2}, 8),
-        ({"threads": 2, "workers": 16}, 4),
+        ({"threads": 4}, 16),
         ({"threads": 2, "scorer": {"url": ["http://127.0.0.1:8081"]}}, 64),
         ({"threads": 2, "scorer": {"model": "BAAI/bge-reranker-v2-m3"}}, 64),
         ({"threads": 2, "limits": {"sessions": 3}}, 3),

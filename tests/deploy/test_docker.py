@@ -220,7 +220,8 @@ class TestCompose:
             for role in ("scorer", "retriever"):
                 for url in getattr(settings, role).url:
                     assert url == f"http://{role}:{PORTS[role]}"
-        assert services["gateway"]["ports"] == [f"127.0.0.1:{PORTS['gateway']}:{PORTS['gateway']}"]
+        first = PORTS["gateway"]
+        assert services["gateway"]["ports"] == [f"127.0.0.1:{first}-{first + 3}:{first}"]  # for --scale gateway=4
 
     def test_only_the_gateway_can_be_reached(self) -> None:
         parsed = compose(FILES[0])

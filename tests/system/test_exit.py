@@ -68,17 +68,16 @@ class TestWhatRuns:
             process.terminate()
             assert process.wait(timeout=PATIENCE) == 1
 
-    @pytest.mark.parametrize("workers", [1, 2])
-    def test_is_broken_off_in_a_thread_that_does_not_end(self, tmp_path: Path, workers: int) -> None:
+    def test_is_broken_off_in_a_thread_that_does_not_end(self, tmp_path: Path) -> None:
         """The log names it."""
-        with running_a_request(tmp_path, 2 * PATIENCE, "stuck", grace_seconds=1, workers=workers) as process:
+        with running_a_request(tmp_path, 2 * PATIENCE, "stuck", grace_seconds=1) as process:
             process.terminate()
             assert process.wait(timeout=PATIENCE) == 1
         assert "exiting although this does not end: search_0 in " in (tmp_path / "log").read_text()
 
-    @pytest.mark.parametrize(("second", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)])
-    def test_is_broken_off_by_a_second_signal(self, tmp_path: Path, second: signal.Signals, workers: int) -> None:
-        with running_a_request(tmp_path, 100, workers=workers) as process:
+    @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+    def test_is_broken_off_by_a_second_signal(self, tmp_path: Path, second: signal.Signals) -> None:
+        with running_a_request(tmp_path, 100) as process:
             process.terminate()
             time.sleep(0.5)  # two signals of one kind at once are one
             process.send_signal(second)

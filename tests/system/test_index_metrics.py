@@ -46,7 +46,7 @@ def becomes(running: Service, indexes: dict[str, int], documents: dict[str, int]
 
 
 def test_uploads_deletions_and_a_restart(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05\nworkers = 2")
+    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.05")
     with retriever(tmp_path / "data") as running:
         client = running.client
         becomes(running, {}, {})

@@ -82,18 +82,16 @@ def test_odd_requests_are_no_failures(running: Service, request_: bytes, status:
     assert "Traceback" not in running.log
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_port_in_use(running: Service, tmp_path: Path, workers: str) -> None:
-    with service(tmp_path / "data", "--workers", workers, port=running.port, ready=False) as second:
+def test_a_port_in_use(running: Service, tmp_path: Path) -> None:
+    with service(tmp_path / "data", port=running.port, ready=False) as second:
         assert second.process.wait(timeout=PATIENCE) != 0
         assert "in use" in second.log and "Traceback" not in second.log
     assert running.client.get("/readyz").is_success
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_service_that_cannot_start(tmp_path: Path, workers: str) -> None:
+def test_a_service_that_cannot_start(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    with service(tmp_path / "data", "--workers", workers, ready=False) as broken:
+    with service(tmp_path / "data", ready=False) as broken:
         assert broken.process.wait(timeout=PATIENCE) == 1
         assert "data_directory" in broken.log and "Traceback" not in broken.log
 

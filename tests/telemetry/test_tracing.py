@@ -97,10 +97,10 @@ def test_a_collector_that_is_away_delays_no_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_send_theirs(tmp_path: Path) -> None:
+def test_spans_show_query_and_documents(tmp_path: Path) -> None:
     with collecting() as collector:
         folder = configured(tmp_path / "all", collector, "traces.texts = true")
-        with service(folder / "data", "--workers", "2") as running:
+        with service(folder / "data") as running:
             answer = running.client.post("/select", json=REQUEST).json()
             assert answer["status"] == "complete"
             assert running.stop() == 0
@@ -116,13 +116,13 @@ def test_workers_send_theirs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_the_extra(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text('workers = 2\ntraces.url = "http://127.0.0.1:1/v1/traces"')
+    (tmp_path / "boundarymorph.toml").write_text('traces.url = "http://127.0.0.1:1/v1/traces"')
     command = [sys.executable, "-c", NO_EXTRA]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT, cwd=tmp_path, check=False
     )
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()  # once, before any worker
+    (line,) = done.stderr.splitlines()
     assert "pip install --find-links dist 'boundarymorph[otel]'" in line
 
 

@@ -39,7 +39,6 @@ RETRY_SECONDS = 1.0  # between probes while a part does not answer
 # What another process, or the disk, may still become ready for.
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
 LONGEST_PAUSE = 30.0  # seconds after which a caller is told to try again
-TICK = 0.1  # seconds between checks for a signal before the server runs
 ABSENT: Any = None  # in place of a part that a role does not have
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 log = logging.getLogger(__name__)
@@ -147,8 +146,7 @@ class Lifecycle:
 
     built: its parts, once they are built; ready: they have answered a first probe, and nothing has broken for good
     since; readiness: the state of the parts from then on; waiting: what the process waits for, as shown to callers;
-    trouble: the same for operators; failure: why waiting is useless; draining: it has been told to stop;
-    listen_when_ready: it accepts no connection before it is ready.
+    trouble: the same for operators; failure: why waiting is useless; draining: it has been told to stop.
     """
 
     settings: Settings
@@ -159,7 +157,6 @@ class Lifecycle:
     trouble: str | None = None
     failure: str | None = None
     draining: bool = False
-    listen_when_ready: bool = False
     readiness: Readiness | None = None
     begun: float = field(default_factory=time.monotonic)
 
@@ -213,11 +210,6 @@ class Lifecycle:
             again = "in a second" if seconds == 1 else f"in {seconds} seconds"
             raise NotReady(f"{self.waiting}; try again {again}", retry_after=seconds)
         return self.built
-
-    async def may_listen(self) -> None:
-        """Wait until the process may accept connections: with listen_when_ready, until ready, failed or draining."""
-        while self.listen_when_ready and not (self.ready or self.failure or self.draining):  # noqa: ASYNC110
-            await asyncio.sleep(TICK)  # the signal handler, for example, cannot set an event
 
     async def _check(self, built: Parts) -> None:
         while True:

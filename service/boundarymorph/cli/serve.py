@@ -62,7 +62,6 @@ class ServiceOptions(RetrieverOptions):
             show_default="this machine",
         ),
     ] = None
-    workers: Annotated[int | None, typer.Option(help="Number of processes on one port.", show_default="1")] = None
 
 
 @command_of(ServiceOptions)

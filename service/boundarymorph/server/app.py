@@ -38,8 +38,6 @@ from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.web import pages
 
-SHARE_SECONDS = 1.0  # between writes of a worker's gauges for the others
-
 
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
@@ -120,9 +118,6 @@ def _application(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await lifecycle.load(build)
         tasks = [asyncio.create_task(lifecycle.live())]
-        if metrics.is_shared():
-            tasks.append(asyncio.create_task(_share_gauges()))
-        await lifecycle.may_listen()
         async with AsyncExitStack() as running:
             for router in routers:
                 await running.enter_async_context(router.lifespan_context(app))
@@ -157,9 +152,3 @@ def _application(
     app.add_middleware(FromAllowed, origins=access.origins)
     app.add_middleware(Observed)
     return app
-
-
-async def _share_gauges() -> None:
-    while True:
-        metrics.share_gauges()
-        await asyncio.sleep(SHARE_SECONDS)

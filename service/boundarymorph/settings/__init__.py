@@ -255,7 +255,6 @@ class Settings(BaseSettings):
     playground: bool = Field(True, description="serve /playground, a page for trying selections")
     agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
-    workers: int = Field(1, ge=1, le=256, description="processes that share one port, each with its own models")
     drain_seconds: float = Field(0.0, ge=0, description="time after SIGTERM: unready, but still accepting requests")
     grace_seconds: int = Field(30, ge=1, description="time after that for running requests to finish")
     limits: Limits = Field(default_factory=Limits)
@@ -311,7 +310,7 @@ class Settings(BaseSettings):
         if self.scorer.url or self.scorer.model is not None:
             return SESSIONS
         cores = self.threads or os.cpu_count() or 1
-        return max(SESSIONS_A_CORE, SESSIONS_A_CORE * cores // self.workers)
+        return SESSIONS_A_CORE * cores
 
     @property
     def counters_url(self) -> str | None:

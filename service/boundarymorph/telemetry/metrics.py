@@ -1,11 +1,7 @@
-"""Prometheus metrics of the service, in seconds and counts. Callers cannot create label values.
-
-With several workers, each keeps its numbers in a file in SHARED_DIRECTORY; the one that is scraped adds them up.
-"""
+"""Prometheus metrics of the service, in seconds and counts. Callers cannot create label values."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -21,12 +17,10 @@ from prometheus_client import (
     Metric,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 Cache = Literal["scores", "embeddings"]
 Value = TypeVar("Value")
-SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"  # the variable that prometheus_client reads when it is imported
 
 # Geometric, from 1 ms to 75 s.
 SECONDS = tuple(round(0.001 * 1.5**power, 6) for power in range(29))
@@ -45,8 +39,8 @@ def _histogram(name: str, what: str, *labels: str, buckets: Sequence[float] = SE
     return Histogram(f"boundarymorph_{name}", what, labels, buckets=buckets)
 
 
-def _gauge(name: str, over_workers: Literal["livemin", "livemax", "livesum"], what: str, *labels: str) -> Gauge:
-    return Gauge(f"boundarymorph_{name}", what, labels, multiprocess_mode=over_workers)
+def _gauge(name: str, what: str, *labels: str) -> Gauge:
+    return Gauge(f"boundarymorph_{name}", what, labels)
 
 
 connections_closed = _counter(
@@ -68,13 +62,11 @@ budget_used = _histogram("select_budget_used_ratio", "Share of a selection's bud
 retriever_seconds = _histogram(
     "retriever_call_duration_seconds", "Time of a call of the retriever, local or remote.", "call", "outcome"
 )
-part_up = _gauge("part_up", "livemin", "Whether a part answered its last probe.", "part")
-replica_up = _gauge(
-    "replica_up", "livemin", "Whether a remote server works, as far as requests have shown.", "role", "endpoint"
-)
-select_running = _gauge("select_running", "livesum", "Selections that run, at the scrape.")
+part_up = _gauge("part_up", "Whether a part answered its last probe.", "part")
+replica_up = _gauge("replica_up", "Whether a remote server works, as far as requests have shown.", "role", "endpoint")
+select_running = _gauge("select_running", "Selections that run, at the scrape.")
 select_waiting = _gauge(
-    "select_waiting", "livesum", "Requests for selections that are being read or wait for their turn, at the scrape."
+    "select_waiting", "Requests for selections that are being read or wait for their turn, at the scrape."
 )
 select_refused = _counter("select_refused", "Requests for selections that were refused with 429.", "reason")
 cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
@@ -97,11 +89,9 @@ work_refused = _counter(
     "work_refused", "Calls of blocking work that were refused because threads and queue were full, by kind.", "kind"
 )
 ingested = _counter("ingested_documents", "Uploaded documents by outcome.", "outcome")
-indexes = _gauge(
-    "indexes", "livemax", "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.", "kind"
-)
-index_documents = _gauge("index_documents", "livemax", "Documents of the indexes on this machine's disk.", "kind")
-index_bytes = _gauge("index_bytes", "livemax", "Size of the files of the indexes on this machine's disk.", "kind")
+indexes = _gauge("indexes", "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.", "kind")
+index_documents = _gauge("index_documents", "Documents of the indexes on this machine's disk.", "kind")
+index_bytes = _gauge("index_bytes", "Size of the files of the indexes on this machine's disk.", "kind")
 cache_lookups = _counter(
     "cache_lookups",
     "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
@@ -121,9 +111,7 @@ cache_seconds = _histogram(
     "operation",
     buckets=CACHE_SECONDS,
 )
-cache_circuit = _gauge(
-    "cache_circuit_state", "livemax", "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open.", "operation"
-)
+cache_circuit = _gauge("cache_circuit_state", "Circuit breaker to Redis: 0 closed, 1 half-open, 2 open.", "operation")
 
 
 class BatchMetrics:
@@ -133,8 +121,8 @@ class BatchMetrics:
         """role, item: parts of the names, the item in the singular; done: the participle for what a batch does."""
         items, title, model = f"{item}s", item.capitalize(), ("model", "backend")
         self.queue = (
-            _gauge(f"{role}_queue_{items}", "livesum", f"{title}s in the queue, at the scrape.", *model),
-            _gauge(f"{role}_queue_tokens", "livesum", "Tokens in the queue, at the scrape.", *model),
+            _gauge(f"{role}_queue_{items}", f"{title}s in the queue, at the scrape.", *model),
+            _gauge(f"{role}_queue_tokens", "Tokens in the queue, at the scrape.", *model),
         )
         self.batch_items = _histogram(f"{role}_batch_{items}", f"{title}s per batch.", *model, buckets=COUNTS)
         self.batch_tokens = _histogram(f"{role}_batch_tokens", "Tokens per batch.", *model, buckets=TOKENS)
@@ -170,10 +158,7 @@ class BatchMetrics:
     def close(self) -> None:
         """Stop reading the queue; the counts stay."""
         for gauge in self.queue:
-            if is_shared():
-                gauge.labels(*self._labels).set_function(lambda: 0)  # labels cannot be removed from a worker's file
-            else:
-                gauge.remove(*self._labels)
+            gauge.remove(*self._labels)
 
 
 scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
@@ -253,15 +238,11 @@ EXPOSITION = CONTENT_TYPE_LATEST  # its content type
 
 
 def exposition(*, named: bool) -> bytes:
-    """Return the scrape, of this process or of all workers.
+    """Return the scrape.
 
     named: whether it says which key did what; otherwise those samples are added up, under the key "all".
     """
     registry = REGISTRY
-    if is_shared():
-        share_gauges()
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     if not named:
         nameless = CollectorRegistry()
         nameless.register(_Nameless(registry))
@@ -291,21 +272,3 @@ class _Nameless(Collector):
                 value = min(values) if name.endswith("_created") else sum(values)
                 summed.add_sample(name, dict(labels), value)
             yield summed
-
-
-def is_shared() -> bool:
-    """Whether this process is one of several workers."""
-    return SHARED_DIRECTORY in os.environ
-
-
-def forget_worker(pid: int) -> None:
-    """Remove the gauges of a worker that has ended; its counters remain."""
-    mark_process_dead(pid)  # type: ignore[no-untyped-call]
-
-
-def share_gauges() -> None:
-    """Write the gauges that are otherwise read at the scrape, such as queue lengths, for the other workers."""
-    for gauge in (select_running, select_waiting, *scorer_batches.queue, *encoder_batches.queue):
-        for family in gauge.collect():
-            for sample in family.samples:
-                (gauge.labels(**sample.labels) if sample.labels else gauge).set(sample.value)

@@ -41,7 +41,6 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.memory import store as memories
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -541,7 +540,6 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 SCHEMAS = {
     _STORE: SCHEMA,
     f"{FOLDER}/{belongings.JUDGMENTS}": belongings.SCHEMA,
-    f"{FOLDER}/{belongings.MEMORIES}": memories.SCHEMA,
 }
 
 

@@ -1,0 +1,24 @@
+"""The unit of systemd and the configuration of nginx for a machine without containers."""
+
+import re
+from pathlib import Path
+
+from boundarymorph.server.process import LAST_SECONDS
+from boundarymorph.settings import Settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNIT = (DEPLOY / "systemd" / "boundarymorph@.service").read_text()
+PROXY = (DEPLOY / "nginx" / "boundarymorph.conf").read_text()
+
+
+def test_systemd_waits_longer_than_a_process_takes_to_stop() -> None:
+    settings = Settings()
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
+    assert int(seconds) > settings.drain_seconds + settings.grace_seconds + LAST_SECONDS
+
+
+def test_pages_start_the_units_that_nginx_asks() -> None:
+    page = (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    (started,) = re.findall(r"^systemctl enable --now (.*)$", page, re.MULTILINE)
+    asked = re.findall(r"^ +server 127\.0\.0\.1:(\d+) ", PROXY, re.MULTILINE)
+    assert started.split() == [f"boundarymorph@{port}" for port in asked]
