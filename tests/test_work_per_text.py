@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from tokenizers import Tokenizer
 
 from boundarymorph import reading
+from boundarymorph.cli import files
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.models import (
     Weights,
@@ -22,6 +23,7 @@ from boundarymorph.inference.models import (
     plain,
 )
 from boundarymorph.retrieval import uploads, words
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from tests.texts import KINDS
 
@@ -64,6 +66,10 @@ def line_of_an_upload(text: str) -> None:
         uploads._parse(line.encode(), 1, 0, 2**30)
 
 
+def passages(name: str, text: str) -> object:
+    return list(files.Passages(200)._cut(Document(name, text)))
+
+
 ENTRIES: dict[str, Callable[[str], object]] = {
     "words": words.words,
     "words of a query": lambda text: words.hashes(text),
@@ -75,6 +81,9 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "a body": body,
     "a body that is broken": broken_body,
     "a line of an upload": line_of_an_upload,
+    "the title of a file": files.titled,
+    "passages of Markdown": partial(passages, "a.md"),
+    "passages of a text": partial(passages, "a.txt"),
     "what can be read": lambda text: (reading.has_content(text), reading.composed(text)),
 }
 

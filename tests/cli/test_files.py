@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import io
 import os
 from collections.abc import Callable
 from contextlib import closing
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 import orjson
 import pytest
 
 from boundarymorph.cli import files, index
+from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.cli.conftest import Outcome, Run
+from tests.texts import KINDS
 
 GUIDE = "---\nauthor: Ada\ntitle: 'The guide: first steps'\n---\n# Install\n\nRun setup.\n\n## Use\n\nRead on.\n"
 LONG = "\n\n".join(f"Paragraph {number} says {'a little more ' * 20}and ends." for number in range(12))
@@ -125,6 +131,7 @@ WRONG = {
 }
 
 
+@pytest.mark.strangers
 def test_a_file_that_cannot_be_read_is_named_and_left_out(build: Build, folder: Path) -> None:
     for name, (content, _) in WRONG.items():
         (folder / name).write_bytes(content)
@@ -227,12 +234,97 @@ def test_what_is_no_table(build: Build, content: bytes, said: str) -> None:
     assert outcome.code == 1 and said in outcome.err and outcome.err.count("\n") == 1
 
 
-def test_the_longest_cell(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.strangers
+@pytest.mark.parametrize("row", ["1,{a}\n", "1,{a}", '1,"{a}"\n', '1,"b\n{a}"\n'])
+def test_the_longest_row(build: Build, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "1024")
-    Path("t.csv").write_text(f"id,text\n1,{'a' * 1_024}\n")
+    longest = row.replace("{a}", "a" * (1_024 - len(row) + 3))
+    Path("t.csv").write_text(f"id,text\n{longest}")
     assert build("t.csv").code == 0
-    Path("t.csv").write_text(f"id,text\n1,{'a' * 1_025}\n")
-    assert "t.csv, line 2: no CSV: field larger" in build("t.csv").err
+    Path("t.csv").write_text(f"id,text\n{longest.replace('aa', 'aaa', 1)}")
+    assert "the row has more than 1,024 bytes (limits.line_bytes)" in build("t.csv").err
+
+
+@pytest.mark.strangers
+def test_many_rows_and_blank_lines_make_no_long_row(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "1024")
+    lines = ["id,text", *(f"{number},sea" for number in range(200)), *[""] * 2_000, "last,sea"]
+    Path("t.csv").write_text("\n".join(lines))
+    assert build("t.csv").code == 0
+    assert len(stored()) == 201
+
+
+@pytest.mark.strangers
+def test_a_row_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    class Endless(io.BytesIO):
+        """A line of which more and more is read."""
+
+        given = 0
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            if size is None or not 0 <= size <= 10_000 or self.given > 10_000:
+                raise AssertionError("too much is read")
+            self.given += size
+            return b"id,text\n" if self.given == size else b"a" * size
+
+    async def read() -> None:
+        async for _ in files.of_table(cast(BufferedReader, Endless()), Path("t.csv"), files.Columns(), 1_000):
+            raise AssertionError("there is no whole row")
+
+    with pytest.raises(InvalidInput, match="line 2: the row has more than 1,000 bytes"):
+        asyncio.run(read())
+
+
+@pytest.mark.strangers
+def test_a_link_to_a_file_elsewhere_is_left_out(build: Build, folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "elsewhere" / "secret.md"
+    secret.parent.mkdir()
+    secret.write_text("# Secret\n\nhunter2")
+    (folder / "leak.md").symlink_to(secret)
+    (folder / "leak.txt").symlink_to(Path("..") / "elsewhere" / "secret.md")
+    (folder / "links").symlink_to(secret.parent)
+    (folder / "again.md").symlink_to(folder / "guide.md")
+    outcome = build(str(folder))
+    assert outcome.code == 4
+    for name in ("leak.md", "leak.txt"):
+        assert f"skipped: {name} is a link to a file outside of this folder" in outcome.out
+    assert "again.md" in stored()
+    assert not any("hunter2" in document.text for document in stored().values())
+    (folder / "links").unlink()
+    alone = build(str(folder / "leak.md"))  # which somebody chose by name
+    assert alone.code == 0
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("---\n---\n" * 2_000, None),
+        ("---\n---\n" * 2 + "# First\n", "First"),
+        (f"# a{' ' * 50_000}b", f"a{' ' * 50_000}b"),
+        (f"# a{' ' * 50_000}", "a"),
+        (f"# a {'#' * 50_000}", "a"),
+        ("#\n# \n# ##\n## b ##\r\n", "b"),
+        (f"---\ntitle: a{' ' * 50_000}b\n---\n", f"a{' ' * 50_000}b"),
+        ("---\ntitle: 'a'\n---\n# b", "a"),
+        ('---\r\ntitle: "a"  \r\n---\r\n# b', "a"),
+        ("---\ntitle: 'a\n---\n# b", "'a"),
+        ("---\ntitle:\n---\n# b", "b"),
+        ("---\ntitle: ''\n---\n# b", "b"),
+    ],
+)
+def test_titles(text: str, title: str | None) -> None:
+    assert files.titled(text)[0] == title
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("name", ["a.md", "a.txt"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_passages_of_any_text_have_all_of_it(name: str, kind: str) -> None:
+    text = KINDS[kind](20_000)
+    passages = [passage.text for passage in files.Passages(100)._cut(Document(name, text))]
+    assert max(map(len, passages)) <= 100 or not text.strip()
+    assert "".join("".join(passages).split()) == "".join(text.split())
 
 
 def test_the_longest_passage(build: Build) -> None:

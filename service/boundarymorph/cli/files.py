@@ -27,8 +27,12 @@ MARKDOWN = (".md", ".markdown")
 SUFFIXES = (*MARKDOWN, ".txt")
 DOCUMENT, PASSAGE = "document", "passage"  # fields of a passage's metadata: the id of its text, and its number from 1
 FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t\r]*$", re.MULTILINE)
-_HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t\r#]*$", re.MULTILINE)
+_TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
+_HEADING = re.compile(r"^#{1,6}[ \t]++([^\n#].*)", re.MULTILINE)
+_BLOCK = (
+    20  # passages: a text is cut into so many at a time, as the splitters' time grows with the square of its length
+)
+_BORDERS = ("\n#", "\n\n", "\n", " ")  # of blocks, the best first: a heading, a paragraph, a line, a word
 Entry = ParsedDocument | BadLine
 
 
@@ -43,7 +47,8 @@ def opened(
     """
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
-        yield of_folder(folder, files, most, strict=strict), sum(path.stat().st_size for path in files)
+        inside = source.resolve() if source.is_dir() else None
+        yield of_folder(folder, files, most, inside=inside, strict=strict), sum(path.stat().st_size for path in files)
         return
     with sources.opened(source) as (stream, length):
         if is_table(source):
@@ -77,11 +82,13 @@ def files_in(folder: Path) -> list[Path]:
     return found
 
 
-async def of_folder(folder: Path, files: Iterable[Path], most: int, *, strict: bool = False) -> AsyncIterator[Entry]:
+async def of_folder(
+    folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
+) -> AsyncIterator[Entry]:
     """Yield a document of each file, whose id is its path within the folder, with `/` between its parts.
 
-    What is no text of UTF-8, has nothing to read or more than `most` bytes is a bad line; strict: raises InvalidInput
-    instead.
+    What is no text of UTF-8, has nothing to read or more than `most` bytes is a bad line, and so is a link to a file
+    outside of the folder `inside`; strict: raises InvalidInput instead.
     """
     position = 0
     for number, path in enumerate(files, start=1):
@@ -89,6 +96,8 @@ async def of_folder(folder: Path, files: Iterable[Path], most: int, *, strict: b
         try:
             if (shown := id.encode(errors="backslashreplace").decode()) != id:
                 raise InvalidInput(f"{shown}: its name is not in UTF-8; rename it")
+            if inside is not None and not path.resolve().is_relative_to(inside):
+                raise InvalidInput(f"{id} is a link to a file outside of this folder; put a copy in place of the link")
             with reading.opened_path(path) as stream:
                 content = stream.read(most + 1)
             position += len(content)
@@ -115,11 +124,17 @@ def titled(text: str) -> tuple[str | None, str]:
     """Return the title of a Markdown text, by its front matter or else its first heading, and the text without front
     matter."""
     front = FRONT_MATTER.match(text)
-    if front is None:
-        heading = _HEADING.search(text)
-        return (heading[1] if heading else None), text
-    given, rest = _TITLE.search(front[1]), text[front.end() :]
-    return (given[2], rest) if given else titled(rest)
+    rest = text if front is None else text[front.end() :]
+    given = None if front is None else _TITLE.search(front[1])
+    if title := "" if given is None else _unquoted(given[1].strip()):
+        return title, rest
+    heading = _HEADING.search(rest)
+    return (heading[1].rstrip(" \t\r#") if heading else None), rest
+
+
+def _unquoted(text: str) -> str:
+    quoted = len(text) > 1 and text[0] in "'\"" and text[0] == text[-1]
+    return text[1:-1] if quoted else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +150,41 @@ async def of_table(stream: Stream, source: Path, columns: Columns, most: int) ->
     """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs.
 
     Columns that are not named are `id` (or `_id`), `text` and `title`; other columns are metadata, without empty cells.
-    Without a column of ids, a row's id is its number. most: characters of a cell. Raises InvalidInput for what is no
-    such table, with the line.
+    Without a column of ids, a row's id is its number. most: bytes of a row. Raises InvalidInput for what is no such
+    table, with the line.
     """
-    position, name = 0, sources.named(source)
+    position, begin, name = 0, 0, sources.named(source)  # begin: of the row
 
     def decoded() -> Iterator[str]:
         nonlocal position
         with sources.undamaged(source, sources.WRITTEN):
-            for number, line in enumerate(stream, start=1):
+            for number, line in enumerate(iter(lambda: stream.readline(most + 1), b""), start=1):
                 position += len(line)
+                if position - begin > most:
+                    raise InvalidInput(
+                        f"{name}, line {number}: the row has more than {most:,} bytes (limits.line_bytes); is a quote "
+                        "never closed?"
+                    )
                 text = line if number > 1 else reading.without_mark(line, name)
                 if (wrong := reading.complaint(text)) is not None:
                     raise InvalidInput(f"{name}, line {number}: {wrong}")
                 yield text.decode()
+
+    def filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+        nonlocal begin
+        for row in rows:
+            begin = position
+            if row:
+                yield row
 
     csv.field_size_limit(most)
     try:
         lines = decoded()
         first = next(lines, "")
         rows = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
-        header = next(rows, [])
+        header, begin = next(rows, []), position
         id, text, title = _places(header, columns, name)
-        for number, row in enumerate((row for row in rows if row), start=1):
+        for number, row in enumerate(filled(rows), start=1):
             if len(row) != len(header):
                 yield BadLine(rows.line_num, f"the row has {len(row)} cells and the header {len(header)}")
                 continue
@@ -186,6 +213,17 @@ def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None,
     return place(columns.id, "id", "_id"), text, place(columns.title, "title")
 
 
+def _blocks(text: str, most: int) -> Iterator[str]:
+    """Yield consecutive parts of a text with at most so many characters, which end at a border if there is one."""
+    start = 0
+    while len(text) - start > most:
+        ends = (text.rfind(border, start + most // 2, start + most) for border in _BORDERS)
+        end = next((end for end in ends if end > start), start + most)
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
 @dataclass(slots=True)
 class Passages:
     """Cuts documents into passages, at headings, paragraphs and sentences as far as possible.
@@ -212,7 +250,8 @@ class Passages:
 
     def _cut(self, document: Document) -> Iterator[Document]:
         splitter = MarkdownSplitter if document.id.lower().endswith(MARKDOWN) else TextSplitter
-        texts = splitter(self.characters).chunks(document.text) or [document.text]
+        blocks = map(splitter(self.characters).chunks, _blocks(document.text, _BLOCK * self.characters))
+        texts = list(chain.from_iterable(blocks)) or [document.text]
         self._counts[document.id] = len(texts)
         for number, text in enumerate(texts, start=1):
             id = document.id if number == 1 else f"{document.id}#{number}"
