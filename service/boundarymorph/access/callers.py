@@ -316,18 +316,20 @@ class Policies:
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
         """callers: the names of all keys. Raises InvalidConfiguration for a policy of an unknown key."""
         self._named = {DEFAULT_POLICY: Policy()}
+        self._meant_for: dict[str, tuple[str, ...]] = {}  # the keys of a policy that is for some
         self._of_key: dict[str, Policy] = {}
         for name, given in settings.policies.items():
             self._named[name] = Policy(name, given.model_dump(exclude={"for_keys"}, exclude_none=True))
+            if given.for_keys:
+                self._meant_for[name] = given.for_keys
             for key in given.for_keys:
                 if key not in callers:
                     raise InvalidConfiguration(f"policies.{name}.for_keys: there is no key named {key!r}")
                 self._of_key[key] = self._named[name]
 
-    @property
-    def names(self) -> list[str]:
-        """Of all policies."""
-        return sorted(self._named)
+    def names(self, caller: str) -> list[str]:
+        """Return the names that a caller is told: not those of policies for other keys, which may be customers."""
+        return sorted(name for name in self._named if caller in self._meant_for.get(name, (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy that the path names, else the one that `model` names, else that of the caller's key.
@@ -338,7 +340,7 @@ class Policies:
         if path is not None:
             if found := self._chosen(path):
                 return found
-            raise UnknownPolicy(f"there is no policy {path[:SHOWN]!r}; there is {', '.join(self.names)}")
+            raise UnknownPolicy(f"there is no policy {path[:SHOWN]!r}; there is {', '.join(self.names(caller))}")
         found = self._chosen(model) if isinstance(model, str) else None
         return found or self._of_key.get(caller) or self._named[DEFAULT_POLICY]
 

@@ -264,8 +264,8 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     responses={status: {"model": RerankError} for status in (401, 403, 429, 503)},
 )
 async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
-    """Return the cross-encoder, which answers whatever `model` is, and the policies."""
-    names = [parts.scorer.name, *access.policies.names]
+    """Return the cross-encoder, which answers whatever `model` is, and the policies, without those for other keys."""
+    names = [parts.scorer.name, *access.policies.names(caller)]
     return Models(data=[ModelCard(id=name) for name in names])
 
 
