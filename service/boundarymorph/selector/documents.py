@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
-from boundarymorph.reading import has_content
+from boundarymorph.reading import has_words
 from boundarymorph.retrieval.document import Candidates, Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.scoring.scorer import SAMPLE
@@ -124,7 +124,7 @@ class Documents:
         self._seen = np.zeros(len(pool), dtype=np.bool_)
         self._there = np.zeros(len(pool), dtype=np.bool_)
         self._blank = np.zeros(len(pool), dtype=np.bool_)
-        if blank := {id for id, document in self.by_id.items() if not has_content(document.content)}:
+        if blank := {id for id, document in self.by_id.items() if not has_words(document.content)}:
             self._blank[:] = [id in blank for id in pool.ids]
         self._alike: _Groups | None = None
 
@@ -192,7 +192,7 @@ class Documents:
                 first = self._first.setdefault(_key(content), position)
                 self.texts[position] = first
                 self.copies += int(first != position)
-                self._blank[position] = not has_content(content)
+                self._blank[position] = not has_words(content)
             self._there[position] = self._seen[position] = True
 
     @property
