@@ -201,6 +201,12 @@ class UnsupportedMediaType(InvalidInput):
     """The service, or the route, does not accept this content type."""
 
 
+class UnsupportedEncoding(UnsupportedMediaType):
+    """The body is compressed."""
+
+    slug = UnsupportedMediaType.slug
+
+
 class Origins:
     """The names that the service answers to, and the pages of other sites that may call it.
 
@@ -218,7 +224,7 @@ class Origins:
 
     def check(self, headers: Headers) -> None:
         """Raises Forbidden for the wrong host, or a page of another site, and UnsupportedMediaType for a body that is
-        neither JSON nor NDJSON."""
+        neither JSON nor NDJSON, or compressed."""
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
@@ -229,6 +235,10 @@ class Origins:
                 raise Forbidden(f"pages from {origin[:100]!r} may not call this service; add the host to allowed_hosts")
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
             return
+        if (encoding := headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+            raise UnsupportedEncoding(
+                f"the body has the content encoding {encoding[:100]!r}, which is not read here; send it as it is"
+            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (*NDJSON, "application/json", *(UNDECLARED if origin is None else ())) and not (
             kind.startswith("application/") and kind.endswith("+json")

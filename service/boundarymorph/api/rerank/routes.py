@@ -60,6 +60,7 @@ from boundarymorph.api.rerank.dialects import (
     nim_refusal,
     tei_refusal,
     unknown_fields,
+    without_effect,
 )
 from boundarymorph.api.rerank.frameworks import AliyunAnswer, AliyunRequest, WeaviateAnswer, WeaviateRequest, flattened
 from boundarymorph.api.schemas import Problem
@@ -177,6 +178,8 @@ class TeiInfo(BaseModel):
 
 class DialectRoute(APIRoute):
     """A route that refuses requests in the words of a dialect: the first of its path, until the body shows another."""
+
+    takes_any_parameter = True  # in the query, such as Azure's api-version; they have no effect
 
     @property
     def refusal(self) -> problems.Refusal:
@@ -297,6 +300,7 @@ def _read(
     asked = dialect.request.model_validate(applied)
     wanted = asked.wanted()
     ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
+    ignored += without_effect("query parameters", sorted(request.query_params))
     instruction = asked.instruction or None
     if instruction and not parts.scorer.takes_instruction:
         ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
