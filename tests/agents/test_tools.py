@@ -73,6 +73,7 @@ MISTAKES += [
 ]
 
 
+@pytest.mark.strangers
 async def test_a_string_is_taken_for_what_it_has_in_json(service: Running) -> None:
     async with service.connect(Transport.HTTP) as client:
         for given, count in UNDERSTOOD:

@@ -1,5 +1,7 @@
 """docs/openapi.json, and how each role describes itself: whole and up to date, with examples that work."""
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from boundarymorph.cli import main
 from boundarymorph.reading import ALLOWED
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
+from boundarymorph.telemetry import metrics
 from tests.api.service import answer
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
@@ -147,3 +150,30 @@ async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> No
 def test_paths_go_from_where_the_service_is(tmp_path: Path, url: str | None, server: str) -> None:
     described = create_app(Settings(data_directory=tmp_path, public_url=url)).openapi()
     assert described["servers"] == [{"url": server}]
+
+
+@pytest.mark.strangers
+async def test_what_needs_no_key_is_made_once_however_often_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def exposition(*, named: bool, make: Callable[..., bytes] = metrics.exposition) -> bytes:
+        made.append("metrics")
+        return make(named=named)
+
+    monkeypatch.setattr(metrics, "exposition", exposition)
+    monkeypatch.setattr(time, "monotonic", lambda: 1.0)  # metrics are kept for a second
+    app = create_app(Settings(data_directory=tmp_path, metrics_seconds=1))
+    describe = app.openapi
+
+    def counted() -> dict[str, Any]:
+        made.append("openapi")
+        return describe()
+
+    monkeypatch.setattr(app, "openapi", counted)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        for path in ("/openapi.json", "/metrics"):
+            together = await asyncio.gather(*(client.get(path) for _ in range(24)))
+            assert {found.status_code for found in together} == {200}
+    assert made == ["openapi", "metrics"]

@@ -133,6 +133,16 @@ class TestConfig:
         values = orjson.loads(shown.out)
         assert (shown.code, values["port"], values["k"], values["threads"]) == (0, 3, 2, None)
 
+    @pytest.mark.strangers
+    @pytest.mark.parametrize("url", ["rediss:/Redis-Pa55word", "redis:Pa55word@host", "Pa55word", "redis//:Pa55word@h"])
+    @pytest.mark.parametrize("name", ["CACHE__URL", "RATE_LIMITS__URL"])
+    def test_a_malformed_url_of_redis_is_not_printed_with_its_password(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, name: str, url: str
+    ) -> None:
+        monkeypatch.setenv(f"BOUNDARYMORPH_{name}", url)
+        shown = run("config")
+        assert "Pa55word" not in shown.out + shown.err
+
     def test_bad_settings(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("boundarymorph.toml").write_text("prot = 1\nk = 0")
         line = refused(run("config"))
@@ -277,6 +287,7 @@ class TestIndexes:
         assert str(store) in refused(run("index", "restore", "other", "--from", "copies/one"))
         assert "'none'" in refused(run("index", "snapshot", "none", "--to", "copies/none"))
 
+    @pytest.mark.strangers
     def test_bad_lines(self, run: Run, source: Path) -> None:
         source.write_bytes(
             source.read_bytes() + b'\nnot json\n{"id": "x"}\n{"id": "y", "text": "\xe9"}\n' + b"[" * 2_000

@@ -131,6 +131,7 @@ WRONG = {
 }
 
 
+@pytest.mark.strangers
 def test_a_file_that_cannot_be_read_is_named_and_left_out(build: Build, folder: Path) -> None:
     for name, (content, _) in WRONG.items():
         (folder / name).write_bytes(content)

@@ -81,12 +81,16 @@ def test_what_is_not_drawn_and_forms_of_arabic_letters_make_no_other_words(text:
     assert PoolWords.of([text, "other"]).bm25(typed).tolist()[0] > 0
 
 
+@pytest.mark.strangers
 def test_a_query_has_a_single_character_only_where_it_has_no_pair() -> None:
     asked = {query: b" ".join(words(query, query=True)).decode() for query in ("漢字かなA漢", "漢", "책을", "ไทย")}
     assert asked == {"漢字かなA漢": "漢字 字か かな a 漢", "漢": "漢", "책을": "책을", "ไทย": "ไท ทย"}
     pool = PoolWords.of(["漢字かな", "字", "かな文字", "책을 읽다"])
     assert (pool.bm25("字") > 0).tolist() == [True, True, True, False]
     assert (pool.bm25("漢字") > 0).tolist() == [True, False, False, False]
+    weather = PoolWords.of(["今天天气很好，我们去公园散步", "東京都の天気は晴れです", "水"])  # noqa: RUF001
+    assert (weather.bm25("天") > 0).tolist() == [True, True, False]
+    assert (weather.bm25("東") > 0).tolist() == [False, True, False]
     assert (pool.bm25("책") > 0).tolist() == [False, False, False, True]
     assert pool.terms("字").tolist() == [[True, True, True, False]]
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
+from boundarymorph.retrieval.interfaces import Catalog, Index, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
@@ -142,6 +143,19 @@ async def test_an_index_is_found_by_its_name_or_its_store(url: str, tmp_path: Pa
         both.get("papers")
     for part in (catalogs, both, client):
         part.close()
+
+
+def test_a_store_that_is_away_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    base, store = create_autospec(Catalog, instance=True), create_autospec(StoreCatalog, instance=True)
+    catalogs = Catalogs(base, {"shelf": store})
+    refused = RetrieverUnavailable("nothing listens at shelf:5432")
+    for outcome in (refused, refused, None, None, refused):
+        store.check.side_effect = outcome
+        assert catalogs.totals() is base.totals()
+    said = [record.message.partition(":")[0] + record.message.rpartition(":")[2] for record in caplog.records]
+    away = "stores.shelf5432"
+    assert said == [away, "stores.shelf ready again", away]
 
 
 class Fitting(SeededEncoder):

@@ -83,3 +83,20 @@ class TestWhatRuns:
             time.sleep(0.5)  # two signals of one kind at once are one
             process.send_signal(second)
             assert process.wait(timeout=PATIENCE) == 128 + second
+
+
+def test_a_failed_start_looks_like_one(tmp_path: Path) -> None:
+    """The last line says why, and none that the service runs."""
+    missing = str(tmp_path / "missing")
+    variables = {"BOUNDARYMORPH_SCORER__MODEL": missing, "BOUNDARYMORPH_DATA_DIRECTORY": str(tmp_path)}
+    with (tmp_path / "log").open("wb") as log:
+        arguments = ["serve", "--port", str(free_port())]
+        environment = {**ENVIRONMENT, **variables}
+        with start(
+            arguments, output=log.fileno(), errors=log.fileno(), environment=environment, directory=tmp_path
+        ) as process:
+            assert process.wait(timeout=PATIENCE) == 1
+    lines = (tmp_path / "log").read_text().splitlines()
+    (cause,) = (number for number, line in enumerate(lines) if "the service cannot start: " in line)
+    assert not [line for line in lines[cause:] if "INFO" in line and "Finished server process" not in line]
+    assert "ERROR" in lines[-1] and missing in lines[-1]

@@ -5,6 +5,7 @@ import os
 import sys
 
 import orjson
+import pytest
 
 from boundarymorph.telemetry import tracing
 
@@ -26,6 +27,7 @@ def test_a_line_of_json() -> None:
     assert line == {"level": "warning", "logger": "boundarymorph.test", "message": "1 of 2\nlines", "status": 200}
 
 
+@pytest.mark.strangers
 def test_the_request_it_is_about() -> None:
     token = tracing.request_id.set("abc")
     try:
@@ -51,6 +53,7 @@ def test_values_that_json_cannot_hold_are_logged_as_text() -> None:
     assert "object at" in orjson.loads(tracing.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
 
 
+@pytest.mark.strangers
 def test_a_message_stays_on_its_line() -> None:
     """Whatever it quotes: a tab and letters of any alphabet are what they are."""
     forged = record("no index %s", "'x'\nINFO:     all is well\r\x1b[2K\u2028\x85\té\u20ac")

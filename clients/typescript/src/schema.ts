@@ -78,7 +78,7 @@ export interface paths {
         };
         /**
          * List what `model` may name
-         * @description Return the cross-encoder, which answers whatever `model` is, and the policies.
+         * @description Return the cross-encoder, which answers whatever `model` is, and the policies, without those for other keys.
          */
         get: operations["models_v1_models_get"];
         put?: never;

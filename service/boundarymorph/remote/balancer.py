@@ -51,7 +51,7 @@ class Role:
 
 
 BACKOFF, MOST_BACKOFF = 1.0, 30.0  # seconds after the first failure, doubled after each further one
-PAUSE, LONGEST_PAUSE = 0.25, 60.0  # seconds, if a busy server does not say how long, and if it says more
+PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds, if a busy server does not say how long, and until one call tries it again
 MISSES = 3  # callers in a row that stopped waiting
 
 

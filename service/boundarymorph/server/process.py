@@ -26,6 +26,7 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 from starlette.routing import NoMatchFound
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
@@ -193,7 +194,7 @@ def _server(create: Create, settings: Settings, name: str, replaces: bool = Fals
     app = create(settings, on_failure=lambda: server.fail())
     app.state.lifecycle.listen_when_ready = replaces
     config = configured(
-        app,
+        _honest(app, lambda: server.failed),
         settings,
         host=settings.host,
         port=settings.port,
@@ -203,6 +204,20 @@ def _server(create: Create, settings: Settings, name: str, replaces: bool = Fals
     )
     server = _DrainingServer(config, app, settings.drain_seconds, _trace(settings.traces, name))
     return server
+
+
+def _honest(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp:
+    """Return the application, which tells uvicorn of a failed start instead of a complete one."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        async def told(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete" and failed():
+                message = {"type": "lifespan.startup.failed"}
+            await send(message)
+
+        await app(scope, receive, told if scope["type"] == "lifespan" else send)
+
+    return served
 
 
 def share_arenas() -> None:
@@ -245,18 +260,18 @@ class _DrainingServer(uvicorn.Server):
         self._drain_seconds = drain_seconds
         self._end_traces = end_traces
         self._exit_at: float | None = None
-        self._failed = self._broken_off = False
+        self.failed = self._broken_off = False
 
     def fail(self) -> None:
         """Stop with an error."""
-        self._failed = self.should_exit = True
+        self.failed = self.should_exit = True
 
     @property
     def code(self) -> int:
         """The exit code: 0 if all requests could finish; STARTUP_FAILURE if it was never ready; else 1."""
-        if self._failed and self._app.state.lifecycle.readiness is None:
+        if self.failed and self._app.state.lifecycle.readiness is None:
             return STARTUP_FAILURE
-        return int(self._failed or self._broken_off or not self.started)
+        return int(self.failed or self._broken_off or not self.started)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal asks for the end."""
@@ -264,6 +279,8 @@ class _DrainingServer(uvicorn.Server):
             super().run(sockets)
         finally:
             self._end_traces()
+        if self.failed:
+            log.error("the service has ended: %s", self._app.state.lifecycle.failure)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start draining at the first signal, exit at the second, or at once while nothing is served."""
@@ -275,7 +292,13 @@ class _DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and log the URL of the playground."""
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            if not self.failed:
+                raise
+            await self.lifespan.receive_queue.put({"type": "lifespan.shutdown"})  # releases what has been built
+            await self.lifespan.shutdown_event.wait()
         if not self.started:
             return
         with suppress(NoMatchFound):

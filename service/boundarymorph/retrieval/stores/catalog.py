@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import threading
@@ -41,6 +42,7 @@ from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Store, Table, guessed, made
 from boundarymorph.settings import Attached
 
+log = logging.getLogger(__name__)
 _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store takes the name of a table as it is
 _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
@@ -234,6 +236,7 @@ class Catalogs(Catalog):
     def __init__(self, base: Catalog, stores: Mapping[str, StoreCatalog]) -> None:
         """base: where indexes without a store in their name are made; may be one of the stores."""
         self._base, self._stores = base, stores
+        self._away: set[str] = set()
 
     def check(self) -> None:
         """See `Catalog.check`; of the base alone: a store that is away fails only its own requests."""
@@ -293,7 +296,23 @@ class Catalogs(Catalog):
         return sorted(shown, key=lambda info: info.name)
 
     def totals(self) -> Mapping[str, IndexTotals]:
+        """See `Catalog.totals`; of the base alone. Log each other store that is away, and when it is back."""
+        for name, catalog in self._stores.items():
+            if catalog is not self._base:
+                self._look_for(name, catalog)
         return self._base.totals()
+
+    def _look_for(self, name: str, catalog: Catalog) -> None:
+        try:
+            catalog.check()
+        except BoundaryMorphError as error:
+            if name not in self._away:
+                self._away.add(name)
+                log.warning("stores.%s: not ready; requests for its indexes fail meanwhile: %s", name, error)
+        else:
+            if name in self._away:
+                self._away.discard(name)
+                log.info("stores.%s: ready again", name)
 
     def delete(self, name: str) -> None:
         catalog, inner = self._of(name)
