@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -127,6 +128,20 @@ class Documents:
         if blank := {id for id, document in self.by_id.items() if not has_words(document.content)}:
             self._blank[:] = [id in blank for id in pool.ids]
         self._alike: _Groups | None = None
+
+    @classmethod
+    async def of(
+        cls,
+        pool: Pool,
+        candidates: Candidates,
+        run: Run,
+        documents: Mapping[str, Document] | None = None,
+        room: Room = FREE,
+    ) -> Documents:
+        """Return the documents of a pool as the constructor does, looked at in a thread if they are long."""
+        make = partial(cls, pool, candidates, run, documents, room)
+        long = candidates.texts_at_hand and sum(len(each.text) for each in (documents or {}).values()) > LONG
+        return await run(make) if long else make()
 
     async def read(
         self,

@@ -32,7 +32,7 @@ from boundarymorph.selection import (
 from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config, TrendConfig
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint, plane
-from boundarymorph.selector.documents import LONG, Documents, Grouping, texts_of
+from boundarymorph.selector.documents import Documents, Grouping, texts_of
 from boundarymorph.selector.scores import WORDS, CalibratedScores, Pace, Place, Trust
 from boundarymorph.selector.task import (
     INTERRUPTING,
@@ -155,9 +155,7 @@ class SelectionRun:
             self.grouping = self._task.distinct
         if self._task.goal != "scores":
             self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
-        make = partial(Documents, self.pool, self._candidates, self._in_thread, documents, self._task.room)
-        long = sum(len(document.text) for document in (documents or {}).values()) > LONG
-        self.documents = await self._in_thread(make) if long and self._candidates.texts_at_hand else make()
+        self.documents = await Documents.of(self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
