@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem
 from boundarymorph.errors import PROBLEM_TYPE, InvalidConfiguration
+from boundarymorph.inference.concurrency import descriptors
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
@@ -68,7 +68,10 @@ class Connections:
 
 
 def most_connections(chosen: int | None) -> int:
-    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen."""
+    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen.
+
+    The other half is for the process itself and its open indexes.
+    """
     return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
 
 
@@ -79,12 +82,6 @@ def check_connections(chosen: int | None) -> None:
             f"limits.connections is {chosen:,}, and a process may open {descriptors():,} descriptors in all: "
             "choose fewer connections, or raise the limit (ulimit -n)"
         )
-
-
-def descriptors() -> int:
-    """Return the number of descriptors that this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
 SLICE = 2**14  # bytes that are parsed between two looks at the size of a head or of trailers
