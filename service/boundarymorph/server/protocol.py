@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -88,6 +89,9 @@ SLICE = 2**14  # bytes that are parsed between two looks at the size of a head o
 FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # after so many chunks of a body, they must have so many bytes on average
 
 
+BLANK_LINES = re.compile(rb"[\r\n]+")
+
+
 class StrictParser(h11.Connection):
     """h11's parser of requests. It also refuses what h11 accepts, and what only an attacker sends.
 
@@ -106,8 +110,8 @@ class StrictParser(h11.Connection):
         """Return the next event. Raises h11.RemoteProtocolError if the request is refused."""
         if self.their_state is h11.IDLE:  # RFC 9112, 2.2: blank lines before a request are ignored
             received = self._receive_buffer._data
-            while received.startswith((b"\r", b"\n")):
-                del received[0]
+            if blank := BLANK_LINES.match(received):
+                del received[: blank.end()]
         try:
             event = super().next_event()
             self._check(event)
