@@ -14,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -58,6 +59,44 @@ def steps(
             console.print(f"{doing}: {done:,} of {total:,}", markup=False, highlight=False)
 
     yield tell
+
+
+class Stages:
+    """The progress of stages, each with a number of steps: bars on a terminal, otherwise a line as a stage begins and
+    one every LINE_SECONDS."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock, self._told = console, clock, clock()
+        self._bars = progress(console) if console.is_terminal else None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Stages:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Take the bars off the terminal within the block, for a question."""
+        self.__exit__()
+        yield
+        self.__enter__()
+
+    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+        """Show how much of a stage is done. total: None if it has no steps."""
+        begins = stage not in self._tasks
+        if self._bars is not None:
+            if begins:
+                self._tasks[stage] = self._bars.add_task(stage, total=total)
+            self._bars.update(self._tasks[stage], completed=done, total=total)
+        elif begins or self._clock() - self._told >= LINE_SECONDS:
+            self._tasks[stage], self._told = TaskID(0), self._clock()
+            steps = "" if total is None else f": {done:,} of {total:,}"
+            self._console.print(f"{stage}{steps}", markup=False, highlight=False)
 
 
 @contextmanager
