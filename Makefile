@@ -63,8 +63,9 @@ test-all: test  ## and the slow ones
 test-servers: setup  ## of all tests those that start servers of every kind, for a clone in an unusual place
 	$(PYTEST) $(IN_PARALLEL) -m servers $(OPTIONS)
 
-strangers: setup  ## what broke in the hands of people who had not seen the service before, a line each
+strangers: setup  ## what broke in the hands of strangers, a line each, and the longest pauses by kinds of texts; PAUSES=--assert
 	$(PYTEST) -n0 -m strangers --verbose --verbose $(OPTIONS)
+	$(BIN)/python -m load_tests.pauses $(PAUSES)
 
 mutants: setup  ## mutants of MODULE=file that TESTS="files" do not kill; OPTIONS="--count 50 --seconds 120"
 	$(BIN)/python -m load_tests.mutants $(MODULE) $(TESTS) $(OPTIONS)

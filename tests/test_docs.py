@@ -81,6 +81,14 @@ def test_the_page_on_ones_own_data_compares_the_default_with_its_alternatives() 
         assert all(f"`{method}`" in text_of(ROOT / "docs" / "your-data.md") for method in wanted)
 
 
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/api.md", "clients/python/README.md", "clients/typescript/README.md"]
+)
+def test_how_to_get_the_texts_of_an_index_is_on_the_page(page: str) -> None:
+    assert re.search(r"\breturn_documents\b", (ROOT / page).read_text())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_their_options(page: Path) -> None:
     unknown = []

@@ -23,10 +23,18 @@ from pydantic_core import ErrorDetails, from_json
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
 
-_WORDS = re.compile(r"[^\W_]")
 # Letters and symbols that are drawn as nothing, and the replacement of what could not be decoded.
-_INVISIBLE = frozenset("\u115f\u1160\u2800\u3164\uffa0\ufffd")
+_INVISIBLE = "\u115f\u1160\u2800\u3164\uffa0\ufffd"
+_WORDS = re.compile(rf"[^\W_{_INVISIBLE}]")
 _VISIBLE_CATEGORIES = "LNPS"
+
+
+def has_words(text: str) -> bool:
+    """Return whether a text has a letter or digit that is drawn.
+
+    Models are often sure of a text without any, such as a rule of a table: they have not learned from such texts.
+    """
+    return _WORDS.search(text) is not None
 
 
 def has_content(text: str) -> bool:
@@ -34,10 +42,7 @@ def has_content(text: str) -> bool:
 
     White space, control and format characters, and marks on nothing are no content.
     """
-    found = _WORDS.search(text)
-    if found is not None and found[0] not in _INVISIBLE:
-        return True
-    return any(
+    return has_words(text) or any(
         unicodedata.category(character)[0] in _VISIBLE_CATEGORIES and character not in _INVISIBLE for character in text
     )
 
@@ -76,8 +81,8 @@ def readable(query: str) -> str:
 
 
 def blank(texts: Sequence[str]) -> list[int]:
-    """Return the places of the texts without content."""
-    return [place for place, text in enumerate(texts) if not has_content(text)]
+    """Return the places of the texts without words."""
+    return [place for place, text in enumerate(texts) if not has_words(text)]
 
 
 def counted(count: int, one: str, many: str) -> str:

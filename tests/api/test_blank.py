@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.errors import ScorerFailed
-from boundarymorph.reading import has_content
+from boundarymorph.reading import has_content, has_words
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
 from tests.api.service import answer, application, client_of, faked, problem, ready, serving
@@ -19,6 +19,7 @@ from tests.scoring.fakes import SeededScorer
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
 
 BLANK = ["", " \n\t", "\f", "\u00a0", "\u200b\u200d", "\ufeff", "\0", "\u202e", "\u3164", "\u2800", "\ufffd", "\u0301"]
+WITHOUT_WORDS = ["----", "…", ".", "|---|---|", "\u2015" * 7, "_" * 12, "😀", "\"'", "→ ←", "\u20e3\ufe0f", "* * *"]
 READABLE = ["1", "?", "🚋", "漢", "é", "مُ", "—", "_", "x\u200b"]
 
 
@@ -47,6 +48,21 @@ async def test_without_content(text: str) -> None:
 @pytest.mark.parametrize("text", READABLE)
 async def test_with_content(text: str) -> None:
     assert has_content(text)
+
+
+@pytest.mark.parametrize("text", WITHOUT_WORDS)
+async def test_without_words(client: httpx.AsyncClient, text: str) -> None:
+    assert has_content(text) and not has_words(text)
+    ranked = answer(await client.post("/v1/rerank", json={"query": "q", "documents": [text, "a"]}))["results"]
+    assert [(result["index"], result["relevance_score"] > 0) for result in ranked] == [(1, True), (0, False)]
+    body = answer(await client.post("/select", json={"query": "q", "pool": [text, "a"], "k": 1, "budget": 2}))
+    assert (body["documents"][0]["id"], body["usage"]["cross_encoder_calls"]) == ("1", 1)
+    assert any("1 document has no text to read" in warning for warning in body["warnings"])
+
+
+@pytest.mark.parametrize("text", ["1", "a", "漢", "é", "مُ", "x\u200b", "\u3164a", "…a", "½"])
+async def test_with_words(text: str) -> None:
+    assert has_words(text)
 
 
 @pytest.mark.parametrize("more", [{}, {"budget": 0}, {"budget": 1}, {"method": "boundarymorph"}, {"diversity": 0.5}])

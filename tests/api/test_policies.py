@@ -53,6 +53,23 @@ async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields
     return answer(await client.post(path, json={"query": QUERY, "documents": TEXTS, **fields}, headers=headers))
 
 
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("key", "told"), [("chat", ["default", "fast", "rag", "strict"]), ("plain", ["default", "fast", "strict"])]
+)
+async def test_a_key_is_not_told_of_policies_for_other_keys(
+    client: httpx.AsyncClient, key: str, told: list[str]
+) -> None:
+    """They may be called after customers."""
+    headers = {"authorization": f"Bearer {client.extensions[key]}"}  # type: ignore[attr-defined]
+    body = {"query": QUERY, "pool": TEXTS, "documents": TEXTS, "texts": TEXTS}
+    for path in ("/p/nosuch/select", "/p/nosuch/v1/rerank", "/p/nosuch/rerank", "/p/nosuch@5/select"):
+        response = await client.post(path, json=body, headers=headers)
+        assert response.status_code == 404 and f"there is {', '.join(told)}" in response.text
+    models = answer(await client.get("/v1/models", headers=headers))["data"]
+    assert [model["id"] for model in models[1:]] == told
+
+
 @pytest.mark.parametrize(
     ("asked", "policy", "budget"),
     [
@@ -117,7 +134,7 @@ async def test_a_selection_by_path_and_by_key(client: httpx.AsyncClient) -> None
 
 async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
     refused = await client.post("/p/slow/select", json={"query": QUERY, "pool": TEXTS})
-    assert "default, fast, rag, strict" in problem(refused, 404, "unknown-policy")
+    assert "default, fast, strict" in problem(refused, 404, "unknown-policy")
     assert (await client.post("/p/slow/v2/rerank", json={"query": QUERY, "documents": TEXTS})).status_code == 404
     for budget in ("1.5", "1.0", "0.0", "-1", "20%", "nan", "", "x" * 500):
         by_name = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "model": f"fast@{budget}"})

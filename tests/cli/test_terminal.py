@@ -38,6 +38,36 @@ def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> 
     ]
 
 
+@pytest.mark.strangers
+def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
+    with terminal.Stages(new_console(file=screen, width=40), clock) as stages:
+        for stage in ("mine: encoding documents", "mine: scoring pairs"):
+            for seconds in range(26):
+                clock.now += 1.0
+                stages.show(stage, 100 * seconds, 2_500)
+        stages.show("drawing and writing")
+        stages.show("drawing and writing", 1, 1)
+    assert screen.getvalue().splitlines() == [
+        "mine: encoding documents: 0 of 2,500",
+        "mine: encoding documents: 1,000 of 2,500",
+        "mine: encoding documents: 2,000 of 2,500",
+        "mine: scoring pairs: 0 of 2,500",
+        "mine: scoring pairs: 1,000 of 2,500",
+        "mine: scoring pairs: 2,000 of 2,500",
+        "drawing and writing",
+    ]
+
+
+def test_a_terminal_gets_a_bar_for_each_stage(screen: StringIO, clock: Clock) -> None:
+    with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), clock) as stages:
+        stages.show("first", 0, 2_500)
+        with stages.away():
+            assert screen.getvalue()
+        stages.show("first", 2_500, 2_500)
+        stages.show("last", 3, 7)
+    assert "2500/2500" in screen.getvalue() and "3/7" in screen.getvalue()
+
+
 def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
     console = new_console(file=screen, force_terminal=True, width=120)
     with terminal.ingestion(console, "few", 2_000, clock) as tell:

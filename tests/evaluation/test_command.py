@@ -178,6 +178,8 @@ def test_what_the_terminal_shows(two_tables: tuple[Path, str]) -> None:
     assert "CE-nCG (%)" in shown and "mean of tables" in shown and "report.md" in shown
     assert "other: bm25 left out: the table has no bm25" in " ".join(shown.split())
     assert "\x1b[" not in shown, "no colour where there is no terminal"
+    assert re.search(r"people \(default\) \*", shown) and "* a method of BoundaryMORPH" in shown
+    assert "other: selecting: 0 of " in shown and "drawing and writing\n" in shown
 
 
 def test_without_labels(tmp_path: Path) -> None:

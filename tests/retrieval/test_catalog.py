@@ -8,16 +8,19 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.database import bytes_of
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -347,7 +350,7 @@ def sizes(catalog: LocalCatalog) -> dict[str, int]:
     found = dict.fromkeys((*KINDS, UNREADABLE), 0)
     for info in catalog.list():
         assert not isinstance(info, UnreadableIndex)
-        found[info.kind] += info.bytes
+        found[info.kind] += info.bytes or 0
     return found
 
 
@@ -412,3 +415,47 @@ def test_describing_an_index_while_it_is_deleted(tmp_path: Path, monkeypatch: py
     with pytest.raises(UnknownIndex):
         catalog.describe("texts")
     assert bytes_of(tmp_path / "texts") == 0
+
+
+def made(name: str) -> Calibration:
+    trust = Trust(1.0, 0.0)
+    return Calibration(name, "scale", "any", None, 1e-6, trust, trust, index="a")
+
+
+KEPT: dict[str, Callable[[Belongings], None]] = {
+    "description": lambda held: held.describe("after"),
+    "distinct": lambda held: held.distinguish("page"),
+    "default": lambda held: held.keep(made("a")),
+    "named": lambda held: held.keep(made("mine")),
+}
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("what", "moment", "turn"),
+    [
+        *((what, moment, 1) for what in KEPT for moment in ("mkdir", "write_bytes", "replace")),
+        ("named", "mkdir", 2),  # of the folder of names
+    ],
+)
+def test_what_is_kept_with_an_index_while_it_is_deleted(
+    catalog: LocalCatalog, monkeypatch: pytest.MonkeyPatch, what: str, moment: str, turn: int
+) -> None:
+    """There is no such index, whenever it went away; the disk is not to blame."""
+    catalog.create("a", encoder=None, dimension=8)
+    held = catalog.belongings("a")
+    held.describe("before")
+    owner = os if moment == "replace" else Path
+    call = getattr(owner, moment)
+
+    calls = count(1)
+
+    def deleted_before(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == turn:
+            catalog.delete("a")
+        return call(*arguments, **options)
+
+    monkeypatch.setattr(owner, moment, deleted_before)
+    with pytest.raises(UnknownIndex, match="there is no index 'a'"):
+        KEPT[what](held)
+    assert not catalog.exists("a")

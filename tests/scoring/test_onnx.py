@@ -31,7 +31,17 @@ class TestOnnxCrossEncoder(ScorerContract):
         pairs = model.encode_pairs(QUERY, TEXTS)
         logits = [model.infer(np.array(pair.ids), np.array(pair.type_ids))[0] for pair in pairs]
         expected = 1 / (1 + np.exp(-np.array(logits, dtype=np.float64)))
+        expected[[not text for text in TEXTS]] = 0
         np.testing.assert_allclose((await scorer.score(QUERY, TEXTS)).values, expected, rtol=1e-12)
+
+    @pytest.mark.strangers
+    @pytest.mark.parametrize("query", ["sea", "weather", "car"])
+    async def test_a_text_of_unknown_words_has_a_score_of_zero(self, scorer: BatchingScorer, query: str) -> None:
+        unknown = ["QUJD" * 40, "0f" * 64, "x" * 150, "ខ្មែរ", "ខ្មែរ ។ ខ្មែរ", "😀", "😀 !!!", "\u16a0\u16a1"]
+        known = ["x", "1", "海水", "море", f"This explains {query}.", f"{'x' * 150} {query}"]
+        values = (await scorer.score(query, unknown + known)).values
+        assert (values[: len(unknown)] == 0).all()
+        assert (values[len(unknown) :] > 0).all()
 
     async def test_the_number_of_threads_changes_no_score(self, scorer: BatchingScorer) -> None:
         single = BatchingScorer(OnnxCrossEncoder.embedded(threads=1))

@@ -1,6 +1,7 @@
 """Connections that never send a request, are too many, do not read, or ask for an upgrade, over real sockets."""
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -12,13 +13,14 @@ import orjson
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.inference.concurrency import descriptors
+from boundarymorph.retrieval.build import OF_INDEX, OF_PROCESS, most_open
 from boundarymorph.server.app import create_app
 from boundarymorph.server.protocol import (
     ROOM,
     Connections,
     ProblemProtocol,
     check_connections,
-    descriptors,
     most_connections,
 )
 from boundarymorph.settings import Limits, Settings
@@ -182,6 +184,15 @@ def test_the_limit_follows_the_descriptors() -> None:
     check_connections(None)
     with pytest.raises(InvalidConfiguration, match=r"limits\.connections is .*ulimit -n"):
         check_connections(descriptors() - ROOM)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("most", [128, 256, 1_024, 65_536])
+def test_connections_and_open_indexes_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    indexes = most_open(32)
+    assert 1 <= indexes <= 32
+    assert most_connections(None) + ROOM + OF_PROCESS + indexes * OF_INDEX <= most
 
 
 BODY = b'{"query":"a","documents":["a","b"]}'

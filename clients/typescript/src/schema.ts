@@ -78,7 +78,7 @@ export interface paths {
         };
         /**
          * List what `model` may name
-         * @description Return the cross-encoder, which answers whatever `model` is, and the policies.
+         * @description Return the cross-encoder, which answers whatever `model` is, and the policies, without those for other keys.
          */
         get: operations["models_v1_models_get"];
         put?: never;
@@ -866,14 +866,14 @@ export interface components {
             encoder: string | null;
             /**
              * Created
-             * @description UTC, ISO 8601
+             * @description UTC, ISO 8601; null for a table that was not made here
              */
-            created: string;
+            created: string | null;
             /**
              * Bytes
-             * @description on disk
+             * @description on the disk of this machine; null for an index in a store
              */
-            bytes: number;
+            bytes: number | null;
             /**
              * Kind
              * @description how it is searched: flat, ivf, words; in a store flat or hnsw
@@ -943,14 +943,14 @@ export interface components {
             encoder: string | null;
             /**
              * Created
-             * @description UTC, ISO 8601
+             * @description UTC, ISO 8601; null for a table that was not made here
              */
-            created: string;
+            created: string | null;
             /**
              * Bytes
-             * @description on disk
+             * @description on the disk of this machine; null for an index in a store
              */
-            bytes: number;
+            bytes: number | null;
             /**
              * Kind
              * @description how it is searched: flat, ivf, words; in a store flat or hnsw

@@ -201,6 +201,12 @@ class UnsupportedMediaType(InvalidInput):
     """The service, or the route, does not accept this content type."""
 
 
+class UnsupportedEncoding(UnsupportedMediaType):
+    """The body is compressed."""
+
+    slug = UnsupportedMediaType.slug
+
+
 class Origins:
     """The names that the service answers to, and the pages of other sites that may call it.
 
@@ -218,7 +224,7 @@ class Origins:
 
     def check(self, headers: Headers) -> None:
         """Raises Forbidden for the wrong host, or a page of another site, and UnsupportedMediaType for a body that is
-        neither JSON nor NDJSON."""
+        neither JSON nor NDJSON, or compressed."""
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
@@ -229,6 +235,10 @@ class Origins:
                 raise Forbidden(f"pages from {origin[:100]!r} may not call this service; add the host to allowed_hosts")
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
             return
+        if (encoding := headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+            raise UnsupportedEncoding(
+                f"the body has the content encoding {encoding[:100]!r}, which is not read here; send it as it is"
+            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (*NDJSON, "application/json", *(UNDECLARED if origin is None else ())) and not (
             kind.startswith("application/") and kind.endswith("+json")
@@ -304,18 +314,20 @@ class Policies:
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
         """callers: the names of all keys. Raises InvalidConfiguration for a policy of an unknown key."""
         self._named = {DEFAULT_POLICY: Policy()}
+        self._meant_for: dict[str, tuple[str, ...]] = {}  # the keys of a policy that is for some
         self._of_key: dict[str, Policy] = {}
         for name, given in settings.policies.items():
             self._named[name] = Policy(name, given.model_dump(exclude={"for_keys"}, exclude_none=True))
+            if given.for_keys:
+                self._meant_for[name] = given.for_keys
             for key in given.for_keys:
                 if key not in callers:
                     raise InvalidConfiguration(f"policies.{name}.for_keys: there is no key named {key!r}")
                 self._of_key[key] = self._named[name]
 
-    @property
-    def names(self) -> list[str]:
-        """Of all policies."""
-        return sorted(self._named)
+    def names(self, caller: str) -> list[str]:
+        """Return the names that a caller is told: not those of policies for other keys, which may be customers."""
+        return sorted(name for name in self._named if caller in self._meant_for.get(name, (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy that the path names, else the one that `model` names, else that of the caller's key.
@@ -326,7 +338,7 @@ class Policies:
         if path is not None:
             if found := self._chosen(path):
                 return found
-            raise UnknownPolicy(f"there is no policy {path[:SHOWN]!r}; there is {', '.join(self.names)}")
+            raise UnknownPolicy(f"there is no policy {path[:SHOWN]!r}; there is {', '.join(self.names(caller))}")
         found = self._chosen(model) if isinstance(model, str) else None
         return found or self._of_key.get(caller) or self._named[DEFAULT_POLICY]
 

@@ -86,10 +86,6 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
         request.state.permitted = permitted = identified.within(scope)
         await count(request, found, permitted)
         _refuse_unknown_parameters(request)
-        if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
-            raise InvalidInput(
-                f"the body has the content encoding {encoding!r}, which is not read here; send it as it is"
-            )
         if (index := request.path_params.get("name")) is not None:
             permitted.require(index)
         return permitted.name
@@ -129,7 +125,10 @@ def _network(host: str) -> str:
 
 def _refuse_unknown_parameters(request: Request) -> None:
     """Raises InvalidInput for an unknown query parameter."""
-    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    route = request.scope["route"]
+    known = {field.alias for field in route.dependant.query_params}
+    if getattr(route, "takes_any_parameter", False):
+        return
     if unknown := sorted(set(request.query_params) - known):
         raise InvalidInput(
             f"there is no query parameter {unknown[0]!r} here; "

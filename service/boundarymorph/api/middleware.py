@@ -28,6 +28,7 @@ from boundarymorph.telemetry import metrics, tracing
 
 ENCODED_SLASH = "%2F"  # in the name of an index
 SERVER_TIMING = "Server-Timing"
+STREAMS = ("text/event-stream", "application/x-ndjson")
 SECURITY = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNPRINTABLE = re.compile(rb"[^!-~]")
@@ -101,6 +102,8 @@ class Observed(Middleware):
                 headers.update(_rate_limits(state.get("decision")))
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
+                if headers.get("content-type", "").startswith(STREAMS):
+                    headers["X-Accel-Buffering"] = "no"  # nginx passes each line on as it comes
             await send(message)
 
         try:

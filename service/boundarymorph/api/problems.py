@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from boundarymorph import errors, reading
-from boundarymorph.access.callers import Forbidden, Unauthenticated, UnsupportedMediaType
+from boundarymorph.access.callers import Forbidden, Unauthenticated, UnsupportedEncoding, UnsupportedMediaType
 from boundarymorph.api.schemas import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -150,6 +150,8 @@ def _typed(request: Request, error: errors.BoundaryMorphError) -> JSONResponse:
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         seconds = error.retry_after if isinstance(error, errors.Overloaded | errors.NotReady) else 1.0
         headers = {"Retry-After": str(math.ceil(seconds))} if math.isfinite(seconds) else None
+    elif isinstance(error, UnsupportedEncoding):
+        headers = {"Accept-Encoding": "identity"}  # RFC 9110, 15.5.16
     elif status == HTTPStatus.UNAUTHORIZED:
         headers = {"WWW-Authenticate": "Bearer"}
     elif status == HTTPStatus.REQUEST_TIMEOUT:

@@ -8,8 +8,8 @@ import re
 import shutil
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -51,9 +51,10 @@ def write(file: Path, content: bytes | Calibration) -> None:
 class CalibrationFolder:
     """Calibrations by name: NAME.json in one folder."""
 
-    def __init__(self, path: Path) -> None:
-        """path: need not exist before the first calibration is kept."""
-        self._path = path
+    def __init__(self, path: Path, *, parents: bool = True) -> None:
+        """path: need not exist before the first calibration is kept. parents: whether the folder that it is in is made,
+        too."""
+        self._path, self._parents = path, parents
 
     def get(self, name: str) -> Calibration | None:
         """Return the calibration of this name; None if there is none.
@@ -65,7 +66,7 @@ class CalibrationFolder:
     def keep(self, calibration: Calibration) -> None:
         """Write it in place of an earlier one of the same name."""
         file = self._file(calibration.name)
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._path.mkdir(parents=self._parents, exist_ok=True)
         write(file, calibration)
 
     def names(self) -> Sequence[str]:
@@ -193,7 +194,7 @@ class Belongings:
         """folder: need not exist. within_index: whether it is within the folder of the index, which does."""
         self.index, self._folder, self._within = index, folder, within_index
         self.judgments = Feedback(folder / JUDGMENTS, index, self._make)
-        self._named = CalibrationFolder(folder / NAMED)
+        self._named = CalibrationFolder(folder / NAMED, parents=not within_index)
 
     def description(self) -> str | None:
         """Return what the documents are, in somebody's words; None if nobody has said it."""
@@ -222,11 +223,11 @@ class Belongings:
 
     def keep(self, made: Calibration) -> None:
         """Write a calibration in place of an earlier one of its name. Raises UnknownIndex if the index is gone."""
-        self._make()
-        if made.name == self.index:
-            write(self._folder / DEFAULT, made)
-        else:
-            self._named.keep(made)
+        with self._of_an_index():
+            if made.name == self.index:
+                write(self._folder / DEFAULT, made)
+            else:
+                self._named.keep(made)
 
     def names(self) -> Sequence[str]:
         """Return the names of the calibrations."""
@@ -249,14 +250,28 @@ class Belongings:
             return None
 
     def _keep(self, file: str, text: str) -> None:
+        with self._of_an_index():
+            if text:
+                write(self._folder / file, text.encode())
+            else:
+                (self._folder / file).unlink(missing_ok=True)
+
+    @contextmanager
+    def _of_an_index(self) -> Iterator[None]:
+        """Write within the folder. Raises UnknownIndex if it goes away before or meanwhile, as the index is deleted."""
         self._make()
-        if text:
-            write(self._folder / file, text.encode())
-        else:
-            (self._folder / file).unlink(missing_ok=True)
+        try:
+            yield
+        except FileNotFoundError:
+            raise _unknown(self.index) from None
 
     def _make(self) -> None:
         try:
             self._folder.mkdir(parents=not self._within, exist_ok=True)
         except FileNotFoundError:
-            raise UnknownIndex(f"there is no index {self.index!r}") from None
+            raise _unknown(self.index) from None
+
+
+def _unknown(index: str) -> UnknownIndex:
+    """Return the error of an index that does not exist."""
+    return UnknownIndex(f"there is no index {index!r}")

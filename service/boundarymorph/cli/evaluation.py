@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
 
 from boundarymorph.calibration.judgments import judgments_of
 from boundarymorph.cli import source as sources
@@ -25,7 +24,7 @@ from boundarymorph.evaluation.builder import TableBuilder
 from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.evaluation.methods import Contestant, chosen
 from boundarymorph.evaluation.run import left_out
-from boundarymorph.evaluation.study import METRIC_TITLES, Study, quality_by_table, study, titles_of
+from boundarymorph.evaluation.study import METRIC_TITLES, Study, ours_of, quality_by_table, study, titles_of
 from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.build import build_encoder, build_indexes
 from boundarymorph.retrieval.document import Search
@@ -84,16 +83,16 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
         raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
     _make(evaluation.out)
 
-    with terminal.progress(console) as progress:
+    with terminal.Stages(console) as stages:
         found = [tables.read(path).first(evaluation.queries) for path in evaluation.table or ()]
         collections = [datasets.load(source) for source in evaluation.texts or ()]
         found = [tables.with_texts(table, collections) for table in found]
         if evaluation.data is not None or evaluation.index is not None:
-            found += asyncio.run(_built(evaluation, console, progress))
-        studies = _studied(evaluation, found, contestants, (budgets, ks), progress)
-        task = progress.add_task("drawing and writing", total=None)
+            found += asyncio.run(_built(evaluation, console, stages))
+        studies = _studied(evaluation, found, contestants, (budgets, ks), stages)
+        stages.show("drawing and writing")
         report.write(studies, evaluation.out)
-        progress.update(task, total=1, completed=1)
+        stages.show("drawing and writing", 1, 1)
     _show(studies, console)
     console.print(f"\nreport: {evaluation.out / 'report.md'}")
 
@@ -118,7 +117,7 @@ def _make(out: Path) -> None:
         raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
 
 
-async def _built(evaluation: Evaluation, console: Console, progress: Progress) -> list[ScoreTable]:
+async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stages) -> list[ScoreTable]:
     """Make tables of what is to be scored. The possible cost is stated, and asked for unless --yes or --max-cost was
     given. Raises InvalidInput if the user declines."""
     settings = Settings.load()
@@ -130,15 +129,14 @@ async def _built(evaluation: Evaluation, console: Console, progress: Progress) -
 
         def approve(pairs: int, most: Amount) -> None:
             allowed = evaluation.yes or evaluation.max_cost is not None
-            progress.stop()
-            allow_cost(console, f"scored by {scorer.name}", pairs, most, settings.scorer.judge, asked=allowed)
-            progress.start()
+            with stages.away():
+                allow_cost(console, f"scored by {scorer.name}", pairs, most, settings.scorer.judge, asked=allowed)
 
         async def built(whole: Collection, known: Vectors) -> ScoreTable:
             collection = whole.first(evaluation.queries)
             path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
             builder = TableBuilder(encoder, scorer, evaluation.depth, approve, known)
-            return await builder.build(collection, path, _watch(progress, collection.name))
+            return await builder.build(collection, path, _watch(stages, collection.name))
 
         wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
         if evaluation.index is not None and evaluation.judgments is not None:
@@ -165,7 +163,7 @@ def _studied(
     found: Sequence[ScoreTable],
     contestants: Sequence[Contestant],
     grid: tuple[Sequence[int], Sequence[int]],
-    progress: Progress,
+    stages: terminal.Stages,
 ) -> list[Study]:
     names = [table.name for table in found]
     if len(set(names)) < len(names):
@@ -181,26 +179,20 @@ def _studied(
             jobs=evaluation.jobs,
             calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.calibrate_splits),
             promise=evaluation.promise,
-            watch=_watch(progress, table.name),
+            watch=_watch(stages, table.name),
         )
         for table in found
     ]
 
 
-def _watch(progress: Progress, name: str) -> Callable[[str, int, int], None]:
-    bars: dict[str, object] = {}
-
-    def watch(stage: str, done: int, total: int) -> None:
-        if stage not in bars:
-            bars[stage] = progress.add_task(f"{name}: {stage}", total=total)
-        progress.update(bars[stage], completed=done, total=total)  # type: ignore[arg-type]  # a TaskID is an int
-
-    return watch
+def _watch(stages: terminal.Stages, name: str) -> Callable[[str, int, int], None]:
+    return lambda stage, done, total: stages.show(f"{name}: {stage}", done, total)
 
 
 def _show(studies: Sequence[Study], console: Console) -> None:
     """Print one table per metric, with the figures of the report."""
-    titles = titles_of(studies)
+    ours = ours_of(studies)
+    titles = {name: f"{title} *" if name in ours else title for name, title in titles_of(studies).items()}
     for metric, title in METRIC_TITLES.items():
         tables = quality_by_table(studies, metric)
         if not tables:
@@ -209,6 +201,8 @@ def _show(studies: Sequence[Study], console: Console) -> None:
         shown = 100 * pd.concat(tables).rename(index=titles, level=1).rename_axis(index=["", "method"])
         console.print(f"\n{title} (%)", style="bold")
         console.print(shown.to_string(float_format="{:.1f}".format, na_rep=""), markup=False)
+    if ours:
+        console.print("\n* a method of BoundaryMORPH; the report says what each method does")
     for found in studies:
         for method, reason in found.outcome.left_out.items():
             console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}")

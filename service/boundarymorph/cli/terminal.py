@@ -14,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -60,6 +61,44 @@ def steps(
     yield tell
 
 
+class Stages:
+    """The progress of stages, each with a number of steps: bars on a terminal, otherwise a line as a stage begins and
+    one every LINE_SECONDS."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock, self._told = console, clock, clock()
+        self._bars = progress(console) if console.is_terminal else None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Stages:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Take the bars off the terminal within the block, for a question."""
+        self.__exit__()
+        yield
+        self.__enter__()
+
+    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+        """Show how much of a stage is done. total: None if it has no steps."""
+        begins = stage not in self._tasks
+        if self._bars is not None:
+            if begins:
+                self._tasks[stage] = self._bars.add_task(stage, total=total)
+            self._bars.update(self._tasks[stage], completed=done, total=total)
+        elif begins or self._clock() - self._told >= LINE_SECONDS:
+            self._tasks[stage], self._told = TaskID(0), self._clock()
+            steps = "" if total is None else f": {done:,} of {total:,}"
+            self._console.print(f"{stage}{steps}", markup=False, highlight=False)
+
+
 @contextmanager
 def ingestion(
     console: Console, name: str, total: int | None, clock: Callable[[], float] = time.monotonic
@@ -98,7 +137,8 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
-        f"{report.documents:,} documents in {seconds:,.1f} s, {report.documents / max(seconds, 1e-9):,.0f} a second; "
+        f"{counted(report.documents, 'document', 'documents')} in {seconds:,.1f} s, "
+        f"{report.documents / max(seconds, 1e-9):,.0f} a second; "
         f"{report.unchanged:,} were there already and cost nothing"
     )
     for problem in report.problems:
@@ -149,11 +189,13 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     else:
         print_whole(console, table)
     console.print(
-        f"\n{k} documents: {scored} scored, {k - scored} inferred; {pulled} from below rank {k} "
+        f"\n{counted(k, 'document', 'documents')}: {scored} scored, {k - scored} inferred; "
+        f"{pulled} from below rank {k} "
         f"(deepest {max((document['retrieval_rank'] for document in documents), default=0):,})"
     )
     console.print(
-        f"{usage['cross_encoder_calls']} of {usage['budget']} cross-encoder calls in {usage['rounds']} rounds; "
+        f"{usage['cross_encoder_calls']} of {counted(usage['budget'], 'cross-encoder call', 'cross-encoder calls')} in "
+        f"{counted(usage['rounds'], 'round', 'rounds')}; "
         f"stopped: {answer['stop_reason']}"
     )
     stages = dict(answer["timings_ms"])

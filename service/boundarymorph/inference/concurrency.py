@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import os
+import resource
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -154,6 +155,12 @@ def room(held: int, total: int, most: int, share: float) -> int:
 def _exact(share: float) -> tuple[int, int]:
     """Return a share as a fraction of whole numbers, by which bounds are exact."""
     return Fraction(share).limit_denominator(1_000).as_integer_ratio()
+
+
+def descriptors() -> int:
+    """Return the number of descriptors that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
 class Shares:

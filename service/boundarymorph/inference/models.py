@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores, check_awaited
+from boundarymorph.reading import has_words
 from boundarymorph.telemetry.metrics import BatchMetrics
 
 if TYPE_CHECKING:  # at run time with the first model, as the library and gateways have none
@@ -147,17 +148,36 @@ class Head(NamedTuple):
 
 class Tokens(NamedTuple):
     """One or two texts with their special tokens. type_ids: of which text a token is; truncated: whether anything was
-    cut off."""
+    cut off; unknown: whether the vocabulary has no word of the second text."""
 
     ids: NDArray[np.int64]
     type_ids: NDArray[np.int64]
     truncated: bool
+    unknown: bool = False
 
 
-def encode_pairs(tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str]) -> list[Tokens]:
+def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """Return which tokens of the vocabulary have a letter or digit; unknown and special tokens have none."""
+    special = tokenizer.get_added_tokens_decoder()
+    known = {number: text for text, number in tokenizer.get_vocab().items()}
+    found = np.zeros(max(known, default=-1) + 1, np.bool_)
+    found[[number for number, text in known.items() if number not in special and has_words(text)]] = True
+    unknown = (getattr(tokenizer.model, "unk_token", None), "<unk>", "[UNK]")
+    found[[number for text in unknown if text and (number := tokenizer.token_to_id(text)) is not None]] = False
+    return found
+
+
+def encode_pairs(
+    tokenizer: Tokenizer,
+    max_length: int,
+    query: str,
+    texts: Sequence[str],
+    words: NDArray[np.bool_] | None = None,
+) -> list[Tokens]:
     """Tokenize n pairs with their special tokens, truncated to max_length.
 
-    The query is kept whole as long as that leaves the document half of the room, or all that it needs.
+    The query is kept whole as long as that leaves the document half of the room, or all that it needs. words: as of
+    `with_words`; without them no text is unknown.
     """
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
     [asked], around = encode_heads(tokenizer, [query], room), _framing(tokenizer, 2)
@@ -166,7 +186,8 @@ def encode_pairs(tokenizer: Tokenizer, max_length: int, query: str, texts: Seque
         first = asked.ids[: max(room // 2, room - len(document.ids))]
         second = document.ids[: room - len(first)]
         cut = len(first) < len(asked.ids) or len(second) < len(document.ids)
-        pairs.append(Tokens(*around(first, second), cut or asked.truncated or document.truncated))
+        unknown = words is not None and not words[document.ids].any()
+        pairs.append(Tokens(*around(first, second), cut or asked.truncated or document.truncated, unknown))
     return pairs
 
 
@@ -329,6 +350,7 @@ class OnnxTextModel:
         weights.verify()
         self.name = f"{weights.name}/{self.max_length}"
         self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))
+        self._words = with_words(self._tokenizer)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -356,7 +378,7 @@ class OnnxTextModel:
 
     def encode_pairs(self, query: str, texts: Sequence[str]) -> list[Tokens]:
         """Tokenize n pairs for `infer`."""
-        return encode_pairs(self._tokenizer, self.max_length, query, texts)
+        return encode_pairs(self._tokenizer, self.max_length, query, texts, self._words)
 
     def close(self) -> None:
         """Do nothing: the model has no threads of its own."""

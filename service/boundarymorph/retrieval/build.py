@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from boundarymorph.errors import InvalidConfiguration, missing_package
+from boundarymorph.inference.concurrency import descriptors
 from boundarymorph.settings import EncoderSettings, Settings, StoreSettings, secret
 from boundarymorph.telemetry import metrics
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.stores.table import Store
 
 _log = logging.getLogger(__name__)
+OF_PROCESS, OF_INDEX = 40, 4  # descriptors of a process without indexes, and of an open index that nobody searches
 BELONGINGS = ".belongings"  # in the data directory, of indexes that are stored elsewhere
 STORES = {  # URL scheme: module in `stores`, named as the extra with its client, and class
     "pgvector": ("pgvector", "PgvectorStore"),
@@ -90,6 +92,14 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
     )
 
 
+def most_open(chosen: int) -> int:
+    """Return how many indexes are kept open: fewer than chosen if they would need more than half of the descriptors.
+
+    The other half is for connections of callers.
+    """
+    return max(1, min(chosen, (descriptors() // 2 - OF_PROCESS) // OF_INDEX))
+
+
 def build_catalog(
     settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[str] = ()
 ) -> LocalCatalog:
@@ -103,7 +113,7 @@ def build_catalog(
             warnings=warnings,
             log_bytes=settings.index_log_bytes,
             filter_bytes=settings.filter_bytes,
-            most_open=settings.open_indexes,
+            most_open=most_open(settings.open_indexes),
         )
     except OSError as error:
         raise InvalidConfiguration(f"data_directory: {error}") from error

@@ -285,7 +285,8 @@ class OpenAI(Dialect):
                 "raise scorer.judge.answer_tokens, or turn off the model's thinking"
             )
         elif np.isnan(grades := self._grades(found, count)).all():
-            trouble, refused = f"there is no grade in {found.text[:60]!r}", not found.text
+            empty = "the answer is empty; if the model reasons first, raise scorer.judge.answer_tokens"
+            trouble, refused = f"there is no grade in {found.text[:60]!r}" if found.text else empty, not found.text
         elif self.way == "logprobs" and self._strict and expected_grade(found.tokens) is None:
             trouble = "the log-probability of its grade is missing"
         return Graded(grades / BEST, served=found.model, usage=found.usage, trouble=trouble, refused=refused)

@@ -71,9 +71,9 @@ def checked(scores: Scores, count: int, scorer: str) -> Scores:
 
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
-    """Return what `score` gives for the texts with content, and 0 for the others, which it is not asked for.
+    """Return what `score` gives for the texts with words, and 0 for the others, which it is not asked for.
 
-    Cross-encoders are often sure of a pair without a text, and some servers refuse the whole request for one.
+    Cross-encoders are often sure of a pair without words, and some servers refuse the whole request for a blank text.
     """
     without = blank(texts)
     if not without:
@@ -153,9 +153,11 @@ class PricedScorer(Scorer, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pair(TokenSequence):
-    """A query and a document. query: unchanged, since pairs of one query may share work."""
+    """A query and a document. query: unchanged, since pairs of one query may share work; unknown: whether the model
+    knows no word of the document, so that its score is 0."""
 
     query: str
+    unknown: bool = False
 
 
 class CrossEncoder(Model[Pair], Protocol):
@@ -215,13 +217,19 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
             return Scores(np.empty(0))
         if instruction is not None and not self.takes_instruction:
             raise TakesNoInstruction(self.name)
+        pairs: list[Pair] = []
+
+        def tokenize() -> list[Pair]:
+            pairs.extend(self.model.tokenize(query, texts, instruction))
+            return pairs
+
         results = await self.run(
-            lambda: self.model.tokenize(query, texts, instruction),
+            tokenize,
             (len(query) + len(text) for text in texts),
             deadline=deadline,
             truncate=truncate,
         )
-        return Scores(results.values, results.truncated)
+        return Scores(np.where([pair.unknown for pair in pairs], 0.0, results.values), results.truncated)
 
 
 class OnnxCrossEncoder(OnnxTextModel):
@@ -236,7 +244,7 @@ class OnnxCrossEncoder(OnnxTextModel):
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         return [
-            Pair(tokens.ids, tokens.truncated, tokens.type_ids, query=query)
+            Pair(tokens.ids, tokens.truncated, tokens.type_ids, query=query, unknown=tokens.unknown)
             for tokens in self.encode_pairs(query, texts)
         ]
 

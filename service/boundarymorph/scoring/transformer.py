@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.models import encode_heads, encode_pairs, plain
+from boundarymorph.inference.models import encode_heads, encode_pairs, plain, with_words
 from boundarymorph.inference.transformer import (
     CAUSAL_MAX_LENGTH,
     DeviceModel,
@@ -118,6 +118,7 @@ class SequencePairs:
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, types: bool) -> None:
         self._tokenizer = plain(tokenizer)
+        self._words = with_words(tokenizer)
         self._max_length = max_length
         self._types = types
         if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
@@ -125,8 +126,14 @@ class SequencePairs:
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
         return [
-            Pair(tokens.ids, tokens.truncated, tokens.type_ids if self._types else None, query=query)
-            for tokens in encode_pairs(self._tokenizer, self._max_length, query, texts)
+            Pair(
+                tokens.ids,
+                tokens.truncated,
+                tokens.type_ids if self._types else None,
+                query=query,
+                unknown=tokens.unknown,
+            )
+            for tokens in encode_pairs(self._tokenizer, self._max_length, query, texts, self._words)
         ]
 
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
-from boundarymorph.reading import has_content
+from boundarymorph.reading import has_words
 from boundarymorph.retrieval.document import Candidates, Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.scoring.scorer import SAMPLE
@@ -124,9 +125,23 @@ class Documents:
         self._seen = np.zeros(len(pool), dtype=np.bool_)
         self._there = np.zeros(len(pool), dtype=np.bool_)
         self._blank = np.zeros(len(pool), dtype=np.bool_)
-        if blank := {id for id, document in self.by_id.items() if not has_content(document.content)}:
+        if blank := {id for id, document in self.by_id.items() if not has_words(document.content)}:
             self._blank[:] = [id in blank for id in pool.ids]
         self._alike: _Groups | None = None
+
+    @classmethod
+    async def of(
+        cls,
+        pool: Pool,
+        candidates: Candidates,
+        run: Run,
+        documents: Mapping[str, Document] | None = None,
+        room: Room = FREE,
+    ) -> Documents:
+        """Return the documents of a pool as the constructor does, looked at in a thread if they are long."""
+        make = partial(cls, pool, candidates, run, documents, room)
+        long = candidates.texts_at_hand and sum(len(each.text) for each in (documents or {}).values()) > LONG
+        return await run(make) if long else make()
 
     async def read(
         self,
@@ -192,7 +207,7 @@ class Documents:
                 first = self._first.setdefault(_key(content), position)
                 self.texts[position] = first
                 self.copies += int(first != position)
-                self._blank[position] = not has_content(content)
+                self._blank[position] = not has_words(content)
             self._there[position] = self._seen[position] = True
 
     @property

@@ -148,7 +148,7 @@ class SelectionRun:
             self.grouping = self._task.distinct
         if self._task.goal != "scores":
             self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
-        self.documents = Documents(self.pool, self._candidates, self._in_thread, documents, self._task.room)
+        self.documents = await Documents.of(self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import resource
+import re
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from boundarymorph.api.problems import MEDIA_TYPE
 from boundarymorph.api.schemas import Problem
 from boundarymorph.errors import PROBLEM_TYPE, InvalidConfiguration
+from boundarymorph.inference.concurrency import descriptors
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
@@ -68,7 +69,10 @@ class Connections:
 
 
 def most_connections(chosen: int | None) -> int:
-    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen."""
+    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen.
+
+    The other half is for the process itself and its open indexes.
+    """
     return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
 
 
@@ -81,14 +85,11 @@ def check_connections(chosen: int | None) -> None:
         )
 
 
-def descriptors() -> int:
-    """Return the number of descriptors that this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 2**31 if soft == resource.RLIM_INFINITY else soft
-
-
 SLICE = 2**14  # bytes that are parsed between two looks at the size of a head or of trailers
 FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # after so many chunks of a body, they must have so many bytes on average
+
+
+BLANK_LINES = re.compile(rb"[\r\n]+")
 
 
 class StrictParser(h11.Connection):
@@ -99,7 +100,7 @@ class StrictParser(h11.Connection):
     """
 
     refused: h11.RemoteProtocolError | None = None
-    _chunks = _bytes = 0
+    _blank = _chunks = _bytes = 0
 
     def __init__(self, head_bytes: int) -> None:
         super().__init__(h11.SERVER, head_bytes)
@@ -107,17 +108,24 @@ class StrictParser(h11.Connection):
 
     def next_event(self) -> Any:
         """Return the next event. Raises h11.RemoteProtocolError if the request is refused."""
-        if self.their_state is h11.IDLE:  # RFC 9112, 2.2: blank lines before a request are ignored
-            received = self._receive_buffer._data
-            while received.startswith((b"\r", b"\n")):
-                del received[0]
         try:
+            if self.their_state is h11.IDLE:
+                self._skip_blank_lines()
             event = super().next_event()
             self._check(event)
         except h11.RemoteProtocolError as error:
             self.refused = error
             raise
         return event
+
+    def _skip_blank_lines(self) -> None:
+        """Ignore some blank lines before a request (RFC 9112, 2.2)."""
+        received = self._receive_buffer._data
+        if blank := BLANK_LINES.match(received):
+            del received[: blank.end()]
+            self._blank += blank.end()
+            if self._blank > self._head_bytes:
+                raise h11.RemoteProtocolError("there are too many blank lines before the request")
 
     @property
     def behind(self) -> bool:
@@ -126,7 +134,7 @@ class StrictParser(h11.Connection):
 
     def _check(self, event: Any) -> None:
         if isinstance(event, h11.Request):
-            self._chunks = self._bytes = 0
+            self._blank = self._chunks = self._bytes = 0
             names = {name for name, _ in event.headers}
             if event.http_version not in (b"1.0", b"1.1"):
                 raise h11.RemoteProtocolError(f"HTTP/{event.http_version.decode()} is not spoken here; use HTTP/1.1")

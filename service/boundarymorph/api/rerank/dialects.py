@@ -108,11 +108,17 @@ def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> li
     for name, field in request.model_fields.items():
         alias = field.validation_alias
         known |= {str(choice) for choice in alias.choices} if isinstance(alias, AliasChoices) else {name}
-    unknown = [name[:NAME_SHOWN] for name, value in given.items() if value is not None and name not in known]
-    if not unknown:
+    unknown = [name for name, value in given.items() if value is not None and name not in known]
+    return without_effect("fields", unknown)
+
+
+def without_effect(what: str, names: Sequence[str]) -> list[str]:
+    """Return a warning, if there are any names. what: the names are of fields, for example."""
+    if not names:
         return []
-    more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
-    return [f"fields that are not known here had no effect: {', '.join(map(repr, unknown[:NAMES_SHOWN]))}{more}"]
+    shown = ", ".join(repr(name[:NAME_SHOWN]) for name in names[:NAMES_SHOWN])
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return [f"{what} that are not known here had no effect: {shown}{more}"]
 
 
 @dataclass(frozen=True, slots=True)

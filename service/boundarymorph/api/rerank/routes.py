@@ -59,6 +59,7 @@ from boundarymorph.api.rerank.dialects import (
     nim_refusal,
     tei_refusal,
     unknown_fields,
+    without_effect,
 )
 from boundarymorph.api.rerank.frameworks import AliyunAnswer, AliyunRequest, WeaviateAnswer, WeaviateRequest, flattened
 from boundarymorph.api.schemas import Problem
@@ -177,6 +178,8 @@ class TeiInfo(BaseModel):
 class DialectRoute(APIRoute):
     """A route that refuses requests in the words of a dialect: the first of its path, until the body shows another."""
 
+    takes_any_parameter = True  # in the query, such as Azure's api-version; they have no effect
+
     @property
     def refusal(self) -> problems.Refusal:
         """What makes status and body of a refusal."""
@@ -259,8 +262,8 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     responses={status: {"model": RerankError} for status in (401, 403, 429, 503)},
 )
 async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
-    """Return the cross-encoder, which answers whatever `model` is, and the policies."""
-    names = [parts.scorer.name, *access.policies.names]
+    """Return the cross-encoder, which answers whatever `model` is, and the policies, without those for other keys."""
+    names = [parts.scorer.name, *access.policies.names(caller)]
     return Models(data=[ModelCard(id=name) for name in names])
 
 
@@ -295,6 +298,7 @@ def _read(
     asked = dialect.request.model_validate(applied)
     wanted = asked.wanted()
     ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
+    ignored += without_effect("query parameters", sorted(request.query_params))
     instruction = asked.instruction or None
     if instruction and not parts.scorer.takes_instruction:
         ignored.append("instruction had no effect, as the scorer takes none; put it into the query")

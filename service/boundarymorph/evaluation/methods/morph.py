@@ -117,8 +117,8 @@ class Independent(ScoringMethod):
 def _product() -> tuple[Contestant, ...]:
     titles = {PEOPLE: f"{PEOPLE} (default)", PAPER: "MORPH (paper)"}
     abouts = {
-        PEOPLE: f"as `{DEFAULT}`, with the scorer as one of several witnesses of what people find relevant",
-        DEFAULT: "the same idea on log-odds; learns level and scale, and how far scores follow BM25 and each word",
+        PEOPLE: f"as `{DEFAULT}`, with the scorer as one of several signals of what people find relevant",
+        DEFAULT: "the paper's idea on log-odds; learns level and scale, and how far scores follow BM25 and each word",
         PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt",
     }
     return tuple(
