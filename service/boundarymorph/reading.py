@@ -234,7 +234,8 @@ TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: time
 OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory that an object, an array and a value in one take
 MOST_VALUES = 2**21  # of a body, without those in vectors: no thread interrupts the call that parses them
 _PARTS = re.compile(  # of JSON, one after the other: a text, a list of many numbers, and the rest in short pieces
-    rb'(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?P<numbers>\[[-+.0-9eE,\s]{32,}+\])|[^"\[]{1,65536}+|\[', re.DOTALL
+    rb'(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?P<numbers>\[[-+.0-9eE,\s]{32,1048576}+\])|[^"\[]{1,65536}+|\[',
+    re.DOTALL,
 )
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
 _REPLACEMENT, _BACKSLASH = rb"\ufffd", ord("\\")
