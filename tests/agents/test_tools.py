@@ -136,6 +136,17 @@ class TestCalls:
             assert len((await structured(client, "select_documents", query="q", k="2"))["documents"]) == 2
             assert (await structured(client, "fetch", id="p3"))["text"] == "text 3"
 
+    @pytest.mark.strangers
+    @pytest.mark.parametrize("id", ["man/lsof.8.txt#2", "man/8/lsof.8.txt#2"])
+    async def test_an_id_as_select_gives_it(self, serve: Serve, id: str) -> None:
+        """Those of files have slashes, and the only index need not be named."""
+        settings = AgentSettings(index="papers")
+        async with serve(agents=settings) as service, service.connect(Transport.HTTP) as client:
+            async with service.api() as api:
+                await api.post("/indexes/papers/documents", json=[{"id": id, "text": "open files"}])
+            for asked in (id, f"papers/{id}"):
+                assert (await structured(client, "fetch", id=asked))["text"] == "open files"
+
     async def test_the_index_that_is_searched_unless_another_is_named(self, serve: Serve) -> None:
         async with serve(agents=AgentSettings(index="papers")) as service, service.connect(Transport.HTTP) as client:
             assert len((await structured(client, "search", query="q"))["results"]) == 10

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import orjson
 import pytest
+from typer.main import get_command
 
 from boundarymorph import __version__
 from boundarymorph.access.callers import KeyRing, Scope
@@ -22,6 +23,7 @@ from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
 from boundarymorph.cli.common import new_console, parts
+from boundarymorph.cli.main import app
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.memory.store import Memories
 from boundarymorph.retrieval import build
@@ -29,7 +31,7 @@ from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.index_retriever import POOLS
-from boundarymorph.retrieval.interfaces import MemoryKey
+from boundarymorph.retrieval.interfaces import IndexDescription, MemoryKey
 from boundarymorph.retrieval.local import catalog as local_index
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.vectors import TrainingPolicy
@@ -151,10 +153,53 @@ class TestConfig:
         assert "BOUNDARYMORPH_CONFIG" in refused(run("config"))
 
 
+def commands_of(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """The words of a command and of all below it."""
+    yield words
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands_of(below, *words, name)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("words", list(commands_of(get_command(app))), ids=" ".join)
+def test_help_is_made_of_sentences(run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag takes no value, lines are broken by the terminal alone, and nothing begins in the middle of a sentence."""
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = run(*words, "--help").out
+    assert "<bool>" not in shown
+    command: Any = get_command(app)
+    for word in words:
+        command = command.commands[word]
+    for paragraph in (command.help or "").split("\n\n"):
+        assert "\n" not in paragraph
+    for param in command.params:
+        assert not re.match(r"(Of|Its|To|By|In|For) ", param.help or "A"), param.help
+
+
+@pytest.mark.strangers
+def test_the_list_of_indexes_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is 80 columns wide, also for the index of the demo."""
+    screen = StringIO()
+    monkeypatch.setattr(index, "console", new_console(file=screen, width=80))
+    encoder = "BAAI/bge-small-en-v1.5@68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743"
+    made = {"encoder": encoder, "created": "2026-11-28T07:10:31+00:00", "bytes": 123_456_789, "kind": "flat"}
+    of_store = {"encoder": None, "created": None, "bytes": None, "kind": "hnsw"}
+    index._print_table(
+        [
+            IndexDescription(name="python-docstrings", count=1_234_567, dimension=384, **each)
+            for each in (made, of_store)
+        ]
+    )
+    lines = screen.getvalue().splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 80
+    assert lines[1].split()[4:] == ["bge-small-en-v1.5", "123.5", "2026-11-28", "07:10"]
+    assert lines[2].split()[3:] == ["hnsw", "own", "vectors"]
+
+
 @pytest.mark.usefixtures("tiny_weights")
 class TestIndexes:
     def test_from_building_to_deleting(self, run: Run, source: Path) -> None:
-        columns = "name documents dimension kind encoder bytes created"
+        columns = "name documents dim kind encoder MB created"
         assert run("index", "list").out.split() == columns.split()
 
         built = run("index", "build", "few", "--from", str(source))
@@ -170,13 +215,13 @@ class TestIndexes:
         run("index", "delete", "misspelt")
 
         row = run("index", "list").out.splitlines()[1].split()
-        assert row[:4] == ["few", "4", "384", "flat"] and row[4].startswith("BAAI/bge-small-en")
+        assert row[:4] == ["few", "4", "384", "flat"] and row[4].startswith("bge-small-en")
 
         selected = run("select", "few", "string [b]instruments[/b] :key:", "-B", "2", "-k", "3", "--rounds", "1")
         assert (selected.code, selected.err) == (0, "")
         assert "string [b]instruments[/b] :key:" in selected.out
         assert "violin" in selected.out and "A violin has 4 strings." in selected.out
-        assert "2 of 2 cross-encoder calls in 1 rounds" in selected.out
+        assert "2 of 2 cross-encoder calls in 1 round" in selected.out
         everything = run("select", "few", "bread", "-k", "9", "-B", "0").out
         assert "bread:key:1" in everything and "Yeast makes the [dough] rise." in everything
 
@@ -594,7 +639,7 @@ class TestWhereTheIndexesAre:
             return [*map(str, (chosen, *listing, pruned, listed(run)))]
 
         here = said()
-        assert here[-2:] == ["few: 1 documents deleted\n", "[['few', '3']]"]
+        assert here[-2:] == ["few: 1 document deleted\n", "[['few', '3']]"]
         with embedded(tmp_path / "milvus") as url:
             monkeypatch.setenv("BOUNDARYMORPH_STORES__MILVUS__URL", url)
             monkeypatch.setenv("BOUNDARYMORPH_INDEX_STORE", "milvus")

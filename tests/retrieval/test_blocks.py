@@ -361,6 +361,7 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path) -> None:
     assert index.compact()
     info = catalog.describe("a")
     assert (info.kind, info.structure and info.structure.count) == ("ivf", 400)
+    assert info.bytes is not None
     assert info.bytes > sum(file.stat().st_size for file in index.path.parent.glob("*.block/*/*"))
     catalog.close()
 

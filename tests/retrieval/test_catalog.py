@@ -350,7 +350,7 @@ def sizes(catalog: LocalCatalog) -> dict[str, int]:
     found = dict.fromkeys((*KINDS, UNREADABLE), 0)
     for info in catalog.list():
         assert not isinstance(info, UnreadableIndex)
-        found[info.kind] += info.bytes
+        found[info.kind] += info.bytes or 0
     return found
 
 

@@ -60,6 +60,7 @@ FLOODS = {
     "a head": (PROBE, b"a:b\r\n" * 10_000),
     "a request line": (b"GET /", b"a" * 50_000),
     "a method": (b"", b"a" * 50_000),
+    "blank lines": (b"", b"\r\n" * 25_000),
 }
 
 
@@ -107,9 +108,9 @@ async def test_a_malformed_request_is_answered_by_one_problem(tmp_path: Path, se
 
 async def test_what_follows_the_last_request_is_not_read(tmp_path: Path) -> None:
     async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
-        writer.write(POST.replace(b"1.1", b"1.0") + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+        writer.write(POST.replace(b"1.1", b"1.0") + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY[:-1])
         await asyncio.sleep(0.01)
-        writer.write(b"\r\n" + b"garbage" * 10)
+        writer.write(BODY[-1:] + b"\r\n" + b"garbage" * 10)
         read = await rest(reader)
         assert read.startswith(b"HTTP/1.1 200 ") and read.count(b"HTTP/1.1 ") == 1
 

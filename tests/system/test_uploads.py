@@ -134,13 +134,13 @@ def test_a_snapshot_of_a_running_service(running: Service, tmp_path: Path) -> No
     assert running.client.post("/indexes/small/documents", json=[put]).is_success
     made = boundarymorph("index", "snapshot", "small", "--to", str(tmp_path / "copy"), data=data)
     assert (made.returncode, made.stderr) == (0, "")
-    assert "small: 1 documents" in made.stdout
+    assert "small: 1 document" in made.stdout
     assert running.client.delete("/indexes/small/documents/kept").is_success
 
     refused = boundarymorph("index", "restore", "small", "--from", str(tmp_path / "copy"), data=data)
     assert refused.returncode == 1 and "--replace" in refused.stderr
     restored = boundarymorph("index", "restore", "again", "--from", str(tmp_path / "copy"), data=data)
-    assert (restored.returncode, restored.stdout) == (0, "again: 1 documents restored\n")
+    assert (restored.returncode, restored.stdout) == (0, "again: 1 document restored\n")
     assert running.client.get("/indexes/again/documents/kept").json()["text"] == "t"
     assert running.client.get("/indexes/small/documents/kept").status_code == 404
     replaced = boundarymorph("index", "restore", "small", "--from", str(tmp_path / "copy"), "--replace", data=data)

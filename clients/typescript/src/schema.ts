@@ -965,14 +965,14 @@ export interface components {
             encoder: string | null;
             /**
              * Created
-             * @description UTC, ISO 8601
+             * @description UTC, ISO 8601; null for a table that was not made here
              */
-            created: string;
+            created: string | null;
             /**
              * Bytes
-             * @description on disk
+             * @description on the disk of this machine; null for an index in a store
              */
-            bytes: number;
+            bytes: number | null;
             /**
              * Kind
              * @description how it is searched: flat, ivf, words; in a store flat or hnsw
@@ -1042,14 +1042,14 @@ export interface components {
             encoder: string | null;
             /**
              * Created
-             * @description UTC, ISO 8601
+             * @description UTC, ISO 8601; null for a table that was not made here
              */
-            created: string;
+            created: string | null;
             /**
              * Bytes
-             * @description on disk
+             * @description on the disk of this machine; null for an index in a store
              */
-            bytes: number;
+            bytes: number | null;
             /**
              * Kind
              * @description how it is searched: flat, ivf, words; in a store flat or hnsw

@@ -363,11 +363,15 @@ async def _found(service: Service, handle: str) -> tuple[str, str, dict[str, Any
     try:
         return index, id, await service.get(path_of(index, "documents", id))
     except Refused as error:
-        if not id_in_table or error.slug not in ("unknown-index", "unknown-document"):
+        if error.slug not in ("unknown-index", "unknown-document"):
             raise
         with suppress(Refused):
-            index = f"{index}/{table}"
-            return index, id_in_table, await service.get(path_of(index, "documents", id_in_table))
+            if id_in_table:
+                index = f"{index}/{table}"
+                return index, id_in_table, await service.get(path_of(index, "documents", id_in_table))
+        with suppress(Refused, ToolError):  # as POST /select names it: the path of a file
+            only = await _only_index(service)
+            return only, handle, await service.get(path_of(only, "documents", handle))
         raise
 
 

@@ -97,7 +97,7 @@ def calibrate(
     suggest: Suggest = None,
     update: Update = False,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help=OUT)] = None,
-    name: Annotated[str | None, typer.Option(help="Of the calibration.", show_default="that of the index")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the calibration.", show_default="that of the index")] = None,
     gain: Gain = "relevant",
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,

@@ -14,6 +14,7 @@ import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperOption
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import JudgeSettings, Settings
@@ -36,6 +37,16 @@ def new_console(**options: Any) -> Console:
 
 
 console = new_console()
+
+_type_of = TyperOption.display_type_rich
+
+
+def _type_unless_flag(option: TyperOption, ctx: Any) -> str | None:
+    """Return the type of an option for the help; flags take no value."""
+    return None if option.is_flag else _type_of(option, ctx)
+
+
+setattr(TyperOption, "display_type_rich", _type_unless_flag)  # noqa: B010  # mypy refuses a method
 
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]

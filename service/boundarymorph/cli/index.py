@@ -66,7 +66,9 @@ class Build:
     dimension: Annotated[
         int | None,
         typer.Option(
-            min=1, help="For your own vectors: every line has an embedding.", show_default="the encoder's vectors"
+            min=1,
+            help="Dimension of your own vectors: every line has an embedding.",
+            show_default="the encoder's vectors",
         ),
     ] = None
     encoder: Annotated[
@@ -83,9 +85,15 @@ class Build:
             show_default="1200 for folders and tables, else 0",
         ),
     ] = None
-    id_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="id, or the row's number")] = None
-    text_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="text")] = None
-    title_column: Annotated[str | None, typer.Option(help="Of a table.", show_default="title")] = None
+    id_column: Annotated[
+        str | None, typer.Option(help="Column of a table that has the ids.", show_default="id, or the row's number")
+    ] = None
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of a table that has the texts.", show_default="text")
+    ] = None
+    title_column: Annotated[
+        str | None, typer.Option(help="Column of a table that has the titles.", show_default="title")
+    ] = None
     data_directory: DataDirectory = None
 
 
@@ -153,12 +161,22 @@ def _print_json(value: object) -> None:
 def _print_table(described: Sequence[IndexDescription]) -> None:
     from boundarymorph.cli import terminal
 
-    columns = ("name", "documents", "dimension", "kind", "encoder", "bytes", "created")
-    table = Table(*columns, box=None, pad_edge=False)
+    columns = ("name", "documents", "dim", "kind", "encoder", "MB", "created")
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for info in described:
         size = (f"{info.count:,}", str(info.dimension), info.kind)
-        table.add_row(info.name, *size, _encoder_of(info), f"{info.bytes:,}", info.created)
+        megabytes = "" if info.bytes is None else f"{info.bytes / 1e6:,.1f}"
+        table.add_row(info.name, *size, _short(_encoder_of(info)), megabytes, _to_the_minute(info.created))
     terminal.print_whole(console, table)
+
+
+def _short(encoder: str) -> str:
+    """Return the name of an encoder without its owner and what makes it unique."""
+    return encoder.partition("@")[0].rpartition("/")[2]
+
+
+def _to_the_minute(created: str | None) -> str:
+    return "" if not created else created[:16].replace("T", " ")
 
 
 @app.command("info")
@@ -179,9 +197,9 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
         ("kind", info.kind),
         ("metric", info.metric),
         ("encoder", _encoder_of(info)),
-        ("bytes", f"{info.bytes:,}"),
-        ("created", info.created),
     ]
+    rows += [("bytes", f"{info.bytes:,}")] if info.bytes is not None else []
+    rows += [("created", info.created)] if info.created is not None else []
     if info.structure is not None:
         rows.append(("trained", f"{info.structure.count:,} documents in {info.structure.clusters:,} clusters"))
         rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.structure.recall.items()]
@@ -193,7 +211,7 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
 def show_learned(
     name: Name,
     reset: Annotated[bool, typer.Option(help="Forget it, for all scorers.")] = False,
-    pools: Annotated[bool, typer.Option("--pools", help="Of the pools whose memory has this name.")] = False,
+    pools: Annotated[bool, typer.Option("--pools", help="NAME is that of the memory of pools.")] = False,
     as_json: AsJson = False,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -259,7 +277,9 @@ def snapshot_index(
     meanwhile."""
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
-    console.print(f"{name}: {copy.count:,} documents, {copy.bytes:,} bytes in {target}", markup=False)
+    console.print(
+        f"{name}: {counted(copy.count, 'document', 'documents')}, {copy.bytes:,} bytes in {target}", markup=False
+    )
 
 
 @app.command("restore")
@@ -272,7 +292,7 @@ def restore_index(
     """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
     with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
-    console.print(f"{name}: {info.count:,} documents restored")
+    console.print(f"{name}: {counted(info.count, 'document', 'documents')} restored")
 
 
 @app.command("delete")
@@ -296,7 +316,7 @@ def delete_index(
             console.print(f"{name} deleted")
         else:
             deleted = catalog.get(name).delete_matching(wanted)
-            console.print(f"{name}: {deleted:,} documents deleted")
+            console.print(f"{name}: {counted(deleted, 'document', 'documents')} deleted")
 
 
 def _encoder_of(info: IndexDescription) -> str:

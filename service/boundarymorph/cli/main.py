@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Annotated
 
@@ -34,7 +35,8 @@ app.command()(serve.retriever)
 def key(
     name: Annotated[str, typer.Argument(help="Who it is for.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="select, write, admin or metrics; repeatable.", show_default="select")
+        list[str] | None,
+        typer.Option(help="select, judge, write, admin or metrics; repeatable.", show_default="select"),
     ] = None,
     index: Annotated[
         list[str] | None,
@@ -125,6 +127,17 @@ def options(
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _unwrap(commands: typer.Typer) -> None:
+    """Let a terminal break the lines of the descriptions of commands, not this file."""
+    for command in commands.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+_unwrap(app)
+_unwrap(index_commands.app)
 
 
 def main() -> None:

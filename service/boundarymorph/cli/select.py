@@ -46,7 +46,9 @@ class SelectOptions:
     url: Annotated[
         str | None,
         typer.Option(
-            envvar="BOUNDARYMORPH_URL", help="Of the service that makes them.", show_default="one that is started"
+            envvar="BOUNDARYMORPH_URL",
+            help="URL of the service that makes the selections.",
+            show_default="one that is started",
         ),
     ] = None
     also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None
@@ -58,10 +60,16 @@ class SelectOptions:
     diversity: Annotated[float, typer.Option(help="0 to 1: how much documents should differ.")] = 0.0
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None
     rounds: Annotated[str | None, typer.Option(help='Trips to the scorer, or "auto".', show_default="auto")] = None
-    calibration: Annotated[str | None, typer.Option(help="Its name.", show_default="the index's own")] = None
-    relevance: Annotated[str | None, typer.Option(help="To people, or by the scorer alone.", show_default="people")] = (
-        None
-    )
+    calibration: Annotated[
+        str | None, typer.Option(help="The name of the calibration to use.", show_default="the index's own")
+    ] = None
+    relevance: Annotated[
+        str | None,
+        typer.Option(
+            help="What relevance is: people: what people are expected to find; scorer: the score alone.",
+            show_default="people",
+        ),
+    ] = None
     method: Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")] = (
         None
     )
@@ -111,7 +119,9 @@ class SelectOptions:
 def select(options: SelectOptions) -> None:
     """Select documents from an index in this process, without a running service; of many queries, with one."""
     if (options.query is None) == (options.queries is None) or (options.queries and options.also):
-        raise typer.BadParameter("give a query, or a file with --queries")
+        raise typer.BadParameter(
+            'give a query, as in `boundarymorph select INDEX "how to parse a date"`, or a file of them with --queries'
+        )
     if options.out is not None and options.queries is None:
         raise typer.BadParameter("--out goes with --queries; for one query, use --json > FILE")
     if options.queries is not None:

@@ -137,7 +137,8 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
-        f"{report.documents:,} documents in {seconds:,.1f} s, {report.documents / max(seconds, 1e-9):,.0f} a second; "
+        f"{counted(report.documents, 'document', 'documents')} in {seconds:,.1f} s, "
+        f"{report.documents / max(seconds, 1e-9):,.0f} a second; "
         f"{report.unchanged:,} were there already and cost nothing"
     )
     for problem in report.problems:
@@ -188,11 +189,13 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     else:
         print_whole(console, table)
     console.print(
-        f"\n{k} documents: {scored} scored, {k - scored} inferred; {pulled} from below rank {k} "
+        f"\n{counted(k, 'document', 'documents')}: {scored} scored, {k - scored} inferred; "
+        f"{pulled} from below rank {k} "
         f"(deepest {max((document['retrieval_rank'] for document in documents), default=0):,})"
     )
     console.print(
-        f"{usage['cross_encoder_calls']} of {usage['budget']} cross-encoder calls in {usage['rounds']} rounds; "
+        f"{usage['cross_encoder_calls']} of {counted(usage['budget'], 'cross-encoder call', 'cross-encoder calls')} in "
+        f"{counted(usage['rounds'], 'round', 'rounds')}; "
         f"stopped: {answer['stop_reason']}"
     )
     stages = dict(answer["timings_ms"])

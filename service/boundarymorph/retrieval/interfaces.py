@@ -76,8 +76,9 @@ class IndexConfiguration:
     def described(
         self, name: str, count: int, bytes: int = 0, structure: StructureDescription | None = None
     ) -> IndexDescription:
-        """Return the description of an index of so many documents, and bytes on this machine's disk."""
-        return IndexDescription(name=name, count=count, bytes=bytes, structure=structure, **asdict(self))
+        """Return the description of an index of so many documents, and bytes on this machine's disk; 0 if none."""
+        given = asdict(self) | {"created": self.created or None}
+        return IndexDescription(name=name, count=count, bytes=bytes or None, structure=structure, **given)
 
 
 def check_name(name: str) -> None:
@@ -130,8 +131,8 @@ class IndexDescription(BaseModel):
     count: int = Field(description="documents")
     dimension: int = Field(description="of its vectors; 0 if it has none")
     encoder: str | None = Field(description="null for an index with vectors of your own, or without vectors")
-    created: str = Field(description="UTC, ISO 8601")
-    bytes: int = Field(description="on disk")
+    created: str | None = Field(description="UTC, ISO 8601; null for a table that was not made here")
+    bytes: int | None = Field(description="on the disk of this machine; null for an index in a store")
     kind: str = Field(description="how it is searched: flat, ivf, words; in a store flat or hnsw")
     metric: Literal["cosine"] = Field("cosine", description="vectors are normalised to unit length")
     structure: StructureDescription | None = Field(None, description="null if it is searched exactly")

@@ -100,7 +100,7 @@ class StrictParser(h11.Connection):
     """
 
     refused: h11.RemoteProtocolError | None = None
-    _chunks = _bytes = 0
+    _blank = _chunks = _bytes = 0
 
     def __init__(self, head_bytes: int) -> None:
         super().__init__(h11.SERVER, head_bytes)
@@ -108,17 +108,24 @@ class StrictParser(h11.Connection):
 
     def next_event(self) -> Any:
         """Return the next event. Raises h11.RemoteProtocolError if the request is refused."""
-        if self.their_state is h11.IDLE:  # RFC 9112, 2.2: blank lines before a request are ignored
-            received = self._receive_buffer._data
-            if blank := BLANK_LINES.match(received):
-                del received[: blank.end()]
         try:
+            if self.their_state is h11.IDLE:
+                self._skip_blank_lines()
             event = super().next_event()
             self._check(event)
         except h11.RemoteProtocolError as error:
             self.refused = error
             raise
         return event
+
+    def _skip_blank_lines(self) -> None:
+        """Ignore some blank lines before a request (RFC 9112, 2.2)."""
+        received = self._receive_buffer._data
+        if blank := BLANK_LINES.match(received):
+            del received[: blank.end()]
+            self._blank += blank.end()
+            if self._blank > self._head_bytes:
+                raise h11.RemoteProtocolError("there are too many blank lines before the request")
 
     @property
     def behind(self) -> bool:
@@ -127,7 +134,7 @@ class StrictParser(h11.Connection):
 
     def _check(self, event: Any) -> None:
         if isinstance(event, h11.Request):
-            self._chunks = self._bytes = 0
+            self._blank = self._chunks = self._bytes = 0
             names = {name for name, _ in event.headers}
             if event.http_version not in (b"1.0", b"1.1"):
                 raise h11.RemoteProtocolError(f"HTTP/{event.http_version.decode()} is not spoken here; use HTTP/1.1")

@@ -317,8 +317,8 @@ class IndexDescription(Answer):
     count: int
     dimension: int
     encoder: str | None
-    created: str
-    bytes: int
+    created: str | None
+    bytes: int | None
     kind: str
     metric: str = "cosine"
     structure: StructureDescription | None = None

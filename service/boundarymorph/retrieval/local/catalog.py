@@ -414,7 +414,7 @@ class LocalCatalog:
         for name in self._names():
             try:
                 info = self.describe(name)
-                kind, count, size = info.kind, info.count, info.bytes
+                kind, count, size = info.kind, info.count, info.bytes or 0
             except UnknownIndex:  # deleted meanwhile
                 continue
             except (BoundaryMorphError, OSError):
