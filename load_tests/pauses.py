@@ -111,6 +111,10 @@ def bodies() -> Iterator[tuple[str, str, bytes, int]]:
     yield "60 MB of numbers in an unknown field", "/select", b'{"query":"sea","pool":["a"],"x":' + numbers + b"}", 422
     inside = b'{"query":"sea","budget":0,"pool":[{"text":"a","metadata":{"x":' + numbers + b"}}]}"
     yield "60 MB of numbers in metadata", "/select", inside, 422
+    few = b'{"query":"sea","pool":["a"],"x":[' + b"[1,1]," * 10_000_000 + b"[]]}"
+    yield "60 MB of short lists", "/select", few, 422
+    texts = encoded({"query": "sea", "pool": ["a, b, 1, " * 6_000] * 1_000, "budget": 0, "k": 1})
+    yield "54 MB of texts with commas", "/select", texts, 200
     yield "empty objects", "/select", b'{"query":"sea","pool":["a"],"x":[' + b"{}," * 500_000 + b"{}]}", 422
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((10_000, 384)).round(6).tolist()

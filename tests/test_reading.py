@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import json
 import re
 import tracemalloc
 import unicodedata
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph import reading
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.retrieval.uploads import Piece, pieces
 
 pytestmark = pytest.mark.strangers
@@ -172,3 +173,40 @@ def test_a_body_of_escapes_takes_little_memory(escape: bytes) -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 12 * len(body)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.integers(-9, 99)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text('a[,]1"\\é', max_size=40),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text("ab[", max_size=3), inner, max_size=4)
+        | st.lists(st.integers(0, 9) | st.floats(0, 1), min_size=12, max_size=20)
+    ),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_a_body_that_is_parsed_in_pieces_has_the_same_value(value: object) -> None:
+    for body in (json.dumps(value).encode(), json.dumps(value, ensure_ascii=False, indent=1).encode()):
+        assert reading._parsed_in_pieces(body) == json.loads(body)
+
+
+@pytest.mark.parametrize("inside", ["1,", "1.5,", "[1],", "{},", '"a",', "[1,2,3,4,5,6,7,8,9],"])
+def test_a_body_of_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch, inside: str) -> None:
+    monkeypatch.setattr(reading, "MOST_VALUES", 1_000)
+    body = f'{{"query": "sea", "x": [[{inside * 2_000}1]]}}'.encode()
+    with pytest.raises(LimitExceeded, match="1,000 are allowed"):
+        reading.parse(body)
+
+
+def test_vectors_and_texts_with_commas_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_VALUES", 1_000)
+    pool = [{"text": "a, b, c, " * 100 + "[1,2]" * 50 + '\\"', "embedding": [0.5] * 384} for _ in range(20)]
+    assert reading.parse(json.dumps({"pool": pool}).encode()) == {"pool": pool}
+    for broken in (b'{"a": [' + b"1," * 2_000, b'{"a": [' + b"1-," * 500 + b"1]," * 900, b"[" + b"," * 2_000 + b"]"):
+        with pytest.raises(InvalidInput):
+            reading.parse(broken)

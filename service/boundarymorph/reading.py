@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import re
+import secrets
 import unicodedata
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE
@@ -231,6 +232,11 @@ def _elements(text: str, name: str) -> list[Record] | None:
 
 TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: times its size, or this if it is more
 OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory that an object, an array and a value in one take
+MOST_VALUES = 2**21  # of a body, without those in vectors: no thread interrupts the call that parses them
+_PARTS = re.compile(  # of JSON, one after the other: a text, a list of many numbers, and the rest in short pieces
+    rb'(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?P<numbers>\[[-+.0-9eE,\s]{32,1048576}+\])|[^"\[]{1,65536}+|\[',
+    re.DOTALL,
+)
 LONGEST_NAME = 100  # characters of an unknown field that are shown and compared
 _REPLACEMENT, _BACKSLASH = rb"\ufffd", ord("\\")
 _PIECE = 2**20  # bytes that are handled in one call of a built-in function, which no thread interrupts
@@ -309,17 +315,62 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 def parse(body: bytes) -> Any:
     """Return the value of a JSON body.
 
-    Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take far more memory than its size.
+    Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take far more memory than its size,
+    and LimitExceeded for more values than are parsed in one call.
     """
     body = without_mark(body, "the body")
     check_memory(body)
+    many = body.count(b",") > MOST_VALUES
     try:
-        return from_json(body)
+        return _parsed_in_pieces(body) if many else from_json(body)
+    except LimitExceeded:
+        raise
     except ValueError as error:
         repaired = with_whole_characters(body)
         if repaired != body:
             return parse(repaired)
         raise InvalidInput(f"the body is not JSON: {complaint(body) or error}") from None
+
+
+def _parsed_in_pieces(body: bytes) -> Any:
+    """Return what `from_json` does, with each list of many numbers parsed by itself, so that other threads run in
+    between. Raises ValueError, and LimitExceeded if there are more than MOST_VALUES in a list or outside of them."""
+    mark = secrets.token_hex(16)
+    lists: list[Any] = []
+    rest: list[bytes] = []
+    outside = 0
+    for found in _PARTS.finditer(body):
+        part = found[0]
+        if found.lastgroup == "numbers":
+            _check_values(part.count(b","))
+            part, value = b'["%s%d"]' % (mark.encode(), len(lists)), from_json(part)
+            lists.append(value)
+        elif found.lastgroup is None:
+            outside += part.count(b",")
+            _check_values(outside)
+        rest.append(part)
+    return _with_lists(from_json(b"".join(rest)), mark, lists)
+
+
+def _check_values(count: int) -> None:
+    if count > MOST_VALUES:
+        raise LimitExceeded(
+            f"the body has {count:,} values in a list or outside of vectors, and {MOST_VALUES:,} are allowed; send "
+            "fewer at a time"
+        )
+
+
+def _with_lists(value: Any, mark: str, lists: Sequence[Any]) -> Any:
+    """Put the lists back in place of their marks."""
+    match value:
+        case [str(found)] if found.startswith(mark):
+            return lists[int(found.removeprefix(mark))]
+        case list():
+            value[:] = [_with_lists(each, mark, lists) for each in value]
+        case dict():
+            for name, each in value.items():
+                value[name] = _with_lists(each, mark, lists)
+    return value
 
 
 def check_memory(body: bytes) -> None:

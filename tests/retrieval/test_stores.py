@@ -17,7 +17,7 @@ from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Catalog, Index, UnreadableIndex
+from boundarymorph.retrieval.interfaces import Catalog, Index, IndexConfiguration, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
@@ -219,3 +219,12 @@ def test_an_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
     with closing(build_indexes(settings)) as catalogs:
         assert list(catalogs.all_belongings()) == []
         assert catalogs.belongings("there").description() is None
+
+
+@pytest.mark.strangers
+def test_what_is_not_known_of_an_index_is_null() -> None:
+    """A table of somebody else's has no age here, and an index in a store no size on this disk."""
+    described = IndexConfiguration(None, 4, "", "hnsw").described("articles", 3)
+    assert (described.created, described.bytes) == (None, None)
+    made = IndexConfiguration(None, 4, "2026-11-28T07:10:31+00:00").described("articles", 3, 4_096)
+    assert (made.created, made.bytes) == ("2026-11-28T07:10:31+00:00", 4_096)
