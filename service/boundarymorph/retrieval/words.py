@@ -243,7 +243,9 @@ def _fold(text: str, query: bool) -> bytes:
     folded = "".join(
         whole[start : start + _PIECE].translate(_FOLDED_CHARACTERS) for start in range(0, len(whole), _PIECE)
     )
-    return _UNSPACED_RUN.sub(_pairs if query else _pairs_and_singles, folded).encode()
+    if _UNSPACED_RUN.search("".join(set(whole)).translate(_FOLDED_CHARACTERS)):  # of few letters, which is fast
+        folded = _UNSPACED_RUN.sub(_pairs if query else _pairs_and_singles, folded)
+    return folded.encode()
 
 
 _fold_short = lru_cache(maxsize=65_536)(_fold)
