@@ -131,9 +131,8 @@ def _deployment(directory: Path, _indexes: Role) -> Iterator[Deployment]:
 
         redis = RedisServer(directory / "redis")
         stack.callback(redis.kill)
-        (folder / "boundarymorph.toml").write_text(  # without a memory, so that answers stay the same
-            f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5\n'
-            "[scorer]\nattempt_seconds = 1\n[memory]\nenabled = false"
+        (folder / "boundarymorph.toml").write_text(
+            f'[cache]\nurl = "{redis.url}"\ntimeout_seconds = 0.5\n[scorer]\nattempt_seconds = 1'
         )
         first = role(lambda ready: scorer(folder / "first.log", port=ports[0], ready=ready))
         second = role(lambda ready: scorer(folder / "second.log", port=ports[1], ready=ready))

@@ -52,7 +52,7 @@ def test_one_of_two(directory: Path, indexes: Role, rogue: Server, table: Table,
     port, folder = free_port(), directory / fault
     second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
     folder.mkdir()
-    (folder / "boundarymorph.toml").write_text("[retriever]\nattempt_seconds = 3\n[memory]\nenabled = false")
+    (folder / "boundarymorph.toml").write_text("[retriever]\nattempt_seconds = 3")
     options = ("--retriever-url", indexes.service.url, "--retriever-url", second.service.url)
     works = f'boundarymorph_replica_up{{endpoint="{second.service.url}",role="retriever"}}'
     with service(folder / "data", *options, "--scorer-url", rogue.endpoint().base) as gateway:
