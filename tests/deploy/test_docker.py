@@ -137,7 +137,7 @@ class TestTorchWithoutCuda:
             pip = tmp_path / "pip"
             pip.write_text(
                 '#!/bin/sh\ncase "$*" in *require-hashes*) exit 0 ;; esac\n'
-                'asked="https://pypi.org/simple $PIP_EXTRA_INDEX_URL"\n'
+                'asked="https://default.invalid $PIP_EXTRA_INDEX_URL"\n'
                 'while [ $# -gt 0 ]; do case "$1" in\n'
                 '--index-url) asked="$2 $PIP_EXTRA_INDEX_URL" ;; --extra-index-url) asked="$asked $2" ;;\n'
                 "esac; shift; done\n"
@@ -148,7 +148,7 @@ class TestTorchWithoutCuda:
                 "PATH": f"{tmp_path}:/usr/bin:/bin",
                 "PYTHONPATH": str(tmp_path),
                 "TORCH_INDEX": index,
-                "PIP_EXTRA_INDEX_URL": "https://pypi.org/simple",
+                "PIP_EXTRA_INDEX_URL": "https://default.invalid",
             }
             return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True)
 
@@ -160,7 +160,7 @@ class TestTorchWithoutCuda:
 
     @pytest.mark.strangers
     def test_the_build_fails_where_only_other_indexes_answer(self, install: Any) -> None:
-        assert install("None", "pypi.org").returncode != 0
+        assert install("None", "default.invalid").returncode != 0
 
     @pytest.mark.strangers
     def test_the_build_fails_with_cuda(self, install: Any) -> None:

@@ -314,7 +314,7 @@ class Policies:
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
         """callers: the names of all keys. Raises InvalidConfiguration for a policy of an unknown key."""
         self._named = {DEFAULT_POLICY: Policy()}
-        self._meant_for: dict[str, tuple[str, ...]] = {}  # the keys of a policy that is for some
+        self._meant_for: dict[str, tuple[str, ...]] = {}  # by name, the keys that a policy is for
         self._of_key: dict[str, Policy] = {}
         for name, given in settings.policies.items():
             self._named[name] = Policy(name, given.model_dump(exclude={"for_keys"}, exclude_none=True))
@@ -326,7 +326,8 @@ class Policies:
                 self._of_key[key] = self._named[name]
 
     def names(self, caller: str) -> list[str]:
-        """Return the names that a caller is told: not those of policies for other keys, which may be customers."""
+        """Return the names of the policies that a caller may see. Policies for other keys, such as other customers, are
+        left out."""
         return sorted(name for name in self._named if caller in self._meant_for.get(name, (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:

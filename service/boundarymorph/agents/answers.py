@@ -127,7 +127,7 @@ def size(answer: BaseModel, most: float = inf) -> int:
 
 
 def fitting(items: Iterable[BaseModel], most: int) -> int:
-    """Return how many of the first items fit into a list of so many tokens. The work depends on `most` alone."""
+    """Count the leading items that fit into a list of at most `most` tokens. The work depends on `most` alone."""
     kept = 0
     for item in items:
         most -= size(item, most) + 1  # and a comma
@@ -138,7 +138,7 @@ def fitting(items: Iterable[BaseModel], most: int) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text if it has at most so many tokens, else its beginning up to the end of a word, and MARK. Only a
+    """Cut a text to at most `most` tokens, at the end of a word, and append MARK. A text that fits is unchanged. Only a
     blank beginning ends with a blank."""
     spent, end = 0, 0
     for found in _TOKEN.finditer(text):
@@ -155,8 +155,8 @@ def cut(text: str, most: int) -> str:
 
 
 def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
-    """Return the answer with at most so many tokens: whole if it fits, else with texts cut to lengths in proportion to
-    their relevances, but at least LEAST, and if even these do not fit, with fewer documents. Notes say so."""
+    """Fit an answer into `most` tokens. Texts are cut to lengths in proportion to their relevances, but to at least
+    LEAST tokens. If even these do not fit, the last documents are left out. Notes say what was cut."""
     notes = [cut(note, most // (10 * len(answer.notes))) for note in answer.notes]
     documents = [_shorter(document, most) for document in answer.documents]
     whole = answer.model_copy(update={"documents": documents, "notes": notes})
@@ -181,8 +181,8 @@ def fitted(answer: SelectedTexts, most: int) -> SelectedTexts:
 
 
 def fitted_list(listed: ListedIndexes, most: int) -> ListedIndexes:
-    """Return the list with at most so many tokens. The last indexes lose their fields first, then their descriptions,
-    and are left out if even their names do not fit. A note says how many are."""
+    """Fit a list of indexes into `most` tokens. The last indexes lose their fields first, then their descriptions. If
+    even their names do not fit, they are left out, and a note says how many."""
     room, indexes = most - size(ListedIndexes(indexes=[], notes=listed.notes)), listed.indexes
     for lost in ("fields", "description"):
         bare = [index.model_copy(update={lost: None}) for index in indexes]
@@ -202,8 +202,7 @@ def fitted_list(listed: ListedIndexes, most: int) -> ListedIndexes:
 
 
 def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
-    """Return a single document with at most so many tokens. `next_offset` is the length of the text that was kept,
-    None if that is all of it."""
+    """Fit a document into `most` tokens. `next_offset` is the length of the text that was kept, or None if all was."""
 
     def part(tokens: int, title: str, metadata: dict[str, object]) -> FetchedDocument:
         text = cut(document.text, tokens)
@@ -218,7 +217,7 @@ def fitted_document(document: FetchedDocument, most: int) -> FetchedDocument:
 
 
 def _shorter(document: SelectedText, most: int) -> SelectedText:
-    """Return the document without the title and the metadata that no answer of so many tokens has room for."""
+    """Shorten the title of a document, and drop metadata that would take more than an eighth of `most` tokens."""
     there = document.metadata is not None and count(str(document.metadata)[: 9 * most]) <= most // 8
     update = {
         "title": None if document.title is None else cut(document.title, TITLE),

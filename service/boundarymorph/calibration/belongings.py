@@ -1,5 +1,5 @@
-"""What belongs to an index besides its documents: a description, what its selections are distinct by, judgements in
-SQLite, and calibrations as JSON."""
+"""Files that belong to an index besides its documents: its description, its default for `distinct`, its judgements
+(SQLite) and its calibrations (JSON)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CalibrationFolder:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a calibration. Raises InvalidInput for what is none."""
+    """Return a valid name of a calibration. Raises InvalidInput for any other."""
     if not NAME.fullmatch(name):
         raise InvalidInput(
             f"{name[:80]!r} is not a name of a calibration: up to 64 lower-case letters, digits, '.', '_' and '-'"

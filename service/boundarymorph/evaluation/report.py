@@ -194,8 +194,9 @@ def _leading(studies: Sequence[Study], found: Mapping[str, Mapping[str, pd.DataF
         if counted:
             against = "every baseline" if method == PAPER else "every other method"
             said.append(
-                f"In so many of {leads.size} cells (table, B, k), {titles[method]} is at least as good as {against}, "
-                f"and in brackets within {100 * CLOSE:.1f} points of it: {', '.join(counted)}."
+                f"Of {leads.size} cells (one for each table, B and k), the cells in which {titles[method]} matches or "
+                f"beats {against}: {', '.join(counted)}. In brackets, those in which it is at most {100 * CLOSE:.1f} "
+                "points worse."
             )
     return said
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -90,6 +89,13 @@ class Room:
 FREE = Room()
 NOTHING = np.empty(0, dtype=np.intp)
 LONG = 2**19  # characters that are looked at in a thread
+
+
+def are_long(documents: Iterable[Document]) -> bool:
+    """Return whether looking at the texts of documents would keep the event loop waiting."""
+    return sum(len(document.text) for document in documents) > LONG
+
+
 FEW_NUMBERS = 2**19  # in vectors that are grouped at once
 SHORT = 64  # characters of a text that is its own key
 
@@ -128,20 +134,6 @@ class Documents:
         if blank := {id for id, document in self.by_id.items() if not has_words(document.content)}:
             self._blank[:] = [id in blank for id in pool.ids]
         self._alike: _Groups | None = None
-
-    @classmethod
-    async def of(
-        cls,
-        pool: Pool,
-        candidates: Candidates,
-        run: Run,
-        documents: Mapping[str, Document] | None = None,
-        room: Room = FREE,
-    ) -> Documents:
-        """Return the documents of a pool as the constructor does, looked at in a thread if they are long."""
-        make = partial(cls, pool, candidates, run, documents, room)
-        long = candidates.texts_at_hand and sum(len(each.text) for each in (documents or {}).values()) > LONG
-        return await run(make) if long else make()
 
     async def read(
         self,
@@ -195,7 +187,7 @@ class Documents:
 
     async def _note(self, there: Mapping[int, Document]) -> None:
         """Note what the texts of documents are, by position; in a thread if they are long."""
-        if sum(len(document.text) for document in there.values()) > LONG:
+        if are_long(there.values()):
             await self._run(self._take_note, there)
         else:
             self._take_note(there)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once_if
+from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once, at_once_if
 from boundarymorph.retrieval.document import Candidates, IndexedCandidates, VectorSource
 from boundarymorph.selection import (
     Distinct,
@@ -29,7 +29,7 @@ from boundarymorph.selection import (
 from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint, plane
-from boundarymorph.selector.documents import Documents, Grouping, texts_of
+from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace, Place, Trust
 from boundarymorph.selector.task import (
     INTERRUPTING,
@@ -86,8 +86,8 @@ class Shared:
 class SelectionRun:
     """A task in progress. Work that takes long runs in threads of the executor.
 
-    batch: positions in the pool of the documents to score next; none before `recall`. grouping: the task's limit on
-    groups or, from `retrieve` on, the default of its index. encoder: the name of the model.
+    batch: positions in the pool of the documents to score next; none before `recall`. encoder: the name of the
+    model.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SelectionRun:
         observer: Observer,
         encoder: str | None = None,
     ) -> None:
-        self._task, self._candidates, self.scores, self.grouping = task, candidates, scores, task.distinct
+        self._task, self._candidates, self.scores = task, candidates, scores
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.run
         self._step: Run = shared.executor.run  # of the session
@@ -145,10 +145,10 @@ class SelectionRun:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
             self._task = self._task.complete(self._task, retrieved.calibrations)
-            self.grouping = self._task.distinct
         if self._task.goal != "scores":
             self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
-        self.documents = await Documents.of(self.pool, self._candidates, self._in_thread, documents, self._task.room)
+        run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
+        self.documents = await run(Documents, self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
             self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
 
@@ -182,6 +182,11 @@ class SelectionRun:
             self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """The task's limit on groups or, from `retrieve` on, the default of its index."""
+        return self._task.distinct
 
     async def _distinct(self, grouping: Grouping) -> Distinct:
         """Read the groups of all candidates."""
