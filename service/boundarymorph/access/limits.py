@@ -12,16 +12,19 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import prometheus_client
 from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
-from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
+from boundarymorph.access.callers import KeyRing, Origins, Policies
 from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
-from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import CostCeiling, InvalidConfiguration, InvalidInput, Overloaded
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
 from boundarymorph.scoring.costs import NANO, Amount, Bill, Reservation
 from boundarymorph.selector.documents import Room
@@ -438,10 +441,11 @@ class Access:
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
         """behind_gateways: whether its callers are gateways, which tell on whose behalf they call.
 
-        Raises InvalidConfiguration for malformed keys, policies and rate limits.
+        Raises InvalidConfiguration for malformed keys, policies, rate limits and calibrations.
         """
         limits = settings.limits
         self.settings = settings
+        self.calibration = _of_pools(settings.calibration)
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.policies = Policies(settings, self.keys.callers)
@@ -470,11 +474,17 @@ class Access:
             answer=self.settings.limits.answer_bytes,
         )
 
-    def calibration(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
-        """Return what a caller wants, or the default of its key."""
-        return CalibrationChoice(self.settings.calibration.keys.get(caller.name) if wanted is None else wanted, caller)
-
     async def close(self) -> None:
         """Release threads and connections."""
         await self.work.close()
         await self.rates.close()
+
+
+def _of_pools(path: Path | None) -> Calibration | None:
+    """Read the calibration of pools. Raises InvalidConfiguration."""
+    if path is None:
+        return None
+    try:
+        return Calibration.of_json(orjson.loads(path.read_bytes()))
+    except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
+        raise InvalidConfiguration(f"calibration: {path} cannot be used: {error}") from None

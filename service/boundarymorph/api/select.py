@@ -13,7 +13,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access.callers import CalibrationChoice
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems
 from boundarymorph.api.dependencies import (
@@ -22,7 +21,6 @@ from boundarymorph.api.dependencies import (
     BuiltOf,
     CallerOf,
     ServiceOf,
-    calibrated,
     permitted,
     prefers,
     selected,
@@ -90,29 +88,26 @@ class Call:
         """Return a request whose caller may make it.
 
         content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory
-        is counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
+        is counted in; raised: is added to its priority. Raises as `content` and `task_of` do, pydantic's
         ValidationError, UnknownPolicy, UnknownIndex and NotReady.
         """
         access, key = self.access, permitted(self.request)
 
-        def parsed() -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
+        def parsed() -> tuple[SelectRequest, SelectionTask]:
             data: Any = content()
             pool = data.get("pool") if isinstance(data, dict) else None
             documents = pool.get("documents") if isinstance(pool, dict) else pool
             wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-            choice = access.calibration(wanted.calibration, key)
-            return wanted, choice, task_of(wanted, access.settings, arrival, choice)
+            return wanted, task_of(wanted, access.settings, arrival, access.calibration)
 
         with watch.stage("parse"):
             policy = access.policies.of(self.caller, self.request.path_params.get("policy"))
-            wanted, choice, task = await access.work.parsing.run(parsed)
+            wanted, task = await access.work.parsing.run(parsed)
             task = replace(task, caller=self.caller, tenant=key.tenant)
         if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
             self.service.require()  # else it needs no model
         if wanted.index is not None:
             key.require(wanted.index)
-        else:
-            task = await calibrated(task, choice, self.parts.retriever)
         turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
         return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
 

@@ -31,7 +31,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
 from boundarymorph.reading import counted
-from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
+from boundarymorph.retrieval.artifacts import Artifacts
+from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
@@ -59,7 +60,7 @@ class WeightedQuery:
     candidates: Callable[[Retriever], Candidates]
 
 
-def _as_it_is(task: SelectionTask, found: FoundCalibrations) -> SelectionTask:
+def _as_it_is(task: SelectionTask, found: Artifacts) -> SelectionTask:
     return task
 
 
@@ -117,7 +118,7 @@ class SelectionTask:
     proposals: int = 0
     queries: Sequence[WeightedQuery] = ()
     room: Room = FREE
-    complete: Callable[[SelectionTask, FoundCalibrations], SelectionTask] = _as_it_is
+    complete: Callable[[SelectionTask, Artifacts], SelectionTask] = _as_it_is
 
     @property
     def ranks_all(self) -> bool:
@@ -211,9 +212,9 @@ class SelectionResult:
     scored pairs that were cut to fit the cross-encoder; fare: what the trips to the scorer cost; bill: what a language
     model charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's
     vectors; believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it.
-    calibration: the name of that in use; to_people: whether relevance is what people are expected to find; scores: the
-    scorer's own, by position, where relevance is something else. answered: of a task with several queries. proposals:
-    with a target, the documents to read next, each with its probability to reach `min_relevance`.
+    calibration: when that in use was made; to_people: whether relevance is what people are expected to find; scores:
+    the scorer's own, by position, where relevance is something else. answered: of a task with several queries.
+    proposals: with a target, the documents to read next, each with its probability to reach `min_relevance`.
     """
 
     task: SelectionTask

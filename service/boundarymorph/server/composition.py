@@ -54,7 +54,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
-    from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
+    from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
@@ -65,7 +65,6 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     retriever = IndexRetriever(
         catalog,
         encoder,
-        learned=Learned(catalog, settings),
         threads=work.search_threads,
         waiting=work.search_waiting,
         share=settings.limits.key_share,

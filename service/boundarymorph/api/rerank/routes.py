@@ -29,7 +29,6 @@ from boundarymorph.api.dependencies import (
     BuiltOf,
     CallerOf,
     ReadyOf,
-    calibrated,
     permitted,
     selected,
 )
@@ -205,9 +204,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
             policy, asked, wanted, task = await bodies.off_loop(
                 access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
             )
-            choice = access.calibration(asked.calibration, permitted(request))
-            task = await calibrated(task, choice, parts.retriever)
-            if task.goal == "scores" and task.calibration is None:  # which has other evidence
+            if task.goal == "scores":  # which needs no other evidence
                 task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
             task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
         turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
@@ -305,14 +302,14 @@ def _read(
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     wanted = replace(wanted, ignored=ignored, whole=whole)
-    task = _task(asked, wanted, access.settings, arrival, dialect.documents)
+    task = _task(asked, wanted, access, arrival, dialect.documents)
     return policy, asked, wanted, replace(task, caller=caller, instruction=instruction)
 
 
-def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, field: str) -> SelectionTask:
+def _task(asked: RerankRequest, wanted: Wanted, access: Access, arrival: float, field: str) -> SelectionTask:
     """Return the task of ranking a pool of all documents. field: the name of theirs, for messages. Raises NoDocuments
     and LimitExceeded."""
-    count = len(wanted.texts)
+    settings, count = access.settings, len(wanted.texts)
     if not count:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
     documents = [
@@ -330,9 +327,10 @@ def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: flo
         on_failure=asked.on_failure,
         instruction=asked.instruction,
         relevance=asked.relevance,
+        calibration=asked.calibration,
     )
     try:
-        task = task_of(selecting, settings, arrival)
+        task = task_of(selecting, settings, arrival, access.calibration)
     except LimitExceeded as error:  # of a field of the pool
         raise LimitExceeded(_POOL.sub(rf"{field}\1", str(error))) from None
     budget = _budget(asked, count, settings)
