@@ -436,7 +436,7 @@ class WorkSettings(BaseModel, extra="forbid"):
 class AgentSettings(BaseModel, extra="forbid"):
     """What language models call: /mcp."""
 
-    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, estimated on the high side")
+    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, at four bytes each")
     index: str | None = Field(None, description="index that the tools use by default; if unset the only one")
     described_indexes: int = Field(
         20, ge=0, description="indexes of which `list_indexes` reads a sample, for the fields"
