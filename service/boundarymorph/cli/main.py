@@ -36,7 +36,7 @@ def key(
     name: Annotated[str, typer.Argument(help="Who it is for.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="select, judge, write, admin or metrics; repeatable.", show_default="select"),
+        typer.Option(help="select, write, admin or metrics; repeatable.", show_default="select"),
     ] = None,
     index: Annotated[
         list[str] | None,
