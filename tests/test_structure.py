@@ -11,16 +11,14 @@ from typing import Any
 import grimp
 
 import boundarymorph
-import boundarymorph_evaluation
-import boundarymorph_stores
 
 PACKAGE = Path(boundarymorph.__file__).parent
 PROJECT = PACKAGE.parents[1]
 BESIDE = ("boundarymorph_evaluation", "boundarymorph_stores")
 FILES = [
     path
-    for package in (boundarymorph, boundarymorph_evaluation, boundarymorph_stores)
-    for path in Path(package.__file__).parent.rglob("*.py")
+    for found in (PACKAGE, *(PROJECT / "service" / name / "src" for name in BESIDE))
+    for path in found.rglob("*.py")
 ]
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 600, 80
 AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "reading.py"}
