@@ -67,11 +67,6 @@ async def to_score(client: httpx.AsyncClient, size: int) -> httpx.Response:
     return await client.post("/score", json={"query": "q", "texts": ["t"] * size})
 
 
-async def to_keep(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    judgments = [{"document": "d0", "grade": 1}] * size
-    return await client.post("/judgments", json={"query": "q", "index": "texts", "judgments": judgments})
-
-
 async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """So many selections, none of which ends before all are in or refused: the answer of the one that fared worst."""
     Held.open.clear()
@@ -142,13 +137,11 @@ CASES = {
     "key_sessions": Case(2, at_a_time, 429, "overloaded", others=(("sessions", 4),)),
     "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("sessions", 4), ("waiting", 0)), total=3),
     "texts": Case(3, to_score),
-    "judgments": Case(2, to_keep),
     "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))),
     "selection_bytes": Case(FOOTPRINT, selections_at_a_time, 429, "overloaded", others=(("key_share", 1),)),
 }
 
 
-OF_BATCHES = {"batch_lines", "batch_sessions"}  # in test_batch.py
 OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.py
 
 
@@ -156,7 +149,7 @@ OF_ANSWERS = {"answer_bytes"}  # tests/fuzz/test_answers.py
 
 
 def test_every_limit_has_a_case_here() -> None:
-    assert set(CASES) | OF_CONNECTIONS | OF_ANSWERS | OF_BATCHES | {"deadline_seconds"} == set(Limits.model_fields)
+    assert set(CASES) | OF_CONNECTIONS | OF_ANSWERS | {"deadline_seconds"} == set(Limits.model_fields)
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])

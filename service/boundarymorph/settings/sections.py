@@ -122,7 +122,6 @@ class Limits(BaseModel, extra="forbid"):
     diverse: int = Field(1_000, ge=1, description="documents returned with 'diversity'")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
     known_scores: int = Field(2_000, ge=0, description="scores that come with a request")
-    judgments: int = Field(1_000, ge=1, description="judgements in one request")
     rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
@@ -130,10 +129,6 @@ class Limits(BaseModel, extra="forbid"):
         ge=1,
         description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
     )
-    batch_sessions: int | None = Field(
-        None, ge=1, description="of these, the most for the lines of all batches; a quarter of them if unset"
-    )
-    batch_lines: int = Field(100_000, ge=1, description="lines of one batch")
     waiting: int = Field(192, ge=0, description="selection requests that may wait for their turn")
     key_sessions: int | None = Field(
         None, ge=1, description="selections of one key at a time, running and waiting; no separate bound if unset"
@@ -377,7 +372,6 @@ class CalibrationSettings(BaseModel, extra="forbid"):
         None, description="where those of pools are kept; .calibrations in data_directory if unset"
     )
     keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
-    judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
 
 
 class CacheSettings(BaseModel, extra="forbid"):
