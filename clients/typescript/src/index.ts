@@ -28,7 +28,6 @@ export {
   Unavailable,
   UnexpectedAnswer,
   UnknownDocument,
-  UnknownCalibration,
   UnknownIndex,
   UnknownPolicy,
   UpstreamFailed,

@@ -302,6 +302,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/indexes/{name}/artifacts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the artifacts of an index
+         * @description Return what is kept of the index besides its documents.
+         */
+        get: operations["read_artifacts_indexes__name__artifacts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change the artifacts of an index
+         * @description Replace those that the body names; null removes one.
+         */
+        patch: operations["change_artifacts_indexes__name__artifacts_patch"];
+        trace?: never;
+    };
     "/indexes/{name}/documents": {
         parameters: {
             query?: never;
@@ -578,7 +602,7 @@ export interface components {
             expected_loss: number;
             /**
              * Calibration
-             * @description by which scores are probabilities
+             * @description when the calibration was made by which scores are probabilities
              */
             calibration?: string | null;
             /**
@@ -765,6 +789,32 @@ export interface components {
              * @description why it is not ok
              */
             detail?: string | null;
+        };
+        /**
+         * IndexArtifacts
+         * @description What is kept of an index besides its documents.
+         */
+        IndexArtifacts: {
+            /**
+             * Description
+             * @description what its documents are, for people and language models who choose an index
+             * @default null
+             */
+            description?: string | null;
+            /**
+             * Distinct
+             * @description selections have one document for each value of this field, unless a request says otherwise
+             * @default null
+             */
+            distinct?: string | null;
+            /**
+             * Calibration
+             * @description by which relevance is a probability, as `boundarymorph calibrate` makes it
+             * @default null
+             */
+            calibration?: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * IndexDescription
@@ -1389,7 +1439,7 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which relevance is a probability; null if none is in use
+             * @description when the calibration was made by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
             /**
@@ -1967,10 +2017,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2117,10 +2167,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2356,10 +2406,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2489,10 +2539,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2622,10 +2672,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2736,10 +2786,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3099,10 +3149,10 @@ export interface components {
             relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
-             * @description by which relevance is the probability that a person agrees; by default that of the key or of the index, if there is one; false: none
+             * @description false: relevance is not turned into the probability that a person agrees, though the index has a calibration or, for pools, the service
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
@@ -3315,10 +3365,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3523,10 +3573,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3656,10 +3706,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3715,6 +3765,7 @@ export type ExplainedPool = components['schemas']['ExplainedPool'];
 export type ExplainedRound = components['schemas']['ExplainedRound'];
 export type FieldStatistics = components['schemas']['FieldStatistics'];
 export type Health = components['schemas']['Health'];
+export type IndexArtifacts = components['schemas']['IndexArtifacts'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
 export type IndexStatistics = components['schemas']['IndexStatistics'];
@@ -5653,6 +5704,208 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Describe"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_artifacts_indexes__name__artifacts_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IndexArtifacts"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_artifacts_indexes__name__artifacts_patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["IndexArtifacts"];
             };
         };
         responses: {
