@@ -68,7 +68,7 @@ class Call:
     parts: Parts
 
     async def asked(self, watch: Stopwatch) -> Asked:
-        """Return what the body asks for, after its admission. Raises as `bodies.read` and `understood` do."""
+        """Return what the body asks for, Raises as `bodies.read` and `understood` do."""
         arrival = time.monotonic()
         with watch.stage("receive"):
             body = await bodies.read(self.request, self.access)
@@ -141,7 +141,6 @@ async def select(call: CallOf) -> Response:
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
     watch, request = Stopwatch(), call.request
     async with AsyncExitStack() as held:
-        held.enter_context(call.access.admission.enter(CALLER.get()))
         asked = await call.asked(watch)
         task, turn, selector = asked.task, asked.turn, call.parts.selector
         if prefers(request, EVENTS):
@@ -194,7 +193,7 @@ async def _events(
             yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
-        call.request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
+        access.charging(call.request.state.until_end)(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(call.request, error))
     await held.aclose()
