@@ -109,7 +109,9 @@ class StoreSettings(BaseModel, extra="forbid"):
 class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
-    body_bytes: int = Field(64 * 2**20, ge=1024, description="HTTP body of a request or an answer, except what is streamed")
+    body_bytes: int = Field(
+        64 * 2**20, ge=1024, description="HTTP body of a request or an answer, except what is streamed"
+    )
     head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
@@ -129,10 +131,6 @@ class Limits(BaseModel, extra="forbid"):
         ge=1,
         description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
     )
-    batch_sessions: int | None = Field(
-        None, ge=1, description="of these, the most for the lines of all batches; a quarter of them if unset"
-    )
-    batch_lines: int = Field(100_000, ge=1, description="lines of one batch")
     requests: int = Field(512, ge=1, description="requests in progress, of all routes but probes and metrics")
     key_requests: int | None = Field(
         None, ge=1, description="requests of one key in progress; if unset, `key_share` is the only bound"
