@@ -152,7 +152,7 @@ class Limits(BaseModel, extra="forbid"):
         description="callers' connections with a request; if unset, half of what the process may open, at most 10,000",
     )
     bytes_in_flight: int = Field(
-        2**31,
+        3 * 2**29,
         ge=1024,
         description="bodies, texts read of an index, large answers, and the mathematics of selections, together",
     )

@@ -66,7 +66,7 @@ part_up = _gauge("part_up", "Whether a part answered its last probe.", "part")
 replica_up = _gauge("replica_up", "Whether a remote server works, as far as requests have shown.", "role", "endpoint")
 select_running = _gauge("select_running", "Selections that run, at the scrape.")
 select_waiting = _gauge(
-    "select_waiting", "Requests for selections that are being read or wait for their turn, at the scrape."
+    "select_waiting", "Selections that wait for their turn, at the scrape."
 )
 requests_refused = _counter("requests_refused", "Requests that were refused with 429, but for rate limits.", "reason")
 cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
