@@ -15,7 +15,6 @@ import pytest
 from boundarymorph import reading
 from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.calibration.judgments import judgments_of, queries_of
-from boundarymorph.cli import source as sources
 from boundarymorph.cli.calibrate import print_calibration
 from boundarymorph.cli.common import new_console
 from boundarymorph.cli.judging import Grades, Pair
@@ -27,8 +26,8 @@ from tests.api.service import answer, belongings, fake_service, fill_directory, 
 from tests.cli.conftest import Run
 from tests.faults import stand_in
 from tests.retrieval.fakes import vector_of
+from tests.scoring.chat.scripted import Chat
 from tests.scoring.fakes import SeededScorer
-from tests.scoring.judge.scripted import Chat
 
 QUERIES = [f"question {number}" for number in range(8)]
 Calibrate = Callable[..., str]
@@ -101,48 +100,12 @@ async def _graded(folder: Path) -> None:
 def test_a_language_model_judges(calibrate: Calibrate, tmp_path: Path) -> None:
     with stand_in.running(Chat(lambda query, text: float(near(query, text) > 0.3))) as server:
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
-        given = ("--queries", "queries.txt", "--judge", url, "--yes", "--name", "judged", "--json")
-        said = calibrate("texts", *given, "--out", "mine.ndjson")
+        given = ("--queries", "queries.txt", "--judge", url, "--name", "judged", "--json")
+        calibrate("texts", *given, "--out", "mine.ndjson")
         assert len(server.asked) >= 8 * 30
-    assert "pairs are to be graded" in said and "input_price" in said
-    assert len((tmp_path / "mine.ndjson").read_bytes().splitlines()) == len(server.asked) - 1
+    assert len((tmp_path / "mine.ndjson").read_bytes().splitlines()) == len(server.asked)
     made = kept(tmp_path, "judged")
     assert made.queries == 8
-
-
-@pytest.mark.strangers
-def test_a_ceiling_of_cost_and_what_was_paid(
-    calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The language model is asked until the ceiling is reached. All that it answered is kept, and the next run asks for
-    the rest only, however it ends."""
-    monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")
-    kept = tmp_path / "dear.judged.ndjson"
-    with stand_in.running(Chat(lambda query, text: 1.0)) as server:
-        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
-        wanted = ("texts", "--queries", "queries.txt", "--judge", url, "--name", "dear")
-        with pytest.raises(AssertionError, match="--yes"):
-            calibrate(*wanted)
-        assert not server.asked
-        with pytest.raises(AssertionError, match="raise the limit"):
-            calibrate(*wanted, "--max-cost", "30")
-        first = len(server.asked) - 1  # which showed how to ask
-        lines = [orjson.loads(line) for line in kept.read_bytes().splitlines()]
-        assert 0 < first == len(lines) < 8 * 40
-        assert {line["grade"] for line in lines} == {3.0} and {line["model"] for line in lines} == {"openai:scripted"}
-        assert all(line["query"] in QUERIES and line["document"] and line["answered"] for line in lines)
-
-        with kept.open("ab") as file:
-            file.write(b'{"query": "question 1", "docu')  # a crash
-        with pytest.raises(AssertionError, match="relevant"):
-            calibrate(*wanted, "--max-cost", "2000")
-        paid = len(server.asked) - 2
-        assert paid == len(kept.read_bytes().splitlines())
-        with pytest.raises(AssertionError, match="relevant"):
-            calibrate(*wanted, "--max-cost", "2000")
-        assert len(server.asked) - 2 == paid, "nothing is missing"
-    assert belongings(Settings(data_directory=tmp_path), "texts").calibration("dear") is None
-    assert sum(map(len, judgments_of(sources.records(kept)).values())) == paid
 
 
 @pytest.mark.strangers
@@ -170,15 +133,6 @@ def test_grades_in_a_file_of_one_s_own_and_changed_documents(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match="no grades"):
         Grades(path, "openai:this")
     assert path.read_text() == "pairs\n", "it is left as it was"
-
-
-@pytest.mark.strangers
-def test_a_ceiling_needs_prices(calibrate: Calibrate) -> None:
-    with stand_in.running(Chat()) as server:
-        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
-        with pytest.raises(AssertionError, match=r"input_price and scorer\.judge\.output_price"):
-            calibrate("texts", "--queries", "queries.txt", "--judge", url, "--max-cost", "2")
-        assert not server.asked
 
 
 @pytest.mark.strangers

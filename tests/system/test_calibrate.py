@@ -10,7 +10,7 @@ import orjson
 from boundarymorph.calibration.judgments import PAIRS
 from tests.faults import stand_in
 from tests.faults.scenario import DOCUMENTS, SUBJECTS, fill
-from tests.scoring.judge.scripted import Chat
+from tests.scoring.chat.scripted import Chat
 from tests.system.service import Service, boundarymorph, retriever, service
 
 QUERIES = [f"what is told of the {subject}" for subject in SUBJECTS]
@@ -55,7 +55,7 @@ def test_from_suggestions_to_feedback(tmp_path: Path) -> None:
 
         with stand_in.running(Chat(lambda query, text: float(relevant(query, text)))) as model:
             url = f"openai+http://127.0.0.1:{model.port}/v1?model=scripted"
-            made = calibrated(data, "--queries", str(questions), "--judge", url, "--yes", "--budget", "20")
+            made = calibrated(data, "--queries", str(questions), "--judge", url, "--budget", "20")
         assert (made["form"], made["queries"], made["judgments"]) == ("signals", len(QUERIES), PAIRS * len(QUERIES))
 
         after, by_all = found(running)

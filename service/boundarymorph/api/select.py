@@ -106,7 +106,7 @@ class Call:
         with watch.stage("parse"):
             policy = access.policies.of(self.caller, self.request.path_params.get("policy"))
             wanted, choice, task = await access.work.parsing.run(parsed)
-            task = replace(task, caller=self.caller, tenant=key.tenant)
+            task = replace(task, tenant=key.tenant)
         if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
             self.service.require()  # else it needs no model
         if wanted.index is not None:

@@ -101,8 +101,6 @@ def calibrate(
     gain: Gain = "relevant",
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
-    max_cost: Annotated[float | None, typer.Option(min=0, help="The most that the language model may cost.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it costs money.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the calibration.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -138,7 +136,7 @@ def calibrate(
         return
     if judge is not None:
         kept = out or settings.data_directory / f"{plan.name}.judged.ndjson"
-        given = asyncio.run(judging.judge(plan, settings, judge, kept, max_cost, yes=yes))
+        given = asyncio.run(judging.judge(plan, settings, judge, kept))
     made, missing = asyncio.run(_learn(plan, settings, given))
     keep(settings, made)
     if as_json:

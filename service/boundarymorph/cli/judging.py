@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 import orjson
 
 from boundarymorph.calibration.judgments import PAIRS, Judgments
-from boundarymorph.cli.common import allow_cost, check_ceiling, console, new_console, parts
+from boundarymorph.cli.common import console, new_console, parts
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidInput, ScorerFailed, StorageFull
 from boundarymorph.settings import Settings
@@ -146,34 +146,20 @@ async def pairs(plan: Plan, settings: Settings, count: int) -> list[dict[str, st
     return found
 
 
-async def judge(
-    plan: Plan, settings: Settings, url: str, kept: Path, most_cost: float | None, *, yes: bool
-) -> Judgments:
-    """Have a language model grade what is worth it and has no grade in the file `kept`; returns all grades of it.
-
-    Raises InvalidInput if the user declines the cost.
-    """
+async def judge(plan: Plan, settings: Settings, url: str, kept: Path) -> Judgments:
+    """Have a language model grade what is worth it and has no grade in the file `kept`; returns all grades of it."""
     from boundarymorph.scoring.build import build_scorer
-    from boundarymorph.scoring.costs import Amount, OpenLedger
-    from boundarymorph.scoring.scorer import PricedScorer
 
     if not url.startswith(("openai://", "openai+")):
         raise InvalidInput("--judge takes a URL of openai://, as scorer.url does")
     chosen = settings.scorer.judge
-    check_ceiling(most_cost, chosen)
-    model = build_scorer(
-        settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=chosen)}),
-        ledger=lambda: OpenLedger(most_cost),
-    )
+    model = build_scorer(settings.model_copy(update={"scorer": type(settings.scorer)(url=(url,), judge=chosen)}))
     try:
         with closing(Grades(kept, model.name)) as grades:
             wanted = [_shown(pair) for pair in await pairs(plan, settings, PAIRS)]
             missing = [pair for pair in wanted if not grades.has(pair)]
             if known := len(wanted) - len(missing):
                 console.print(f"{known:,} of {len(wanted):,} pairs have been graded before: {kept}", markup=False)
-            if missing and isinstance(model, PricedScorer):
-                most = reduce(Amount.plus, (model.most(pair.query, pair.content) for pair in missing))
-                allow_cost(console, "graded", len(missing), most, chosen, asked=yes or most_cost is not None)
             await _graded(model, missing, grades)
     finally:
         await model.close()
