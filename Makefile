@@ -36,9 +36,10 @@ $(SERVICE): pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
 	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt --find-links dist -e '.[service,models]'
 	@touch $(SERVICE)
 
-$(DEVELOPMENT): pyproject.toml clients/python/pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
+PACKAGES := service/boundarymorph_evaluation service/boundarymorph_stores clients/python
+$(DEVELOPMENT): pyproject.toml $(PACKAGES:%=%/pyproject.toml) constraints.txt $(MODELS) | $(BIN)/python
 	@echo "installing the packages for development, some minutes at first"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[dev]' -e 'clients/python[haystack,langchain,llamaindex]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[dev]' $(PACKAGES:%=-e '%') 'boundarymorph-client[haystack,langchain,llamaindex]'
 	touch $(SERVICE) $(DEVELOPMENT)
 
 demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select
@@ -90,13 +91,13 @@ STORE_NEEDS_milvus-killed := $(MILVUS)/bin/milvus-server
 STORE_NEEDS_frameworks := $(FRAMEWORKS)/.installed
 test-stores: setup $(STORE_NEEDS_$(STORE))  ## the contract of stores; STORE=milvus or milvus-killed (a server) or frameworks (LlamaIndex), in an environment of its own
 ifeq ($(STORE),milvus)
-	$(BIN)/python -m tests.retrieval.milvus_run $(MILVUS)/bin/python $(OPTIONS)
+	$(BIN)/python -m tests.stores.milvus_run $(MILVUS)/bin/python $(OPTIONS)
 else ifeq ($(STORE),milvus-killed)
 	$(BIN)/python -m tests.faults.milvus_killed $(MILVUS)/bin/python
 else ifeq ($(STORE),frameworks)
-	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/retrieval/test_frameworks.py $(OPTIONS)
+	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/stores/test_frameworks.py $(OPTIONS)
 else
-	$(PYTEST) tests/retrieval -k "stores or collections or pgvector or lancedb or qdrant or elasticsearch or frameworks" $(OPTIONS)
+	$(PYTEST) tests/stores $(OPTIONS)
 endif
 
 test-faults: setup  ## break a running service in every way that docs/monitoring.md lists -> build/faults.md
@@ -152,8 +153,8 @@ else
 	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
 endif
 
-wheels: $(MODELS) | $(BIN)/python  ## the service, its client and the embedded models as wheels -> dist/
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . clients/python
+wheels: $(MODELS) | $(BIN)/python  ## the service, the packages beside it, its client and the embedded models as wheels -> dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . $(PACKAGES:%=./%)
 	@ls dist/*.whl
 
 check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.13 that is there, and select -> build/wheels.md

@@ -24,14 +24,14 @@ import psycopg
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.interfaces import Catalog
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.retrieval.stores import pgvector
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.lancedb import LanceStore
+from boundarymorph_stores import pgvector
+from boundarymorph_stores.lancedb import LanceStore
 from load_tests import report
 from load_tests.bench_retrieval import clustered, documents
 from load_tests.workload import QUERIES
 from tests.ports import free_port
-from tests.retrieval import postgres
+from tests.stores import postgres
 
 DIMENSION, SEARCHES, WRITTEN = 384, 7, 5_000
 STORES = ("local", "pgvector", "pgvector-hnsw", "lancedb")

@@ -118,7 +118,7 @@ MCP: list[Request] = [
     *(tool(f"select, {name}", "select_documents", {**ASKED, **arguments}) for name, arguments in SELECTED.items()),
 ]
 
-# Indexes, judgements and batches
+# Indexes and batches
 ROWS = [
     {
         "id": number,
@@ -132,8 +132,6 @@ OF_OWN: Fields = {"query": "row", "index": "own", "query_embedding": [1.0, 2.0, 
 WORDS = [
     {"_id": f"w{number}", "title": text.split()[0], "text": text, "colour": 1} for number, text in enumerate(TEXTS)
 ]
-GRADES = [{"document": 3, "grade": 2, "relevance": 0.7}, {"document": "4", "grade": 0}, {"document": "x", "grade": 1}]
-JUDGED: Fields = {"query": "row", "index": "own", "judgments": GRADES}
 OWN, OWN_DOCUMENTS, WORDS_DOCUMENTS = "/indexes/own", "/indexes/own/documents", "/indexes/words/documents"
 OF_WORDS: Fields = {"index": "words", "query_embedding": ABSENT}
 CREATED: dict[str, tuple[str, Any]] = {  # a name, and the body
@@ -195,13 +193,6 @@ INDEXES: list[Request] = [
     ], headers=NDJSON),
     Request("batch/broken line", "/select/batch", lines({"query": "sort", "pool": TEXTS}) + b"{\n", headers=NDJSON),
     Request("batch/policy by path", "/p/fast/select/batch", [{"query": "sort", "pool": TEXTS}], headers=NDJSON),
-    Request("judgments/add", "/judgments", JUDGED),
-    Request("judgments/unknown", "/judgments", {**JUDGED, "judgments": GRADES[2:], "calibration": "missing"}),
-    Request("judgments/bad grade", "/judgments", {**JUDGED, "judgments": [{"document": 1, "grade": -1}]}),
-    Request("judgments/missing index", "/judgments", {**JUDGED, "index": "missing"}),
-    Request("judgments/count", "/judgments?index=own", method="GET"),
-    Request("judgments/count without an index", "/judgments", method="GET"),
-    Request("judgments/delete", "/judgments?index=own&query=row", method="DELETE"),
     Request("delete/document", f"{OWN_DOCUMENTS}/7", method="DELETE"),
     Request("delete/document again", f"{OWN_DOCUMENTS}/7", method="DELETE"),
     Request("delete/ids", OWN_DOCUMENTS, {"ids": [8, "9", "missing"]}, "DELETE"),
@@ -217,7 +208,7 @@ PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/
          "/playground/", "/playground/missing.js", "/docs", "/docs/", "/docs/missing.js", "/indexes")  # fmt: skip
 
 # Keys, small limits and a cache
-SCOPES = {"admin": "select,judge,write,admin,metrics", "reader": "select", "judge": "judge", "writer": "write",
+SCOPES = {"admin": "select,write,admin,metrics", "reader": "select", "writer": "write",
           "few": "select,write", "tenant": "select", "rated": "select", "chat": "select"}  # fmt: skip
 BEHIND = {"few": ":own*", "tenant": "::acme"}  # the hash: the indexes of a key, and its tenant
 HASHES = {name: hashlib.sha256(f"bm_{name}".encode()).hexdigest() for name in SCOPES}
@@ -233,7 +224,6 @@ def keyed(key: str, request: Request) -> Request:
 
 SMALL: Fields = {"query": "sort numbers", "pool": TEXTS[:6], "budget": 2, "k": 3}
 CACHED: Fields = {"query": "tail of a file", "index": INDEX, "k": 5}
-OWN_JUDGED: Fields = {**JUDGED, "judgments": GRADES[:2]}
 WITH_KEYS: list[Request | Kill] = [
     Request("keys/none, select", "/select", SMALL),
     *(Request(f"keys/none, {dialect}", DIALECTS[dialect][0], DIALECTS[dialect][2]) for dialect in FORMATS),
@@ -244,18 +234,15 @@ WITH_KEYS: list[Request | Kill] = [
     keyed("reader", Request("reader selects", "/select", SMALL)),
     keyed("reader", Request("reader lists", "/indexes", method="GET")),
     keyed("reader", Request("reader creates", OWN, {"dimension": 4}, "PUT")),
-    keyed("reader", Request("reader judges", "/judgments", OWN_JUDGED)),
     keyed("reader", Request("reader deletes", f"/indexes/{INDEX}", method="DELETE")),
     keyed("writer", Request("writer selects", "/select", SMALL)),
     keyed("writer", Request("writer creates", OWN, {"dimension": 4}, "PUT")),
     keyed("writer", Request("writer fills", OWN_DOCUMENTS, ROWS[:9])),
     keyed("writer", Request("long line", OWN_DOCUMENTS, [{"id": 1, "text": "x" * 3_000}], headers=NDJSON)),
-    keyed("judge", Request("judge judges", "/judgments", OWN_JUDGED)),
     keyed("few", Request("few lists", "/indexes", method="GET")),
     keyed("few", Request("few selects", "/select", {**OF_OWN, "k": 2})),
     keyed("few", Request("few selects elsewhere", "/select", CACHED)),
     keyed("few", replace(LIST, name="few asks tools")),
-    keyed("admin", Request("admin counts", "/judgments?index=own", method="GET")),
     keyed("admin", Request("admin, readyz", "/readyz", method="GET")),
     keyed("rated", Request("first of two", "/select", SMALL)),
     keyed("rated", Request("second of two", "/v1/rerank", SORT)),
@@ -283,7 +270,6 @@ WITH_KEYS: list[Request | Kill] = [
             ("answer_bytes", "/select", {**CACHED, "budget": 0, "return_documents": True, "k": 12}),
             ("k, next", "/select", {**SMALL, "k": None, "objective": {"find": 0.9, "next": 13}}),
             ("k, at_most", "/select", {**SMALL, "distinct": {"at_most": 13}}),
-            ("judgments", "/judgments", JUDGED),
             ("tools", "/mcp", b" " * 2_000),
         )
     ),
@@ -349,8 +335,6 @@ OF_RETRIEVER: dict[str, tuple[str, Fields]] = {
     "keep a bad calibration": ("/calibrations/keep", {"calibration": {"version": 1}}),
     "calibration": ("/calibrations", {"name": "python"}),
     "unknown calibration": ("/calibrations", {"name": "missing"}),
-    "events": ("/judgments/events", {"index": INDEX, "after": 0}),
-    "events of a missing index": ("/judgments/events", {"index": "missing"}),
 }
 BY_GATEWAY = ("k=3", "budget=0", "max_tokens", "min_relevance", "find", "known_scores", "relevance=scorer",
               "distinct=module", "diversity", "method=boundarymorph", "exclude_ids", "hybrid", "query_embedding",
@@ -366,8 +350,8 @@ OTHERS_BY_GATEWAY: dict[str, Fields] = {
     "queries": {"query": ABSENT, "queries": [*QUERIES[:2]]},
 }
 FORWARDED = ("create/own", "create/own otherwise", "upload/array", "upload/missing index", "describe/own",
-             "read/own/stats", "read/own/documents/7", "read/missing", "own/vectors", "judgments/add",
-             "judgments/count", "judgments/delete", "delete/document", "delete/ids")  # fmt: skip
+             "read/own/stats", "read/own/documents/7", "read/missing", "own/vectors",
+             "delete/document", "delete/ids")  # fmt: skip
 FAILURES: dict[str, Fields] = {
     "default": {},
     "degrade": {"on_failure": "degrade"},
@@ -440,7 +424,7 @@ SETTINGS: dict[str, Any] = {
     "BOUNDARYMORPH_POLICIES": POLICIES,
 }
 SMALL_LIMITS = {"pool": 12, "k": 12, "budget": 10, "query_characters": 100, "text_characters": 300, "line_bytes": 2_048,
-                "body_bytes": 65_536, "answer_bytes": 4_096, "judgments": 2, "texts": 12}  # fmt: skip
+                "body_bytes": 65_536, "answer_bytes": 4_096, "texts": 12}  # fmt: skip
 WITH_LIMITS: dict[str, Any] = {
     **STEADY,
     **{f"BOUNDARYMORPH_LIMITS__{name.upper()}": str(most) for name, most in SMALL_LIMITS.items()},

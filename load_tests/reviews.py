@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation import datasets
 from boundarymorph.inference.concurrency import in_default_thread
 from boundarymorph.retrieval.document import Document, GivenCandidates
 from boundarymorph.selection import Pool, SelectionSession, Target
 from boundarymorph.selection.methods import TO_FIND
+from boundarymorph_evaluation import datasets
 
 AT, LEAST = (50, 100, 200), 0.5
 TARGETS = (Target(0.8, 0.9), Target(0.9, 0.9), Target(0.95, 0.9), Target(0.95, 0.8))

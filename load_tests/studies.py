@@ -22,15 +22,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation import datasets, tables
-from boundarymorph.evaluation.grids import grid
-from boundarymorph.evaluation.metrics import normalised_gain
-from boundarymorph.evaluation.problem import Question, fused_order, reordered
-from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import standardised
+from boundarymorph_evaluation import datasets, tables
+from boundarymorph_evaluation.grids import grid
+from boundarymorph_evaluation.metrics import normalised_gain
+from boundarymorph_evaluation.problem import Question, fused_order, reordered
+from boundarymorph_evaluation.tables import ScoreTable
 from load_tests import report, reviews
 
 Row = dict[str, Any]

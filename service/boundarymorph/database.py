@@ -1,19 +1,17 @@
-"""Files: errors of the file system as our own, and a small SQLite file that belongs to something."""
+"""Files: errors of the file system as our own, and what is in a file of SQLite."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from boundarymorph.errors import StorageFull, StorageUnavailable
 
-BUSY_SECONDS = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-DAMAGED = "it is damaged: put back a copy of it, such as that of a snapshot, or move it away to go on without"
 
 
 @contextmanager
@@ -78,66 +76,3 @@ def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
     with closing(sqlite3.connect(where, uri=True)) as database:
         foreign = sorted(things_of(database) - known)
     return f"{foreign[0][0]} {foreign[0][1]!r}" if foreign else None
-
-
-class Database:
-    """Opens the file for each use, so that it may go away in between. Methods may be called from any thread, and raise
-    StorageUnavailable, and StorageFull on a full disk."""
-
-    def __init__(self, path: Path, schema: Sequence[str], prepare: Callable[[], None]) -> None:
-        """schema: statements that make what is missing; prepare: makes the folder of a new file."""
-        self._path, self._schema, self._prepare = path, schema, prepare
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Open or make the file for one transaction, all of which is kept, or nothing."""
-        with self._errors():
-            self._prepare()
-            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None)) as database:
-                database.execute("pragma trusted_schema = off")
-                database.execute("begin immediate")
-                for statement in self._schema:
-                    database.execute(statement)
-                yield database
-                database.execute("commit")  # closing it rolls back what was not committed
-
-    @contextmanager
-    def opened(self) -> Iterator[sqlite3.Connection | None]:
-        """Open the file as it is; None if there is none."""
-        with self._errors():
-            if not self._path.exists():
-                yield None
-                return
-            where = f"{self._path.absolute().as_uri()}?mode=rw"  # which reads what may not be written
-            with closing(sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as database:
-                database.execute("pragma trusted_schema = off")
-                if database.execute("select 1 from sqlite_master where type = 'table'").fetchone() is None:
-                    yield None  # whoever made the file came no further
-                else:
-                    yield database
-
-    def copy_to(self, target: Path) -> None:
-        """Copy one state into a new file, if there is any, but none that is damaged."""
-        with self.opened() as database:
-            if database is not None:
-                with closing(sqlite3.connect(target)) as copy:
-                    database.backup(copy)
-                    (verdict,) = copy.execute("pragma quick_check(1)").fetchone()
-                    if verdict != "ok":
-                        raise sqlite3.DatabaseError(verdict.splitlines()[-1])
-
-    def remove(self) -> None:
-        """Delete the file, and what SQLite left beside it."""
-        with self._errors():
-            for end in ("-journal", ""):
-                Path(f"{self._path}{end}").unlink(missing_ok=True)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with storage_errors(str(self._path)):
-            try:
-                yield
-            except sqlite3.Error as error:
-                full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-                said = f"{error}; {DAMAGED}" if type(error) is sqlite3.DatabaseError else error
-                raise (StorageFull if full else StorageUnavailable)(f"{self._path}: {said}") from error

@@ -41,12 +41,8 @@ OF_RETRIEVERS: list[tuple[str, str, object]] = [
     ("POST", "/documents", {"index": None, "ids": ["a"]}),
     ("POST", "/characters", {"index": None, "ids": ["a"]}),
 ]
-LEARNED: list[tuple[str, str, object]] = [
-    ("POST", "/judgments/events", {"index": None}),
-]
-JUDGE = ("POST", "/judgments", {"index": None, "query": "q", "judgments": [{"document": "a", "grade": 1}]})
-SELECTING = [SELECT, JUDGE, *ON_INDEXES]
-ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *LEARNED, JUDGE, *ON_INDEXES]}
+SELECTING = [SELECT, *ON_INDEXES]
+ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS, *ON_INDEXES]}
 
 
 @pytest.fixture(params=ROUTES)

@@ -45,12 +45,8 @@ async def test_both_names_are_one_index(attached: httpx.AsyncClient) -> None:
         assert answer(await attached.get(f"/indexes/{path}/documents/1"))["id"] == "1"
         stats = answer(await attached.get(f"/indexes/{path}/stats"))
         assert (stats["name"], stats["sampled"]) == ("store/notes", len(ROWS))
-    for kept, name in enumerate(("notes", "store/notes"), start=1):
-        given = {"query": "q", "index": name, "judgments": [{"document": "1", "grade": 1}]}
-        assert answer(await attached.post("/judgments", json=given))["kept"] == kept
     problem(await attached.delete("/indexes/notes"), 422, "invalid-input")
     problem(await attached.delete("/indexes/store%2Fnotes"), 422, "invalid-input")
-    assert answer(await attached.get("/judgments", params={"index": "notes"})) == {"kept": 2}
     for name, said in (("notes", "Apples."), ("store%2Fnotes", "Apples and no pears.")):
         assert (await attached.put(f"/indexes/{name}/description", json={"description": said})).status_code == 204
         assert [index["description"] for index in answer(await attached.get("/indexes"))["indexes"]] == [said]

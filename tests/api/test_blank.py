@@ -140,7 +140,6 @@ async def test_an_index_takes_none(client: httpx.AsyncClient) -> None:
         ("/v2/rerank", {"documents": ["a"]}),
         ("/rerank", {"texts": ["a"]}),
         ("/v1/ranking", {"passages": [{"text": "a"}]}),
-        ("/judgments", {"index": "some", "judgments": [{"document": "12", "grade": 1}]}),
     ],
 )
 async def test_a_query_without_content_is_refused(

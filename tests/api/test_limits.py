@@ -67,11 +67,6 @@ async def to_score(client: httpx.AsyncClient, size: int) -> httpx.Response:
     return await client.post("/score", json={"query": "q", "texts": ["t"] * size})
 
 
-async def to_keep(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    judgments = [{"document": "d0", "grade": 1}] * size
-    return await client.post("/judgments", json={"query": "q", "index": "texts", "judgments": judgments})
-
-
 async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """So many selections, none of which ends before all are in or refused: the answer of the one that fared worst."""
     Held.open.clear()
@@ -142,7 +137,6 @@ CASES = {
     "key_sessions": Case(2, at_a_time, 429, "overloaded", others=(("sessions", 4),)),
     "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("sessions", 4), ("waiting", 0)), total=3),
     "texts": Case(3, to_score),
-    "judgments": Case(2, to_keep),
     "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))),
     "selection_bytes": Case(FOOTPRINT, selections_at_a_time, 429, "overloaded", others=(("key_share", 1),)),
 }

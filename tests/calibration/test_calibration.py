@@ -1,7 +1,5 @@
-"""A calibration on a pool, as JSON, in its folder, and what is kept of what people say."""
+"""A calibration on a pool, as JSON and in its folder."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.calibration.belongings import JUDGMENTS, Belongings, CalibrationFolder, Event, grades_of
+from boundarymorph.calibration.belongings import Belongings, CalibrationFolder
 from boundarymorph.calibration.calibration import Calibration, Trust
-from boundarymorph.errors import InvalidInput, LimitExceeded, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import InvalidInput, UnknownIndex
 from boundarymorph.selection import Pool
 from tests.calibration.worlds import World
 
@@ -117,49 +115,8 @@ def test_damaged_files(tmp_path: Path, change: dict[str, object]) -> None:
         Belongings(tmp_path, "texts").calibration()
 
 
-def test_events_are_kept_counted_and_deleted(tmp_path: Path) -> None:
-    feedback, other = (Belongings(tmp_path / "belongings", "index").judgments for _ in range(2))
-    assert (feedback.count(), feedback.delete(), list(tmp_path.iterdir())) == (0, 0, [])
-    events = [Event("q", "a", 2.0), Event("q", "b", 1.0), Event("r", "a", 0.0)]
-    assert feedback.add(events, "caller", 1.0, 4) == 3
-    assert other.events() == events
-    with pytest.raises(LimitExceeded, match="3 judgements of at most 4"):
-        other.add(events[:2], "caller", 2.0, 4)
-    assert other.add(events[:1], "caller", 2.0, 4) == 4  # at the edge
-    assert [number for number, _ in other.page(1, 2)] == [2, 3]
-    assert feedback.delete("q") == 3
-    assert feedback.events() == [Event("r", "a", 0.0)]
-    assert feedback.delete() == 1
-
-
-def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    (tmp_path / JUDGMENTS).mkdir()
-    with pytest.raises(StorageUnavailable):
-        Belongings(tmp_path, "index").judgments.count()
-
-
 @pytest.mark.strangers
 def test_of_an_index_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(UnknownIndex):
-        Belongings(tmp_path / "gone" / "belongings", "gone").judgments.add([Event("q", "a", 2.0)], "caller", 1.0, 4)
+        Belongings(tmp_path / "gone" / "belongings", "gone").describe("Photos.")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_last_grade_of_a_pair_counts_and_those_given_go_first() -> None:
-    events = [Event("q", "a", 2.0), Event("q", "b", 1.0), Event("q", "a", 0.0), Event("r", "a", 3.0)]
-    found = grades_of(events, {"q": {"b": 2.0}, "s": {"a": 1.0}})
-    assert found == {"q": {"a": 0.0, "b": 2.0}, "s": {"a": 1.0}, "r": {"a": 3.0}}
-
-
-def test_a_file_with_clicks_of_an_earlier_version_is_read_and_written(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / JUDGMENTS)) as database:
-        database.execute(
-            "create table judgments (number integer primary key, at real not null, query text not null, "
-            "document text not null, grade real, rank integer, clicked integer, caller text not null)"
-        )
-        rows = [("a", 2.0, None, 0), ("b", None, 1, 1)]
-        database.executemany("insert into judgments values (null, 1.0, 'q', ?, ?, ?, ?, 'c')", rows)
-        database.commit()
-    feedback = Belongings(tmp_path, "index").judgments
-    feedback.add([Event("q", "c", 1.0)], "caller", 2.0, 9)
-    assert feedback.events() == [Event("q", "a", 2.0), Event("q", "c", 1.0)]

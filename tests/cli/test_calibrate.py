@@ -17,16 +17,13 @@ from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.calibration.judgments import judgments_of, queries_of
 from boundarymorph.cli.calibrate import print_calibration
 from boundarymorph.cli.common import new_console
-from boundarymorph.cli.judging import Grades, Pair
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
-from tests.api.service import answer, belongings, fake_service, fill_directory, filled, texts
+from tests.api.service import belongings, fake_service, fill_directory, texts
 from tests.cli.conftest import Run
-from tests.faults import stand_in
 from tests.retrieval.fakes import vector_of
-from tests.scoring.chat.scripted import Chat
 from tests.scoring.fakes import SeededScorer
 
 QUERIES = [f"question {number}" for number in range(8)]
@@ -85,54 +82,6 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path) -> None:
     made = kept(tmp_path)
     assert made.form == "signals"
     assert made.scorer == SeededScorer().name
-    asyncio.run(_graded(tmp_path))
-    said = calibrate("texts", "--update", "--judgments", "judged.ndjson")
-    assert "170 judgements of 9 queries" in said
-
-
-async def _graded(folder: Path) -> None:
-    """Of a further query: one of ten documents is relevant."""
-    shown = [{"document": f"d{number}", "grade": int(number == 2)} for number in range(1, 11)]
-    async with filled(Settings(data_directory=folder)) as client:
-        answer(await client.post("/judgments", json={"query": "question 99", "index": "texts", "judgments": shown}))
-
-
-def test_a_language_model_judges(calibrate: Calibrate, tmp_path: Path) -> None:
-    with stand_in.running(Chat(lambda query, text: float(near(query, text) > 0.3))) as server:
-        url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
-        given = ("--queries", "queries.txt", "--judge", url, "--name", "judged", "--json")
-        calibrate("texts", *given, "--out", "mine.ndjson")
-        assert len(server.asked) >= 8 * 30
-    assert len((tmp_path / "mine.ndjson").read_bytes().splitlines()) == len(server.asked)
-    made = kept(tmp_path, "judged")
-    assert made.queries == 8
-
-
-@pytest.mark.strangers
-def test_grades_in_a_file_of_one_s_own_and_changed_documents(tmp_path: Path) -> None:
-    path = tmp_path / "grades.ndjson"
-    pair, by_hand, other = (Pair("q", name, "text") for name in ("a", "b", "c"))
-    path.write_text(
-        '{"query": "q", "document": "b", "grade": 2}\n{"query": "q", "document": "c", "grade": null}\n'
-        '{"query": "q", "document": "c", "grade": 1, "model": "openai:another"}\n'
-    )
-    for _ in range(2):
-        grades = Grades(path, "openai:this")
-        assert grades.has(by_hand) and not grades.has(other)
-        grades.keep(pair, 3.0, "this-2026")
-        assert grades.has(pair) and not grades.has(pair._replace(content="another text"))
-        grades.keep(other._replace(document="d"), None, "this-2026")
-        assert grades.has(other._replace(document="d"))
-        grades.close()
-    assert grades.by_query == {"q": {"a": 3.0, "b": 2.0}}
-    grades = Grades(path, "openai:this")
-    with pytest.raises(InvalidInput, match="another process"):
-        Grades(path, "openai:this")
-    grades.close()
-    path.write_text("pairs\n")
-    with pytest.raises(InvalidInput, match="no grades"):
-        Grades(path, "openai:this")
-    assert path.read_text() == "pairs\n", "it is left as it was"
 
 
 @pytest.mark.strangers
@@ -183,9 +132,8 @@ def test_pools_with_a_name(calibrate: Calibrate, tmp_path: Path) -> None:
         ([], "name an index"),
         (["texts", "--pools", "queries.txt"], "name an index"),
         (["--pools", "queries.txt", "--suggest", "3"], "--name"),
-        (["texts"], "give one of"),
+        (["texts"], "give either"),
         (["texts", "--suggest", "3"], "--queries"),
-        (["texts", "--judge", "http://127.0.0.1", "--queries", "queries.txt"], "openai://"),
         (["--pools", "queries.txt", "--name", "a", "--suggest", "3"], "line 1"),
     ],
 )

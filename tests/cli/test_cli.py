@@ -37,7 +37,7 @@ from boundarymorph.server import composition, process
 from boundarymorph.settings import Settings
 from tests.cli.conftest import Outcome, Run, refused
 from tests.patience import PATIENCE, until
-from tests.retrieval.milvus import embedded
+from tests.stores.milvus import embedded
 from tests.system import forked
 from tests.system.service import service
 
@@ -697,3 +697,19 @@ class TestKinds:
         assert any(label.startswith("recall@") for label in told)
         assert "use one of flat, ivf" in refused(run("index", "build", "new", "--from", str(source), "--kind", "hnsw"))
         assert run("index", "info", "none").code == 1
+
+
+def test_evaluate_without_its_package_says_which_extra_to_install() -> None:
+    code = """if True:
+        import importlib.metadata, sys
+        found = importlib.metadata.entry_points
+        importlib.metadata.entry_points = lambda group: () if group == "boundarymorph.commands" else found(group=group)
+        sys.argv = ["boundarymorph", "evaluate", "--table", "a.npz"]
+        from boundarymorph.cli import run
+        run()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert " ".join(done.stderr.split()) == (
+        "error: evaluate needs boundarymorph-evaluation: pip install --find-links dist 'boundarymorph[evaluation]'"
+    )

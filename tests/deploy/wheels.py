@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], help="instead of those that are found; repeatable")
     arguments = parser.parse_args()
     wheels = sorted(map(str, Path("dist").resolve().glob("boundarymorph*.whl")))
-    assert len(wheels) == 3, f"dist/ has {wheels}; make wheels"
+    assert len(wheels) == 5, f"dist/ has {wheels}; make wheels"
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         uv = _uv(Path(folder))

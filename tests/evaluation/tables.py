@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.evaluation.problem import Question, SelectionProblem
-from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.selection import Pool
+from boundarymorph_evaluation.problem import Question, SelectionProblem
+from boundarymorph_evaluation.tables import ScoreTable
 from tests.selection.pools import clustered
 
 

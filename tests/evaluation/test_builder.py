@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation import tables
-from boundarymorph.evaluation.builder import TableBuilder
-from boundarymorph.evaluation.datasets import Collection
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph_evaluation import tables
+from boundarymorph_evaluation.builder import TableBuilder
+from boundarymorph_evaluation.datasets import Collection
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 COLLECTION = Collection(

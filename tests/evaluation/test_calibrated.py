@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation import report
-from boundarymorph.evaluation.calibrated import calibrated_study
-from boundarymorph.evaluation.methods import chosen
-from boundarymorph.evaluation.run import Outcome, experiment
-from boundarymorph.evaluation.study import study
-from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph_evaluation import report
+from boundarymorph_evaluation.calibrated import calibrated_study
+from boundarymorph_evaluation.methods import chosen
+from boundarymorph_evaluation.run import Outcome, experiment
+from boundarymorph_evaluation.study import study
+from boundarymorph_evaluation.tables import ScoreTable
 from tests.evaluation.tables import synthetic
 
 

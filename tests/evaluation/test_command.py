@@ -22,16 +22,16 @@ from matplotlib.figure import Figure
 from PIL import Image
 from typer.testing import CliRunner
 
-from boundarymorph.cli import evaluation as command
 from boundarymorph.cli.common import new_console
-from boundarymorph.cli.evaluate import Evaluation
 from boundarymorph.cli.main import app
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
-from boundarymorph.evaluation import plots, report, tables
-from boundarymorph.evaluation.tables import ScoreTable
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.selection.methods import METHODS, PAPER, PEOPLE
+from boundarymorph_evaluation import evaluate as command
+from boundarymorph_evaluation import plots, report, tables
+from boundarymorph_evaluation.options import Evaluation
+from boundarymorph_evaluation.tables import ScoreTable
 from tests.evaluation.tables import synthetic
 from tests.evaluation.test_builder import Lengths
 from tests.retrieval.fakes import SeededEncoder

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.cli import evaluation as command
-from boundarymorph.evaluation import report, tables
+from boundarymorph_evaluation import evaluate as command
+from boundarymorph_evaluation import report, tables
 from tests.evaluation.test_command import GRID, run, texts
 from tests.faults import stand_in
 from tests.retrieval.fakes import SeededEncoder

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation.methods import CONTESTANTS, GROUPS, chosen
-from boundarymorph.evaluation.methods.baselines import (
+from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection.methods import METHODS, TO_PEOPLE
+from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
+from boundarymorph_evaluation.methods.baselines import (
     Bagel,
     Feedback,
     Fusion,
@@ -21,12 +23,10 @@ from boundarymorph.evaluation.methods.baselines import (
     SingleStage,
     WarmStarted,
 )
-from boundarymorph.evaluation.methods.morph import Extend, Independent, Lexical, Morph
-from boundarymorph.evaluation.metrics import quality
-from boundarymorph.evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reordered
-from boundarymorph.evaluation.run import run_once
-from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
-from boundarymorph.selection.methods import METHODS, TO_PEOPLE
+from boundarymorph_evaluation.methods.morph import Extend, Independent, Lexical, Morph
+from boundarymorph_evaluation.metrics import quality
+from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reordered
+from boundarymorph_evaluation.run import run_once
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 from tests.scoring.test_domain import SCIENTIFIC, WEB
 from tests.selection.pools import play

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.evaluation.metrics import normalised_gain, quality
-from boundarymorph.evaluation.neighbours import ALPHA, Neighbourhood
-from boundarymorph.evaluation.problem import BudgetExceeded
+from boundarymorph_evaluation.metrics import normalised_gain, quality
+from boundarymorph_evaluation.neighbours import ALPHA, Neighbourhood
+from boundarymorph_evaluation.problem import BudgetExceeded
 from tests.evaluation.tables import on_a_circle, problem
 from tests.selection.pools import clustered
 

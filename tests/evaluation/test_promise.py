@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.evaluation.promise import RECENT, Audit, Look, Promise, certified
+from boundarymorph_evaluation.promise import RECENT, Audit, Look, Promise, certified
 
 PROMISE = Promise(0.05, 0.9)
 LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])

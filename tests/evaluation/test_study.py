@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation import report
-from boundarymorph.evaluation.methods import Contestant, chosen
-from boundarymorph.evaluation.methods.method import ScoringMethod
-from boundarymorph.evaluation.problem import Ranking, SelectionProblem
-from boundarymorph.evaluation.promise import Audit, Look, Promise
-from boundarymorph.evaluation.promised import CALLS, audit_of, kept, stop
-from boundarymorph.evaluation.run import experiment
-from boundarymorph.evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p, study
 from boundarymorph.selection.methods import PAPER
+from boundarymorph_evaluation import report
+from boundarymorph_evaluation.methods import Contestant, chosen
+from boundarymorph_evaluation.methods.method import ScoringMethod
+from boundarymorph_evaluation.problem import Ranking, SelectionProblem
+from boundarymorph_evaluation.promise import Audit, Look, Promise
+from boundarymorph_evaluation.promised import CALLS, audit_of, kept, stop
+from boundarymorph_evaluation.run import experiment
+from boundarymorph_evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p, study
 from tests.evaluation.tables import synthetic
 
 METHODS = chosen(["mips", "ss", "bagel", PAPER])

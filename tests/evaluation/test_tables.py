@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.evaluation import tables
-from boundarymorph.evaluation.datasets import Collection, fingerprint, load
-from boundarymorph.evaluation.tables import ScoreTable
+from boundarymorph_evaluation import tables
+from boundarymorph_evaluation.datasets import Collection, fingerprint, load
+from boundarymorph_evaluation.tables import ScoreTable
 from tests.evaluation.tables import synthetic
 
 

@@ -21,7 +21,7 @@ from tests.faults.scenario import DOCUMENTS, fill, nothing_is_lost, selection
 from tests.faults.table import LOAD_HEAD, load_row
 from tests.patience import until
 from tests.ports import free_port
-from tests.retrieval import milvus
+from tests.stores import milvus
 from tests.system.load import COMPLETE, load
 from tests.system.service import scorer, service
 

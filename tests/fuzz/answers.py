@@ -102,7 +102,6 @@ REQUESTS: dict[App, list[Asked]] = {
         ("POST", "/embed/query", {"query": "q"}),
         ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
         ("POST", "/calibrations", {"name": "large"}),
-        ("POST", "/judgments/events", {"index": "large"}),
     ],
 }
 

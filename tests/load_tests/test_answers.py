@@ -17,7 +17,7 @@ from starlette.routing import Match
 
 from boundarymorph.api import retrieval
 from boundarymorph.api.rerank.routes import ROUTES
-from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, Judgments, ScoreRequest, UploadedDocument
+from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, ScoreRequest, UploadedDocument
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
@@ -77,12 +77,10 @@ def test_requests_are_many_and_have_names_of_their_own() -> None:
         CreateIndex,
         DeleteDocuments,
         Describe,
-        Judgments,
         UploadedDocument,
         retrieval.Retrieve,
         retrieval.Ids,
         retrieval.Texts,
-        retrieval.After,
     ],
     ids=lambda model: model.__name__,
 )

@@ -17,14 +17,13 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.calibration.belongings import FOLDER, JUDGMENTS, Event
+from boundarymorph.calibration.belongings import FOLDER
 from boundarymorph.errors import (
     CorruptIndex,
     IndexConflict,
     InvalidIndexName,
     InvalidInput,
     StorageFull,
-    StorageUnavailable,
     UnknownIndex,
 )
 from boundarymorph.retrieval.document import Document, Search
@@ -201,23 +200,6 @@ def test_a_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex,
     assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
 
 
-@pytest.mark.strangers
-@pytest.mark.parametrize("begin", [0, 2**16])
-def test_damaged_judgments_are_named_and_not_left_out(
-    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, begin: int
-) -> None:
-    catalog.belongings("a").judgments.add([Event("q", str(n), 1.0) for n in range(10_000)], "caller", 1.0, 10_000)
-    (file,) = index.path.parent.rglob(JUDGMENTS)
-    with file.open("r+b") as content:
-        content.seek(begin)
-        content.write(b"\xa5" * 8_192)
-    with pytest.raises(StorageUnavailable, match=f"{JUDGMENTS}.*move it away to go on without"):
-        index.back_up(tmp_path / "copy")
-    assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
-    file.rename(tmp_path / "away")
-    index.back_up(tmp_path / "copy")
-
-
 def sealed(copy: Path, **facts: Any) -> None:
     """Write a manifest with right checksums, as whoever means harm would."""
     manifest = copy / "manifest.json"
@@ -269,18 +251,6 @@ def test_what_we_do_not_make_is_refused(catalog: LocalCatalog, copy: Path, state
         database.executescript(statement)
     sealed(copy)
     refused(catalog, copy, said)
-
-
-@pytest.mark.strangers
-def test_triggers_beside_the_documents_are_refused(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
-    catalog.belongings("a").judgments.add([Event("q", "1", 1.0)], "caller", 1.0, 10_000)
-    index.back_up(tmp_path / "copy")
-    catalog.restore("sound", tmp_path / "copy")
-    catalog.delete("sound")
-    with closing(sqlite3.connect(tmp_path / "copy" / FOLDER / JUDGMENTS)) as database:
-        database.executescript(TRIGGER.replace("documents", "judgments"))
-    sealed(tmp_path / "copy")
-    refused(catalog, tmp_path / "copy", f"{JUDGMENTS} has the trigger 'evil'")
 
 
 @pytest.mark.strangers

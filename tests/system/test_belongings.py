@@ -14,8 +14,6 @@ from tests.system.service import Service, boundarymorph, retriever, scorer, serv
 
 pytestmark = pytest.mark.strangers
 SELECT = {"query": "tales of music", "index": "tales", "budget": 5, "k": 5}
-GIVEN = {"query": "music", "index": "tales", "judgments": [{"document": "tram-1", "grade": 2}]}
-PLACE = {"index": "tales"}
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +44,16 @@ def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], 
     first, second = a.select(**SELECT), b.select(**SELECT)
     assert (first["calibration"], second["calibration"]) == ("tales", "tales")
     assert [d["relevance"] for d in first["documents"]] == [d["relevance"] for d in second["documents"]]
-    for number, gateway in enumerate(gateways, start=1):
-        assert gateway.client.post("/judgments", json=GIVEN).json() == {"added": 1, "kept": number, "unknown": []}
-    assert a.client.get("/judgments", params=PLACE).json() == b.client.get("/judgments", params=PLACE).json()
 
     copied = boundarymorph("index", "snapshot", "tales", "--to", str(directory / "copy"), data=directory / "data")
     assert copied.returncode == 0, copied.stderr
     assert a.client.delete("/indexes/tales").status_code == 204
     assert b.client.delete("/indexes/tales").status_code == 404
     fill(b)
-    assert a.client.get("/judgments", params=PLACE).json() == {"kept": 0}
     assert a.select(**SELECT)["calibration"] is b.select(**SELECT)["calibration"] is None
 
     done = boundarymorph("index", "restore", "again", "--from", str(directory / "copy"), data=directory / "data")
     assert done.returncode == 0, done.stderr
-    assert b.client.get("/judgments", params={"index": "again"}).json() == {"kept": 2}
     assert b.client.get("/indexes/again").json()["description"] == "Tales."
     assert b.client.get("/indexes/again").json()["distinct"] == "book"
     again = a.select(**{**SELECT, "index": "again"})
@@ -68,5 +61,5 @@ def test_two_gateways_agree_and_keep_nothing(gateways: tuple[Service, Service], 
     relevance = [d["relevance"] for d in first["documents"]]
     assert [d["relevance"] for d in again["documents"]] == pytest.approx(relevance, rel=1e-4)
     assert boundarymorph("index", "delete", "again", data=directory / "data").returncode == 0
-    assert b.client.get("/judgments", params={"index": "again"}).status_code == 404
+    assert b.client.get("/indexes/again").status_code == 404
     assert not (directory / "a").exists() and not (directory / "b").exists()

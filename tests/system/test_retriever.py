@@ -55,7 +55,7 @@ def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path
 
 
 def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, directory: Path) -> None:
-    """A calibration of another encoder is not used, and judgements are of documents that the retriever has."""
+    """A calibration of another encoder is not used."""
     settings, trust = Settings(data_directory=directory / "data"), Trust(0.5, -1.0)
     scorer_name = gateway.client.get("/v1/models").json()["data"][0]["id"]
     for name, encoder in (
@@ -66,9 +66,6 @@ def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, di
     used, refused = (gateway.select(**SELECT, calibration=name) for name in ("own", "other"))
     assert (used["calibration"], refused["calibration"]) == ("own", None)
     assert any("learned with the encoder 'another encoder'" in warning for warning in refused["warnings"])
-    given = {"query": "music", "index": "tales", "judgments": [{"document": "tram-1", "grade": 2}]}
-    assert gateway.client.post("/judgments", json=given).json()["kept"] == 1
-    assert gateway.client.post("/judgments", json={**given, "index": "nobody"}).status_code == 404
 
 
 def test_a_gateway_is_thin(gateway: Service) -> None:

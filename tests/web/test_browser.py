@@ -497,8 +497,6 @@ def test_for_everybody(opened: Open, look: dict[str, Any]) -> None:
         ask(page, budget=20, k=12)
         for details in page.locator("details").all():
             details.evaluate("details => (details.open = true)")
-        page.click("#judge")
-        expect(page.locator("#judging-title")).not_to_be_empty()  # which comes with the first document
         assert findings(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -776,7 +774,7 @@ def test_several_queries(opened: Open, demonstrated: Service) -> None:
         for place, query in enumerate([QUERY, *also]):
             count = sum(document["query"] == place for document in answer["documents"])
             assert f"“{query}” {count}" in page.inner_text("#outcome")
-        for hidden in ("#ranking", "#map", "#comparison", "#judging"):
+        for hidden in ("#ranking", "#map", "#comparison"):
             assert not page.locator(hidden).is_visible()
         page.locator("#set summary").first.click()
         leading = [QUERY, *also][answer["documents"][0]["query"]]
@@ -844,59 +842,6 @@ def test_many_documents(opened: Open) -> None:
         page.press("#rest", "Enter")
         assert page.locator("#set > li").count() == 130
         expect(page.locator("#set summary").nth(12)).to_be_focused()
-
-
-def test_judging_by_keys(opened: Open, demonstrated: Service) -> None:
-    """Each press is one judgement, which the service has before the next document is shown."""
-
-    def kept() -> int:
-        count: int = demonstrated.client.get("/judgments", params={"index": demo.INDEX}).json()["kept"]
-        return count
-
-    before = kept()
-    with opened() as page:
-        ask(page, budget=20, k=12)
-        page.click("#judge")
-        documents = []
-        for number, key in enumerate("0312", start=1):
-            expect(page.locator("#judging-place")).to_contain_text(f"Document {number} of 40")
-            expect(page.locator("#judging-text")).not_to_have_text("…")
-            with page.expect_request("**/judgments") as sent:
-                page.keyboard.press(key)
-            given = orjson.loads(sent.value.post_data or "")
-            (judgment,) = given["judgments"]
-            assert (given["query"], given["index"], judgment["grade"]) == (QUERY, demo.INDEX, int(key))
-            assert 0 <= judgment["relevance"] <= 1
-            documents.append(judgment["document"])
-        expect(page.locator("#judging-place")).to_have_text("Document 5 of 40; 4 judgements sent")
-        page.keyboard.press("ArrowRight")
-        for _ in range(2):
-            page.keyboard.press("ArrowLeft")
-        expect(page.locator("#grades [aria-pressed=true]")).to_contain_text("relevant")
-        assert page.inner_text("#judging-title") == documents[-1]
-        assert findings(page) == []
-        page.keyboard.press("Escape")
-        expect(page.locator("#judging-said")).to_contain_text(f"boundarymorph calibrate {demo.INDEX} --update")
-    assert len(set(documents)) == 4
-    assert kept() == before + 4
-
-
-def test_judgements_that_are_refused(opened: Open, tmp_path: Path) -> None:
-    secret, key = callers.make_key("reader", [callers.Scope.SELECT, callers.Scope.WRITE])
-    with (
-        service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
-        opened(url=running.url, refusals=True) as page,
-    ):
-        running.client.headers["Authorization"] = f"Bearer {secret}"
-        fill(running)
-        page.fill("#key", secret)
-        page.press("#key", "Tab")
-        ask(page, budget=20, k=12)
-        page.click("#judge")
-        expect(page.locator("#judging-text")).not_to_have_text("…")
-        page.keyboard.press("2")
-        expect(page.locator("#judging-said")).to_have_text("This key lacks the scope 'judge'.")
-        expect(page.locator("#judging-place")).to_have_text("Document 1 of 40; 0 judgements sent")
 
 
 def test_where_it_is_found(demonstrated: Service) -> None:

@@ -297,7 +297,7 @@ export interface paths {
         post?: never;
         /**
          * Delete an index
-         * @description Remove the index with all its documents, its judgements and the calibrations that were made for it.
+         * @description Remove the index with its documents, description and calibration.
          */
         delete: operations["delete_index_indexes__name__delete"];
         options?: never;
@@ -397,35 +397,6 @@ export interface paths {
          * @description 404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list.
          */
         delete: operations["delete_document_indexes__name__documents__id__delete"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/judgments": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Count the judgements of an index
-         * @description Return how many there are.
-         */
-        get: operations["count_judgments_get"];
-        put?: never;
-        /**
-         * Say how relevant documents were
-         * @description Keeps grades, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
-         *     Judgements of documents that it does not have are left out, and their ids are in the answer.
-         */
-        post: operations["add_judgments_post"];
-        /**
-         * Delete judgements
-         * @description Delete the judgements of an index, or of one query.
-         */
-        delete: operations["delete_judgments_delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -558,17 +529,6 @@ export interface components {
             /**
              * Deleted
              * @description number of documents that existed and are deleted
-             */
-            deleted: number;
-        };
-        /**
-         * Deleted
-         * @description What was deleted.
-         */
-        Deleted: {
-            /**
-             * Deleted
-             * @description judgements
              */
             deleted: number;
         };
@@ -987,38 +947,6 @@ export interface components {
             fields: {
                 [key: string]: components["schemas"]["FieldStatistics"];
             };
-        };
-        /**
-         * Kept
-         * @description What is kept now.
-         */
-        Kept: {
-            /**
-             * Kept
-             * @description judgements of the index
-             */
-            kept: number;
-        };
-        /**
-         * KeptNow
-         * @description What was kept of a request, and what is kept now.
-         */
-        KeptNow: {
-            /**
-             * Kept
-             * @description judgements of the index
-             */
-            kept: number;
-            /**
-             * Added
-             * @description judgements of this request that were kept
-             */
-            added: number;
-            /**
-             * Unknown
-             * @description ids that the index does not have; their judgements were not kept
-             */
-            unknown: string[];
         };
         /**
          * LanguageModelUsage
@@ -2675,55 +2603,6 @@ export interface components {
             use_activation?: boolean | null;
         };
         /**
-         * Judgment
-         * @description What a person said of a document.
-         */
-        Judgment: {
-            /**
-             * Document
-             * @description its id in the index
-             */
-            document: string | number;
-            /**
-             * Grade
-             * @description 0 for not relevant, as for a dismissed document
-             */
-            grade: number;
-            /**
-             * Relevance
-             * @description what the answer said of it: by this the metrics show when a calibration drifts
-             * @default null
-             */
-            relevance?: number | null;
-        };
-        /**
-         * Judgments
-         * @description What people said of the answer to one query.
-         */
-        Judgments: {
-            /**
-             * Query
-             * @description as in the request that was answered
-             */
-            query: string;
-            /**
-             * Index
-             * @description the index that it was about
-             */
-            index: string;
-            /**
-             * Calibration
-             * @description the one that the answer named, for the metrics
-             * @default null
-             */
-            calibration?: string | null;
-            /**
-             * Judgments
-             * @description of any of its documents
-             */
-            judgments: components["schemas"]["Judgment"][];
-        };
-        /**
          * MixedbreadRequest
          * @description A request in the format of Mixedbread.
          */
@@ -3857,7 +3736,6 @@ export type AliyunOutput = components['schemas']['AliyunOutput'];
 export type ApiVersion = components['schemas']['ApiVersion'];
 export type BilledUnits = components['schemas']['BilledUnits'];
 export type DeleteReport = components['schemas']['DeleteReport'];
-export type Deleted = components['schemas']['Deleted'];
 export type Diagnostics = components['schemas']['Diagnostics'];
 export type DocumentPage = components['schemas']['DocumentPage'];
 export type ExpectedRecall = components['schemas']['ExpectedRecall'];
@@ -3869,8 +3747,6 @@ export type Health = components['schemas']['Health'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
 export type IndexStatistics = components['schemas']['IndexStatistics'];
-export type Kept = components['schemas']['Kept'];
-export type KeptNow = components['schemas']['KeptNow'];
 export type LanguageModelUsage = components['schemas']['LanguageModelUsage'];
 export type Meta = components['schemas']['Meta'];
 export type MixedbreadAnswer = components['schemas']['MixedbreadAnswer'];
@@ -3912,8 +3788,6 @@ export type Describe = components['schemas']['Describe'];
 export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
 export type InfinityRequest = components['schemas']['InfinityRequest'];
-export type Judgment = components['schemas']['Judgment'];
-export type Judgments = components['schemas']['Judgments'];
 export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
@@ -6585,300 +6459,6 @@ export interface operations {
                 headers: {
                     /** @description seconds */
                     "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    count_judgments_get: {
-        parameters: {
-            query: {
-                /** @description name of the index */
-                index: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Kept"];
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    add_judgments_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Judgments"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["KeptNow"];
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            507: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    delete_judgments_delete: {
-        parameters: {
-            query: {
-                /** @description name of the index */
-                index: string;
-                /** @description only those of this query */
-                query?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Deleted"];
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            507: {
-                headers: {
                     [name: string]: unknown;
                 };
                 content: {

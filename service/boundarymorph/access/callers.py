@@ -41,12 +41,10 @@ _INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}(/[^\s,:*]{0,255})?\*?)")
 
 
 class Scope(StrEnum):
-    """What a key may do. SELECT: read, that is selections, indexes, documents and scores; JUDGE: say how relevant
-    documents were; WRITE: change documents and create indexes; ADMIN: delete indexes and judgements; METRICS: see in
-    the metrics which key did what, as ADMIN may too."""
+    """What a key may do. SELECT: read, that is selections, indexes, documents and scores; WRITE: change documents
+    and create indexes; ADMIN: delete indexes; METRICS: see in the metrics which key did what, as ADMIN may too."""
 
     SELECT = "select"
-    JUDGE = "judge"
     WRITE = "write"
     ADMIN = "admin"
     METRICS = "metrics"

@@ -1,11 +1,11 @@
-"""The routes of indexes and their judgements in a gateway, which forwards them to its retriever."""
+"""The routes of indexes in a gateway, which forwards them to its retriever."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Annotated, Any
 
@@ -63,27 +63,6 @@ async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> R
     return _Passed(await _answer(request, access, retriever))
 
 
-async def _of_query(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
-    """Answer as the retriever does, if the caller sees the index that the query names."""
-    if (index := request.query_params.get("index")) is not None:
-        permitted(request).require(index)
-    return await _forward(request, access, retriever)
-
-
-async def _judge(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
-    """Pass judgements on, after looking whose they are."""
-    given = await indexes.received(request, access)
-    content = given.model_dump_json().encode()
-
-    async def body() -> AsyncIterator[bytes]:
-        yield content
-
-    headers = {"content-type": "application/json", "content-length": str(len(content))}
-    request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
-    answer = retriever.forward("POST", indexes.judged.prefix, headers, body())
-    return _Passed(await bodies.while_connected(request, answer))
-
-
 async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
     caller, answer = permitted(request), await _answer(request, access, retriever)
@@ -123,9 +102,6 @@ def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 HANDLERS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     indexes.list_indexes: _list,
-    indexes.add_judgments: _judge,
-    indexes.count_judgments: _of_query,
-    indexes.delete_judgments: _of_query,
 }
 
 
@@ -137,5 +113,4 @@ def _forwarded(route: APIRoute) -> APIRoute:
     return found
 
 
-OWN = (*indexes.router.routes, *indexes.judged.routes)
-router = APIRouter(routes=[_forwarded(route) for route in OWN if isinstance(route, APIRoute)])
+router = APIRouter(routes=[_forwarded(route) for route in indexes.router.routes if isinstance(route, APIRoute)])

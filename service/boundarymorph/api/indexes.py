@@ -1,8 +1,7 @@
-"""The routes of indexes, their documents and their judgements, which are what people say of answers."""
+"""The routes of indexes and their documents."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -27,7 +26,6 @@ from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
     NO_ENCODER,
     CreateIndex,
-    Deleted,
     DeleteDocuments,
     DeleteReport,
     Describe,
@@ -35,18 +33,13 @@ from boundarymorph.api.schemas import (
     FieldStatistics,
     IndexList,
     IndexStatistics,
-    Judgments,
-    Kept,
-    KeptNow,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.calibration.belongings import Event
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
-from boundarymorph.inference.concurrency import CALLER, Run
-from boundarymorph.reading import bound
+from boundarymorph.inference.concurrency import Run
 from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import (
@@ -88,13 +81,7 @@ register_url_convertor("index", _IndexName())
 
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
-judged = APIRouter(prefix="/judgments", tags=["judgements"])
-READ, JUDGE, WRITE, ADMIN = (
-    [Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.JUDGE, Scope.WRITE, Scope.ADMIN)
-)
-Place = Annotated[str, Query(description="name of the index")]
-LEAST = 1e-6  # how close to 0 or 1 a relevance is taken at its word
-MOST_NAMED = 20  # unknown documents in a message
+READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
 MOST_LISTED = 1_000  # documents in a page
 SAMPLE, FIELDS, EXAMPLES = 1_000, 64, 5  # documents, their fields, and values of each, in the statistics of an index
 EXAMPLE_BYTES = 200  # of a value that is shown
@@ -180,7 +167,7 @@ async def describe_documents(name: str, request: Request, access: AccessOf, inde
     responses=openapi.problems(404, 422, 503),
 )
 async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
-    """Remove the index with all its documents, its judgements and the calibrations that were made for it."""
+    """Remove the index with its documents, description and calibration."""
     await access.work.write.run(indexes.catalog.delete, name)
 
 
@@ -403,91 +390,3 @@ async def _entries(
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")
-
-
-@judged.post(
-    "",
-    operation_id="add_judgments_post",
-    dependencies=JUDGE,
-    summary="Say how relevant documents were",
-    openapi_extra=openapi.body(Judgments),
-    responses=openapi.problems(404, 413, 422, 503, 507),
-)
-async def add_judgments(request: Request, access: AccessOf, indexes: BuiltOf) -> KeptNow:
-    """Keeps grades, by which `boundarymorph calibrate INDEX --update` learns. The index must exist.
-    Judgements of documents that it does not have are left out, and their ids are in the answer."""
-    given = await received(request, access)
-    most, caller = access.settings.calibration.judgments, CALLER.get()
-    return await access.work.write.run(_keep, indexes.catalog, given, caller, most)
-
-
-@judged.get(
-    "",
-    operation_id="count_judgments_get",
-    dependencies=JUDGE,
-    summary="Count the judgements of an index",
-    responses=openapi.problems(404, 422, 503),
-)
-async def count_judgments(request: Request, access: AccessOf, indexes: BuiltOf, index: Place) -> Kept:
-    """Return how many there are."""
-    permitted(request).require(index)
-    kept = await access.work.read.run(lambda: indexes.catalog.belongings(index).judgments.count())
-    return Kept(kept=kept)
-
-
-@judged.delete(
-    "",
-    operation_id="delete_judgments_delete",
-    dependencies=ADMIN,
-    summary="Delete judgements",
-    responses=openapi.problems(404, 422, 503, 507),
-)
-async def delete_judgments(
-    request: Request,
-    access: AccessOf,
-    indexes: BuiltOf,
-    index: Place,
-    query: Annotated[str | None, Query(description="only those of this query")] = None,
-) -> Deleted:
-    """Delete the judgements of an index, or of one query."""
-    permitted(request).require(index)
-    deleted = await access.work.write.run(lambda: indexes.catalog.belongings(index).judgments.delete(query))
-    return Deleted(deleted=deleted)
-
-
-async def received(request: Request, access: Access) -> Judgments:
-    """Return the judgements in a body. Raises UnknownIndex for an index that the caller does not see, LimitExceeded."""
-    given = await bodies.parsed(request, access, Judgments)
-    permitted(request).require(given.index)
-    limits = access.settings.limits
-    bound("query", len(given.query), limits.query_characters, "characters")
-    bound("judgments", len(given.judgments), limits.judgments, "judgements")
-    return given
-
-
-def _keep(catalog: Catalog, given: Judgments, caller: str, most: int) -> KeptNow:
-    ids = list(dict.fromkeys(one.document for one in given.judgments))
-    there = catalog.get(given.index).characters(ids)
-    unknown = [id for id in ids if id not in there]
-    if len(unknown) == len(ids):
-        more = " and others" if len(ids) > MOST_NAMED else ""
-        named = ", ".join(map(repr, ids[:MOST_NAMED])) + more
-        raise UnknownDocument(f"the index {given.index!r} holds no document {named}; nothing was kept")
-    judged = [one for one in given.judgments if one.document in there]
-    events = [Event(given.query, one.document, one.grade) for one in judged]
-    held = catalog.belongings(given.index)
-    kept = held.judgments.add(events, caller, time.time(), most)
-    metrics.judgments.inc(len(events))
-    if given.calibration is None:
-        _observe("no", [(one.grade, one.relevance) for one in judged])
-    elif given.calibration in held.names():  # that of another index says nothing of this one
-        _observe("yes", [(one.grade, one.relevance) for one in judged])
-    return KeptNow(added=len(events), kept=kept, unknown=unknown)
-
-
-def _observe(calibrated: str, told: Sequence[tuple[float, float | None]]) -> None:
-    """Record how well relevance predicted grades. told: grade and relevance of each."""
-    for grade, relevance in told:
-        if relevance is not None:
-            said = min(max(relevance, LEAST), 1.0 - LEAST)
-            metrics.judgment_log_loss.labels(calibrated).observe(-math.log(said if grade > 0 else 1.0 - said))

@@ -1,4 +1,4 @@
-"""The retriever's own routes, for gateways and commands: its indexes, their calibrations and judgements."""
+"""The retriever's own routes, for gateways and commands: its indexes, their calibrations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import Learned
 
-PAGE = 1_000  # judgements
 FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
 Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(tags=["retrieval"])
@@ -176,13 +175,6 @@ class Made(Message):
     calibration: dict[str, Any] = Field(description="as it is kept")
 
 
-class After(Message):
-    """A page of judgements."""
-
-    index: str = Field(description="its name")
-    after: int = Field(0, ge=0, description="number of the judgement after which the page begins")
-
-
 async def _learned(access: AccessOf, parts: BuiltOf) -> Learned:
     return Learned(parts.catalog, access.settings)
 
@@ -207,17 +199,3 @@ async def keep(request: Request, access: AccessOf, learned: LearnedOf) -> Respon
         permitted(request).require(made.index)
     await access.work.write.run(learned.keep, made)
     return Response(b"{}", media_type=JSON)
-
-
-@_post("/judgments/events", "Read the judgements of an index", After, 404)
-async def events(request: Request, access: AccessOf, parts: BuiltOf) -> Response:
-    """Return a page of them, oldest first: number, query, document and grade."""
-    wanted = await bodies.parsed(request, access, After)
-    permitted(request).require(wanted.index)
-
-    def page() -> bytes:
-        found = parts.catalog.belongings(wanted.index).judgments.page(wanted.after, PAGE)
-        rows = [(number, one.query, one.document, one.grade) for number, one in found]
-        return orjson.dumps({"events": rows})
-
-    return Response(await access.work.read.run(page), media_type=JSON)

@@ -295,44 +295,6 @@ class Problem(BaseModel):
     errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and why")
 
 
-class Judgment(Message):
-    """What a person said of a document."""
-
-    document: Id = Field(description="its id in the index")
-    grade: float = Field(ge=0, le=HIGHEST, description="0 for not relevant, as for a dismissed document")
-    relevance: float | None = Field(
-        None, ge=0, le=1, description="what the answer said of it: by this the metrics show when a calibration drifts"
-    )
-
-
-class Judgments(Message):
-    """What people said of the answer to one query."""
-
-    query: QueryText = Field(description="as in the request that was answered")
-    index: str = Field(description="the index that it was about")
-    calibration: str | None = Field(None, max_length=64, description="the one that the answer named, for the metrics")
-    judgments: Array[Judgment] = Field(min_length=1, description="of any of its documents")
-
-
-class Kept(BaseModel):
-    """What is kept now."""
-
-    kept: int = Field(description="judgements of the index")
-
-
-class KeptNow(Kept):
-    """What was kept of a request, and what is kept now."""
-
-    added: int = Field(description="judgements of this request that were kept")
-    unknown: list[str] = Field(description="ids that the index does not have; their judgements were not kept")
-
-
-class Deleted(BaseModel):
-    """What was deleted."""
-
-    deleted: int = Field(description="judgements")
-
-
 class Distinct(Message):
     """At most so many documents that have something in common."""
 

@@ -1,24 +1,21 @@
-"""Files that belong to an index besides its documents: its description, its default for `distinct`, its judgements
-(SQLite) and its calibrations (JSON)."""
+"""Files that belong to an index besides its documents: its description, its default for `distinct`, and its
+calibrations."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.database import Database
-from boundarymorph.errors import InvalidInput, LimitExceeded, UnknownIndex
+from boundarymorph.errors import InvalidInput, UnknownIndex
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -85,97 +82,10 @@ def checked_name(name: str) -> str:
     return name
 
 
-SCHEMA = (
-    """
-create table if not exists judgments (
-    number integer primary key, at real not null, query text not null, document text not null,
-    grade real not null, caller text not null
-)
-""",
-    "create index if not exists by_query on judgments (query)",
-)
-INSERT = "insert into judgments (at, query, document, grade, caller) values (?, ?, ?, ?, ?)"
-# The grade is null in lines of 0.1.0 that were of clicks.
-SELECT = """select number, query, document, grade from judgments where number > ? and grade is not null
-order by number limit ?"""
-ALL = -1  # as a limit of SQLite
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What somebody said of a document: a grade of 0 or more."""
-
-    query: str
-    document: str
-    grade: float
-
-
-class Feedback:
-    """The events of an index, oldest first. Methods block and raise as those of `Database`. What only reads or deletes
-    makes no file."""
-
-    def __init__(self, path: Path, index: str, prepare: Callable[[], None]) -> None:
-        """path: of the file, which need not exist; index: its name; prepare: makes the folder of a new file."""
-        self._database, self._index = Database(path, SCHEMA, prepare), index
-        self.copy_to = self._database.copy_to
-
-    def add(self, events: Sequence[Event], caller: str, at: float, most: int) -> int:
-        """Keep all events or none, and return how many the index has. most: as it may have, else LimitExceeded."""
-        with self._database.writing() as database:
-            before = _count(database)
-            if before + len(events) > most:
-                raise LimitExceeded(
-                    f"the index {self._index!r} has {before:,} judgements of at most {most:,} "
-                    "(calibration.judgments); calibrate with them and delete them"
-                )
-            rows = [(at, event.query, event.document, event.grade, caller) for event in events]
-            database.executemany(INSERT, rows)
-        return before + len(events)
-
-    def count(self) -> int:
-        with self._database.opened() as database:
-            return 0 if database is None else _count(database)
-
-    def events(self) -> Sequence[Event]:
-        return [event for _, event in self.page(0, ALL)]
-
-    def page(self, after: int, most: int) -> Sequence[tuple[int, Event]]:
-        """Return the first events, at most so many, whose numbers come after this one, with their numbers."""
-        with self._database.opened() as database:
-            found = [] if database is None else database.execute(SELECT, (after, most)).fetchall()
-        return [(number, Event(query, id, grade)) for number, query, id, grade in found]
-
-    def delete(self, query: str | None = None) -> int:
-        """Delete the events, or those of a query, and return how many there were. All of them on a full disk, too."""
-        with self._database.opened() as database:
-            if database is None:
-                return 0
-            if query is not None:
-                return database.execute("delete from judgments where query = ?", (query,)).rowcount
-            database.execute("pragma journal_mode = memory")  # needs no room; what a crash may damage was to go anyway
-            return database.execute("delete from judgments").rowcount
-
-
-def _count(database: sqlite3.Connection) -> int:
-    found: int = database.execute("select count(*) from judgments").fetchone()[0]
-    return found
-
-
-def grades_of(events: Sequence[Event], given: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return grades by query and document from both: of events, the last one of a pair counts, and those given go
-    before them."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict, {query: {} for query in given})
-    for event in events:
-        found[event.query][event.document] = event.grade
-    for query, grades in given.items():
-        found[query].update(grades)
-    return dict(found)
-
-
 FOLDER = "belongings"  # in the folder of an index
-JUDGMENTS, DEFAULT, DESCRIPTION, NAMED = "judgments.sqlite3", "calibration.json", "description.txt", "calibrations"
+DEFAULT, DESCRIPTION, NAMED = "calibration.json", "description.txt", "calibrations"
 DISTINCT = "distinct.txt"
-_FILES = "|".join(re.escape(file) for file in (JUDGMENTS, DEFAULT, DESCRIPTION, DISTINCT))
+_FILES = "|".join(re.escape(file) for file in (DEFAULT, DESCRIPTION, DISTINCT))
 _FILE = re.compile(rf"{FOLDER}/({_FILES}|{NAMED}/{NAME.pattern}\.json)")
 
 
@@ -185,7 +95,7 @@ def is_one_of_them(path: str) -> bool:
 
 
 class Belongings:
-    """The description, judgements and calibrations of one index, in one folder, whatever the index is called.
+    """The description and calibrations of one index, in one folder, whatever the index is called.
 
     The default of the index has the name of the index; others have names of their own. Methods block and raise OSError.
     """
@@ -193,7 +103,6 @@ class Belongings:
     def __init__(self, folder: Path, index: str, *, within_index: bool = True) -> None:
         """folder: need not exist. within_index: whether it is within the folder of the index, which does."""
         self.index, self._folder, self._within = index, folder, within_index
-        self.judgments = Feedback(folder / JUDGMENTS, index, self._make)
         self._named = CalibrationFolder(folder / NAMED, parents=not within_index)
 
     def description(self) -> str | None:
@@ -238,7 +147,6 @@ class Belongings:
         if not self._folder.exists():
             return
         (target / NAMED).mkdir(parents=True)
-        self.judgments.copy_to(target / JUDGMENTS)
         for file in (DEFAULT, DESCRIPTION, DISTINCT, *(f"{NAMED}/{name}.json" for name in self._named.names())):
             with suppress(FileNotFoundError):
                 shutil.copyfile(self._folder / file, target / file)

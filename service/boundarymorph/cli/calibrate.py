@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from boundarymorph.calibration.belongings import Event, grades_of
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
 from boundarymorph.cli import judging
@@ -26,37 +25,26 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.retrieval.interfaces import Catalog
-    from boundarymorph.retrieval.remote import RemoteRetriever
     from boundarymorph.selector.judging import Judged
-
-Answer = TypeVar("Answer")
 
 
 def keep(settings: Settings, made: Calibration) -> None:
     """Keep a calibration with its index, or for pools. Raises UnknownIndex."""
+    from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
     from boundarymorph.retrieval.index_retriever import Learned
 
-    _where_kept(settings, lambda here: Learned(here, settings).keep(made), lambda there: there.keep(made))
-
-
-def _where_kept(
-    settings: Settings, here: Callable[[Catalog], Answer], there: Callable[[RemoteRetriever], Awaitable[Answer]]
-) -> Answer:
-    """Ask the indexes of this machine, or the retriever that the settings name."""
-    from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
-
-    async def ask() -> Answer:
+    async def send() -> None:
         retriever = build_remote_retriever(settings)
         try:
-            return await there(retriever)
+            await retriever.keep(made)
         finally:
             await retriever.close()
 
     if settings.retriever.url:
-        return asyncio.run(ask())
-    with closing(build_indexes(settings)) as catalog:
-        return here(catalog)
+        asyncio.run(send())
+    else:
+        with closing(build_indexes(settings)) as catalog:
+            Learned(catalog, settings).keep(made)
 
 
 FromJudgments = Annotated[
@@ -72,20 +60,11 @@ Pools = Annotated[
         callback=sources.checked, help="Instead of an index: NDJSON with query and documents, as for /select."
     ),
 ]
-JudgeUrl = Annotated[
-    str | None, typer.Option(help="openai:// URL of a language model, which grades the documents of --queries.")
-]
 Suggest = Annotated[int | None, typer.Option(min=1, help="Write so many pairs to judge to --out, and learn nothing.")]
-Update = Annotated[
-    bool, typer.Option("--update", help="Learn from what callers sent to POST /judgments, with --judgments if given.")
-]
 Gain = Annotated[
     Literal["relevant", "grade"],
     typer.Option(help="What relevance is: the probability of a grade above 0, or the expected grade."),
 ]
-
-
-OUT = "A file for the suggested pairs; for the grades of --judge, which is continued by the next run."
 
 
 def calibrate(
@@ -93,10 +72,8 @@ def calibrate(
     judgments: FromJudgments = None,
     queries: Queries = None,
     pools: Pools = None,
-    judge: JudgeUrl = None,
     suggest: Suggest = None,
-    update: Update = False,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help=OUT)] = None,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="A file for the suggested pairs.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the calibration.", show_default="that of the index")] = None,
     gain: Gain = "relevant",
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
@@ -113,30 +90,19 @@ def calibrate(
         raise InvalidInput("name an index, or --pools FILE and --name NAME")
     if (name or index) is None:
         raise InvalidInput("give the calibration of the pools a name: --name NAME")
-    if sum((judgments is not None or update, judge is not None, suggest is not None)) != 1:
-        raise InvalidInput("give one of --judgments FILE, --judge URL and --suggest N, or --update")
-    if update and index is None:
-        raise InvalidInput("--update is for an index, as judgements are")
+    if (judgments is None) == (suggest is None):
+        raise InvalidInput("give either --judgments FILE or --suggest N")
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(sources.records(queries))
     given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
-    events: Sequence[Event] = []
-    if update and index:
-        events = _where_kept(
-            settings, lambda here: here.belongings(index).judgments.events(), lambda there: there.events(index)
-        )
-    if judgments is not None and not given and not update:
+    if judgments is not None and not given:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
-    given = grades_of(events, given)
     requests = _requests(index, pools, list(given or texts.values()), depth)
     plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
         _check(out)
         _write(asyncio.run(judging.pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
         return
-    if judge is not None:
-        kept = out or settings.data_directory / f"{plan.name}.judged.ndjson"
-        given = asyncio.run(judging.judge(plan, settings, judge, kept))
     made, missing = asyncio.run(_learn(plan, settings, given))
     keep(settings, made)
     if as_json:

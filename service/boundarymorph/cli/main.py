@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -13,8 +14,7 @@ from boundarymorph import __version__
 from boundarymorph.cli import index as index_commands
 from boundarymorph.cli import serve
 from boundarymorph.cli.calibrate import calibrate
-from boundarymorph.cli.common import DataDirectory, command_of, console, fail
-from boundarymorph.cli.evaluate import Evaluation
+from boundarymorph.cli.common import DataDirectory, console, fail
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
 from boundarymorph.errors import BoundaryMorphError, missing_package
@@ -36,7 +36,7 @@ def key(
     name: Annotated[str, typer.Argument(help="Who it is for.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="select, judge, write, admin or metrics; repeatable.", show_default="select"),
+        typer.Option(help="select, write, admin or metrics; repeatable.", show_default="select"),
     ] = None,
     index: Annotated[
         list[str] | None,
@@ -97,15 +97,15 @@ def demo(
     demonstration.run(console, settings, query or demonstration.QUERY, budget, k)
 
 
-@app.command()
-@command_of(Evaluation)
-def evaluate(options: Evaluation) -> None:
-    """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
-    try:
-        from boundarymorph.cli import evaluation
-    except ModuleNotFoundError as error:
-        fail(missing_package("evaluate", error.name, "evaluation"))
-    evaluation.evaluate(options, console)
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def evaluate() -> None:
+    """Compare selectors on pools with known scores. Needs the extra `evaluation`."""
+    fail(missing_package("evaluate", "boundarymorph-evaluation", "evaluation"))
+
+
+# Packages beside this one bring commands of their own. The last command of a name is the one that runs.
+for _found in entry_points(group="boundarymorph.commands"):
+    app.command(name=_found.name)(_found.load())
 
 
 def _version(wanted: bool) -> None:

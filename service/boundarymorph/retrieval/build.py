@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from boundarymorph.errors import InvalidConfiguration, missing_package
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 OF_PROCESS, OF_INDEX = 40, 4  # descriptors of a process without indexes, and of an open index that nobody searches
 BELONGINGS = ".belongings"  # in the data directory, of indexes that are stored elsewhere
-STORES = {  # URL scheme: module in `stores`, named as the extra with its client, and class
-    "pgvector": ("pgvector", "PgvectorStore"),
-    "lancedb": ("lancedb", "LanceStore"),
-    **dict.fromkeys(("qdrant", "qdrants"), ("qdrant", "QdrantStore")),
-    **dict.fromkeys(("milvus", "milvuss"), ("milvus", "MilvusStore")),
-    **dict.fromkeys(
-        ("elasticsearch", "elasticsearchs", "opensearch", "opensearchs"), ("elasticsearch", "ElasticsearchStore")
-    ),
-}
+STORES = "boundarymorph.stores"  # the entry points of stores, named by the scheme of their URLs
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
@@ -177,11 +169,17 @@ def build_remote_retriever(settings: Settings) -> RemoteRetriever:
 
 def _opened(name: str, chosen: StoreSettings) -> Store:
     scheme = chosen.url.get_secret_value().partition("://")[0]
-    if scheme not in STORES:
-        raise InvalidConfiguration(f"stores.{name}.url must begin with {', '.join(f'{known}://' for known in STORES)}")
-    module, kind = STORES[scheme]
+    found = entry_points(group=STORES)
+    if scheme not in found.names:
+        known = ", ".join(f"{each}://" for each in sorted(found.names)) or "none"
+        raise InvalidConfiguration(
+            f"stores.{name}.url: no installed package opens {scheme}://; those that are installed open {known}. "
+            "Install the extra of your store, for example 'boundarymorph[pgvector]'"
+        )
+    entry = found[scheme]
     try:
-        opened: Store = getattr(import_module(f"boundarymorph.retrieval.stores.{module}"), kind).connect(chosen)
+        opened: Store = entry.load().connect(chosen)
     except ModuleNotFoundError as error:
-        raise InvalidConfiguration(missing_package(f"stores.{name}.url", error.name, module)) from None
+        extra = entry.module.rpartition(".")[2]
+        raise InvalidConfiguration(missing_package(f"stores.{name}.url", error.name, extra)) from None
     return opened

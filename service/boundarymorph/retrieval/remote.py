@@ -14,7 +14,6 @@ import orjson
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph import errors
-from boundarymorph.calibration.belongings import Event
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import (
     PROBLEM_TYPE,
@@ -57,7 +56,6 @@ PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
 MOST_CALIBRATIONS = 2**26  # bytes of those of one name
-MOST_EVENTS = 2**28  # bytes of a page of judgements
 ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
@@ -141,17 +139,6 @@ class RemoteRetriever:
     async def keep(self, made: Calibration) -> None:
         """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
         await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
-
-    async def events(self, index: str) -> Sequence[Event]:
-        """Return the judgements of an index. Raises UnknownIndex."""
-        found: list[Event] = []
-        after = 0
-        while True:
-            page = await self._call("/judgments/events", {"index": index, "after": after}, _events, MOST_EVENTS)
-            if not page:
-                return found
-            found += [event for _, event in page]
-            after = page[-1][0]
 
     @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
@@ -291,13 +278,6 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
 
 def _documents(answer: bytes) -> Mapping[str, Document]:
     return frame.documents_of(array(mapping(parsed(answer)), "documents"))
-
-
-def _events(answer: bytes) -> list[tuple[int, Event]]:
-    try:
-        return [(int(number), Event(*fields)) for number, *fields in array(mapping(parsed(answer)), "events")]
-    except (TypeError, ValueError) as error:
-        raise Unusable(f"'events' are not numbered judgements: {error}") from None
 
 
 def _problem(response: Response) -> dict[str, Any]:

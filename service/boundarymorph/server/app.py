@@ -50,7 +50,7 @@ def create_app(
     """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
-        indexes: Sequence[APIRouter] = (forward.router,)
+        indexes = forward.router
         build = build or composition.build_gateway
     else:
         indexes, build = _indexes(), build or composition.build
@@ -58,7 +58,7 @@ def create_app(
         select.router,
         batch.router,
         rerank.router,
-        *indexes,
+        indexes,
         operations.router,
         agents.router,
         pages.playground(settings),
@@ -78,7 +78,7 @@ def create_retriever_app(
         settings,
         build or composition.build_retrieval,
         on_failure,
-        (retrieval.router, *_indexes(), operations.router),
+        (retrieval.router, _indexes(), operations.router),
         description,
         behind_gateways=True,
     )
@@ -93,13 +93,13 @@ def create_scorer_app(
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)
 
 
-def _indexes() -> Sequence[APIRouter]:
+def _indexes() -> APIRouter:
     """Import the routes of indexes in this process. Raises InvalidConfiguration if FAISS is not installed."""
     try:
         from boundarymorph.api import indexes
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(f"indexes in this process need {error.name}; else set retriever.url") from None
-    return indexes.router, indexes.judged
+    return indexes.router
 
 
 def _application(

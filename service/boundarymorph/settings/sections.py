@@ -122,7 +122,6 @@ class Limits(BaseModel, extra="forbid"):
     diverse: int = Field(1_000, ge=1, description="documents returned with 'diversity'")
     max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
     known_scores: int = Field(2_000, ge=0, description="scores that come with a request")
-    judgments: int = Field(1_000, ge=1, description="judgements in one request")
     rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
@@ -330,7 +329,6 @@ class CalibrationSettings(BaseModel, extra="forbid"):
         None, description="where those of pools are kept; .calibrations in data_directory if unset"
     )
     keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
-    judgments: int = Field(100_000, ge=1, description="judgements that are kept of an index; more are refused")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

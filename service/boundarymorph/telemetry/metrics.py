@@ -181,13 +181,6 @@ attempt_seconds = {
     )
     for role in ("scorer", "encoder")
 }
-judgments = _counter("judgments", "Judgements received.")
-judgment_log_loss = _histogram(
-    "judgment_log_loss_nats",
-    "Log loss of relevance in answers by the grades that people then gave.",
-    "calibrated",
-    buckets=(0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
-)
 
 
 def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) -> None:

@@ -17,7 +17,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +30,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.calibration import belongings
 from boundarymorph.calibration.belongings import FOLDER, Belongings, is_one_of_them
 from boundarymorph.database import foreign_thing, storage_errors, sync
 from boundarymorph.errors import (
@@ -151,10 +150,10 @@ def _another_size(path: Path, size: int, expected: Mapping[str, Any]) -> str:
     return f"{path} has {size} bytes and should have {expected['bytes']}"
 
 
-def _check_schema(path: Path, schema: Sequence[str]) -> None:
+def _check_schema(path: Path) -> None:
     """Raise CorruptIndex if a file of SQLite is none, or has a trigger or anything else that we do not make."""
     try:
-        foreign = foreign_thing(path, schema)
+        foreign = foreign_thing(path, SCHEMA)
     except sqlite3.DatabaseError as error:
         raise CorruptIndex(f"{path} is damaged: {error}") from error
     if foreign is not None:
@@ -537,12 +536,6 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     return BackupInfo(name, count, created, size)
 
 
-SCHEMAS = {
-    _STORE: SCHEMA,
-    f"{FOLDER}/{belongings.JUDGMENTS}": belongings.SCHEMA,
-}
-
-
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name.
 
@@ -571,9 +564,7 @@ def unpack(source: Path, folder: Path, store: str) -> None:
     target = folder / store
     try:
         verify(folder, files)
-        for name, schema in SCHEMAS.items():
-            if name in files:
-                _check_schema(folder / name, schema)
+        _check_schema(folder / _STORE)
         (folder / _STORE).rename(target)
         DocumentStore(target).close()
     except CorruptIndex as error:

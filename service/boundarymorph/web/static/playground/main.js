@@ -5,7 +5,6 @@ import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
 import { DEMO, QUERIES, offerQueries } from "./examples.js";
-import { Judging } from "./judging.js";
 import { MapChart } from "./map.js";
 import { drawLegend } from "./marks.js";
 import { RankingChart } from "./ranking.js";
@@ -22,7 +21,6 @@ const LONGEST_WAIT = 60; // seconds that the service may ask to wait for
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
-const judging = new Judging(service);
 const ranking = new RankingChart(describe);
 const map = new MapChart(describe);
 const replay = new Replay((frame) => {
@@ -145,7 +143,6 @@ async function show(request, answer, unfolding, signal) {
   showSet(answer, last, shown.texts, request.queries);
   showCalls(last, shown.texts, request.queries);
   snippets.show(request, Boolean(service.key));
-  judging.offer(request, answer, shown.texts);
   hideCurve();
   showNoComparison("");
   busy(false);

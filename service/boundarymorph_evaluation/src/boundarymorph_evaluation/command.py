@@ -1,0 +1,14 @@
+"""The command `boundarymorph evaluate`. Importing it is cheap, as `boundarymorph` imports it at every start."""
+
+from __future__ import annotations
+
+from boundarymorph.cli.common import command_of, console
+from boundarymorph_evaluation.options import Evaluation
+
+
+@command_of(Evaluation)
+def evaluate(options: Evaluation) -> None:
+    """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
+    from boundarymorph_evaluation import evaluate
+
+    evaluate.evaluate(options, console)

@@ -1,0 +1,198 @@
+"""What `boundarymorph evaluate` does: loads or makes tables, runs the methods with progress bars, writes the report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from rich.console import Console
+
+from boundarymorph.calibration.judgments import judgments_of
+from boundarymorph.cli import source as sources
+from boundarymorph.cli import terminal
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.build import build_encoder, build_indexes
+from boundarymorph.retrieval.document import Search
+from boundarymorph.scoring.build import build_local_scorer, build_scorer
+from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.settings import Settings
+from boundarymorph_evaluation import datasets, report, tables
+from boundarymorph_evaluation.builder import TableBuilder
+from boundarymorph_evaluation.datasets import Collection
+from boundarymorph_evaluation.methods import Contestant, chosen
+from boundarymorph_evaluation.options import DEFAULT_METHODS, Evaluation
+from boundarymorph_evaluation.run import left_out
+from boundarymorph_evaluation.study import METRIC_TITLES, Study, ours_of, quality_by_table, study, titles_of
+from boundarymorph_evaluation.tables import ScoreTable
+
+PAGE = 1_000  # documents read at a time
+NAMED = 10  # documents that are not in the index
+
+
+Vectors = Mapping[str, NDArray[np.floating]]  # by the text that was encoded
+
+
+def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection, Vectors, str]:
+    """Read an index of this machine, its vectors, the name of what made them, and judgements of its documents.
+
+    Raises InvalidInput for an index without an encoder or pages, and for judgements that say nothing about it.
+    """
+    given = judgments_of(sources.records(judgments))
+    with closing(build_indexes(settings)) as catalog:
+        index = catalog.get(name)
+        encoder, page = index.info.encoder, getattr(index, "page", None)
+        if encoder is None or page is None:
+            raise InvalidInput(f"the index {name!r} has no vectors of an encoder, or cannot be read as a whole")
+        contents: dict[str, str] = {}
+        while found := page(next(reversed(contents), ""), PAGE):
+            contents |= {document.id: document.content for document in found}
+        every = Search("", max(1, len(contents)), embedding=np.ones(index.info.dimension))
+        pool = index.retrieve(every).pool
+    if unknown := sorted({document for grades in given.values() for document in grades} - contents.keys()):
+        more = ", ..." if len(unknown) > NAMED else ""
+        named = ", ".join(map(repr, unknown[:NAMED]))
+        raise InvalidInput(f"{sources.named(judgments)}: the index {name!r} has no document {named}{more}")
+    grades = {query: {id: round(grade) for id, grade in of.items() if round(grade) > 0} for query, of in given.items()}
+    relevant = {query: of for query, of in grades.items() if of}
+    if not relevant:
+        raise InvalidInput(f"{sources.named(judgments)}: no line has a grade above 0 yet")
+    vectors = {contents[id]: row for id, row in zip(pool.ids, pool.embeddings, strict=True) if id in contents}
+    return Collection(name, contents, {query: query for query in relevant}, relevant), vectors, encoder
+
+
+def evaluate(evaluation: Evaluation, console: Console) -> None:
+    """Run, write the report and print its tables. The models are loaded only if there is data to score."""
+    if (evaluation.index is None) != (evaluation.judgments is None):
+        raise InvalidInput("--index NAME and --judgments FILE go together")
+    if not evaluation.table and evaluation.data is None and evaluation.index is None:
+        raise InvalidInput("name at least one --table FILE.npz, --data, or --index with --judgments")
+    if evaluation.index is not None and evaluation.data is not None and evaluation.write_table is not None:
+        raise InvalidInput("--write-table is for one table: leave out --index or --data")
+    # Checked before any pair is scored: a mistyped name should not cost an hour.
+    budgets, ks = _numbers(evaluation.budgets, "--budgets", least=0), _numbers(evaluation.k, "--k")
+    contestants = chosen([name.strip() for name in evaluation.methods.split(",") if name.strip()])
+    if not contestants:
+        raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
+    _make(evaluation.out)
+
+    with terminal.Stages(console) as stages:
+        found = [tables.read(path).first(evaluation.queries) for path in evaluation.table or ()]
+        collections = [datasets.load(source) for source in evaluation.texts or ()]
+        found = [tables.with_texts(table, collections) for table in found]
+        if evaluation.data is not None or evaluation.index is not None:
+            found += asyncio.run(_built(evaluation, console, stages))
+        studies = _studied(evaluation, found, contestants, (budgets, ks), stages)
+        stages.show("drawing and writing")
+        report.write(studies, evaluation.out)
+        stages.show("drawing and writing", 1, 1)
+    _show(studies, console)
+    console.print(f"\nreport: {evaluation.out / 'report.md'}")
+
+
+def _numbers(text: str, option: str, least: int = 1) -> list[int]:
+    """Parse "50,25" into [25, 50]. Raises InvalidInput that names the option."""
+    try:
+        numbers = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError as error:
+        raise InvalidInput(f"{option} takes whole numbers separated by commas, not {text!r}") from error
+    if not numbers or numbers[0] < least:
+        raise InvalidInput(f"{option} needs numbers from {least} on, separated by commas")
+    return numbers
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder of the report cannot be made: {error}; choose another with --out") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
+
+
+async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stages) -> list[ScoreTable]:
+    """Make tables of what is to be scored."""
+    settings = Settings.load()
+    async with AsyncExitStack() as stack:
+        encoder = build_encoder(settings)
+        stack.push_async_callback(encoder.close)
+        scorer = _scorer(evaluation)
+        stack.push_async_callback(scorer.close)
+
+        async def built(whole: Collection, known: Vectors) -> ScoreTable:
+            collection = whole.first(evaluation.queries)
+            path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
+            builder = TableBuilder(encoder, scorer, evaluation.depth, known)
+            return await builder.build(collection, path, _watch(stages, collection.name))
+
+        wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
+        if evaluation.index is not None and evaluation.judgments is not None:
+            collection, vectors, made_by = of_index(settings, evaluation.index, evaluation.judgments)
+            await encoder.check()  # which tells its name
+            if encoder.name != made_by:
+                raise InvalidInput(f"the index was made with {made_by}, and the encoder is {encoder.name}")
+            wanted.append((collection, vectors))
+        if evaluation.data is not None:
+            wanted.append((datasets.load(evaluation.data), {}))
+        return [await built(collection, known) for collection, known in wanted]
+
+
+def _scorer(evaluation: Evaluation) -> Scorer:
+    if not evaluation.scorer:
+        return build_local_scorer(Settings.load())
+    return build_scorer(Settings.load(scorer={"url": tuple(evaluation.scorer)}))
+
+
+def _studied(
+    evaluation: Evaluation,
+    found: Sequence[ScoreTable],
+    contestants: Sequence[Contestant],
+    grid: tuple[Sequence[int], Sequence[int]],
+    stages: terminal.Stages,
+) -> list[Study]:
+    names = [table.name for table in found]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
+    for table in found:
+        left_out(table, contestants)  # raises before time is spent on the first table
+    return [
+        study(
+            table,
+            contestants,
+            *grid,
+            call_seconds=evaluation.call_seconds,
+            jobs=evaluation.jobs,
+            calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.calibrate_splits),
+            promise=evaluation.promise,
+            watch=_watch(stages, table.name),
+        )
+        for table in found
+    ]
+
+
+def _watch(stages: terminal.Stages, name: str) -> Callable[[str, int, int], None]:
+    return lambda stage, done, total: stages.show(f"{name}: {stage}", done, total)
+
+
+def _show(studies: Sequence[Study], console: Console) -> None:
+    """Print one table per metric, with the figures of the report."""
+    ours = ours_of(studies)
+    titles = {name: f"{title} *" if name in ours else title for name, title in titles_of(studies).items()}
+    for metric, title in METRIC_TITLES.items():
+        tables = quality_by_table(studies, metric)
+        if not tables:
+            console.print(f"\n{title}: no table has human labels")
+            continue
+        shown = 100 * pd.concat(tables).rename(index=titles, level=1).rename_axis(index=["", "method"])
+        console.print(f"\n{title} (%)", style="bold")
+        console.print(shown.to_string(float_format="{:.1f}".format, na_rep=""), markup=False)
+    if ours:
+        console.print("\n* a method of BoundaryMORPH; the report says what each method does")
+    for found in studies:
+        for method, reason in found.outcome.left_out.items():
+            console.print(f"[yellow]note:[/yellow] {found.name}: {method} left out: {reason}")

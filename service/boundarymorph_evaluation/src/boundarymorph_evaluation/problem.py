@@ -1,0 +1,144 @@
+"""One query as an experiment: its pool, the truth about it, and the oracle that sells scores one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.errors import BoundaryMorphError
+from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
+from boundarymorph.retrieval.ranking import fuse
+from boundarymorph.retrieval.words import PoolWords
+from boundarymorph.scoring.scorer import by_witnesses
+from boundarymorph.selection import Pool, TrendConfig
+from boundarymorph.selection.methods import Config
+from boundarymorph_evaluation.neighbours import Neighbourhood
+
+Ranking = NDArray[np.intp]
+EMBEDDED = "cross-encoder/ms-marco-MiniLM-L-12-v2"  # the scorer of tables that name none
+
+
+class BudgetExceeded(BoundaryMorphError):
+    """A method asked for more scores than it may buy: a mistake in the method, never in its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTexts:
+    """query: the information need; documents: N texts in pool order. Only what reads needs them."""
+
+    query: str
+    documents: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A query with everything that is known of it.
+
+    scores: (N,) the scorer's answers in [0, 1]; grades: (N,) human grades, 0 for not relevant, or None;
+    relevant: relevant documents in the whole collection, or None; scorer: its name.
+    """
+
+    id: str
+    pool: Pool
+    scores: NDArray[np.float64]
+    grades: NDArray[np.float64] | None = None
+    relevant: int | None = None
+    texts: QuestionTexts | None = None
+    scorer: str = EMBEDDED
+
+    @cached_property
+    def by_witnesses(self) -> float:
+        """What witnesses add to the scores, as in the service."""
+        return by_witnesses(self.scorer, () if self.texts is None else self.texts.documents)
+
+    def configured(self, config: Config) -> Config:
+        """Return a configuration as the service has it for this pool and scorer."""
+        return replace(config, by_witnesses=self.by_witnesses) if isinstance(config, TrendConfig) else config
+
+    @cached_property
+    def neighbourhood(self) -> Neighbourhood:
+        return Neighbourhood(self.pool)
+
+    @cached_property
+    def fused(self) -> tuple[Question, NDArray[np.intp]]:
+        """The same question with its pool in the order of similarity and BM25 together, and that order."""
+        order, scores = fused_order(self.pool)
+        return Question(self.id, reordered(self.pool, order, scores), self.scores[order]), order
+
+    @cached_property
+    def lexical_vectors(self) -> LexicalVectors:
+        """Of the words of the texts, in pool order."""
+        assert self.texts is not None
+        return lexical_vectors(PoolWords.of(self.texts.documents), self.texts.query)
+
+
+@dataclass(eq=False)
+class SelectionProblem:
+    """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
+
+    calls: positions in the order in which they were scored.
+    """
+
+    question: Question = field(repr=False)
+    budget: int
+    k: int
+    calls: list[int] = field(default_factory=list)
+
+    @property
+    def pool(self) -> Pool:
+        return self.question.pool
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        return self.question.neighbourhood
+
+    @property
+    def left(self) -> int:
+        """Calls that can still buy something: no more than unscored documents."""
+        return min(self.budget, len(self.pool)) - len(self.calls)
+
+    @cached_property
+    def scored(self) -> NDArray[np.bool_]:
+        """(N,) mask of the documents scored so far."""
+        return np.zeros(len(self.pool), dtype=np.bool_)
+
+    def score(self, documents: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+        """Scores of these positions, one call each; a document that was scored before costs nothing again.
+
+        Raises BudgetExceeded, and then tells nothing.
+        """
+        asked = [int(document) for document in documents]
+        fresh = [document for document in dict.fromkeys(asked) if not self.scored[document]]
+        if len(self.calls) + len(fresh) > self.budget:
+            raise BudgetExceeded(f"{len(fresh)} more calls after {len(self.calls)} of {self.budget}")
+        self.calls += fresh
+        self.scored[fresh] = True
+        return self.question.scores[asked]
+
+    def banded(self) -> Ranking:
+        """Scored documents by their score, then the rest in retrieval order: the ranking of every method that says
+        nothing of what it did not score (paper app. D.2, "Ranking convention"). Equal scores go by retrieval rank."""
+        band = np.sort(np.array(self.calls, dtype=np.intp))
+        band = band[np.argsort(-self.question.scores[band], kind="stable")]
+        return np.concatenate([band, np.flatnonzero(~self.scored)])
+
+
+def fused_order(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Positions in the order of their reciprocal ranks by similarity and BM25 together, and these scores."""
+    words = pool.features["bm25"]
+    by_words = [pool.ids[position] for position in np.argsort(-words, kind="stable") if words[position] > 0]
+    ranked = fuse([pool.ids, by_words])
+    positions = {id: position for position, id in enumerate(pool.ids)}
+    return np.array([positions[id] for id in ranked.ids], dtype=np.intp), ranked.scores
+
+
+def reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
+    """The pool in another order, with the scores by which it is ranked and the similarity as a feature."""
+    features = {name: signal[order] for name, signal in {**pool.features, "similarity": pool.scores}.items()}
+    terms = None if pool.terms is None else pool.terms[:, order]
+    ids = [pool.ids[position] for position in order]
+    return Pool(ids, pool.embeddings[order], pool.query, scores, features, terms)

@@ -1,0 +1,127 @@
+"""What a promise costs: half of a table's queries are audited, and certify when the others stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from joblib import delayed
+from numpy.typing import NDArray
+
+from boundarymorph.selection import SelectionSession
+from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.session import LOOKS_TO_SETTLE
+from boundarymorph_evaluation.grids import grid
+from boundarymorph_evaluation.problem import Question, SelectionProblem
+from boundarymorph_evaluation.promise import Audit, Look, Promise, certified
+from boundarymorph_evaluation.run import Watch, in_parallel
+from boundarymorph_evaluation.tables import ScoreTable
+
+CALLS = 200  # of a selection, as the default of the setting auto_budget
+SPLITS = 200
+PROBABILITY = 0.9
+
+
+@dataclass(frozen=True)
+class Kept:
+    """promise: what was promised; refused: the share of splits without a certificate; broken, calls: of the queries
+    that were not audited, the share that lost more, and the mean calls, over the other splits; None if there are none.
+    believed_broken, believed_calls: the same of selections that stop by what they believe."""
+
+    promise: Promise
+    refused: float
+    broken: float | None
+    calls: float | None
+    believed_broken: float
+    believed_calls: float
+
+
+def promised_study(
+    table: ScoreTable, loss: float, ks: Sequence[int], *, jobs: int = 1, watch: Watch = lambda *_: None
+) -> dict[int, Kept]:
+    """Audit every query at every k, `jobs` at a time, and try the promise on random halves. Returns by k."""
+    promise, found = Promise(loss, PROBABILITY), dict[int, Kept]()
+    for k in ks:
+        tasks = (delayed(audit_of)(table.question(row), k) for row in range(len(table)))
+        found[k] = kept(list(in_parallel(tasks, jobs, watch, f"audits, k = {k}", len(table))), promise)
+    return found
+
+
+def audit_of(question: Question, k: int) -> Audit:
+    """Return the audit of a query with the default method."""
+    session = SelectionSession(question.pool, budget=CALLS, k=k, config=question.configured(TO_PEOPLE), settle=0.0)
+    problem, made = SelectionProblem(question, CALLS, k), []
+    while (asked := session.ask_round()).size:
+        session.tell(asked, problem.score(asked))
+        believed = session.cautious_loss() if session.enough_scores else math.inf
+        made.append((session.spent, believed, session.selection().documents))
+    losses = real_losses(question, k, [chosen for *_, chosen in made])
+    return Audit(tuple(Look(calls, at, loss) for (calls, at, _), loss in zip(made, losses, strict=True)))
+
+
+def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) -> list[float]:
+    """Return what sets of k documents lose, as shares of the relevance of the best set, once all scores are known."""
+    known = dict(enumerate(question.scores.tolist()))
+    ranking = SelectionSession(
+        question.pool, budget=0, k=k, config=question.configured(TO_PEOPLE), known=known
+    ).ranking()
+    relevance = np.empty(len(question.pool))
+    relevance[ranking.documents] = ranking.relevance
+    best = float(ranking.relevance[: max(map(len, sets))].sum())
+    return [max(0.0, 1.0 - float(relevance[one].sum()) / best) if best > 0.0 else 0.0 for one in sets]
+
+
+def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kept:
+    """Certify by random halves of the audits, and stop the others by that."""
+    stops: list[list[Look]] = []
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(audits)).tolist()
+        half, rest = order[: len(audits) // 2], order[len(audits) // 2 :]
+        threshold = certified([audits[place] for place in half], promise, CALLS).threshold
+        if threshold is not None:
+            stops.append([stop(audits[place], threshold) for place in rest])
+    believed = [stop(audit, promise.loss, LOOKS_TO_SETTLE) for audit in audits]
+    return Kept(
+        promise,
+        1.0 - len(stops) / splits,
+        fmean(fmean(look.real > promise.loss for look in looks) for looks in stops) if stops else None,
+        fmean(fmean(look.calls for look in looks) for looks in stops) if stops else None,
+        fmean(look.real > promise.loss for look in believed),
+        fmean(look.calls for look in believed),
+    )
+
+
+def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
+    """Return where a session stops that believes no more at so many looks in a row, or at the end."""
+    believed = [look.believed for look in audit.looks]
+    for place in range(looks - 1, len(believed)):
+        if max(believed[place + 1 - looks : place + 1]) <= threshold:
+            return audit.looks[place]
+    return audit.looks[-1]
+
+
+def section(studies: Mapping[str, Mapping[int, Kept]]) -> list[str]:
+    """A part of the report."""
+    promise = next(one.promise for study in studies.values() for one in study.values())
+    lines = [
+        [
+            name,
+            str(k),
+            f"{100 * one.refused:.0f} %",
+            "" if one.broken is None else f"{100 * one.broken:.1f} %",
+            "" if one.calls is None else f"{one.calls:.1f}",
+            f"{100 * one.believed_broken:.1f} %",
+            f"{one.believed_calls:.1f}",
+        ]
+        for name, study in studies.items()
+        for k, one in study.items()
+    ]
+    return [
+        f"To lose at most {promise.loss:g} with a probability of {promise.probability:g}: random halves of each "
+        f"table's queries were audited, {SPLITS} times, and certified when the others stop. Beside that, stopping by "
+        "what is believed.",
+        grid(["table", "k", "refused", "broken", "calls", "believed: broken", "calls"], lines),
+    ]

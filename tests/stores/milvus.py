@@ -1,0 +1,81 @@
+"""Milvus for tests: milvus-lite as a server, in this process or in one of its own.
+
+With MILVUS_URL a server that runs there stands in for the former, as in `make test-stores STORE=milvus`.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from boundarymorph.errors import RetrieverUnavailable
+from boundarymorph_stores.milvus_connection import MilvusConnection
+from tests.patience import PATIENCE
+from tests.ports import free_port
+
+_PROGRAM = Path(__file__).with_name("milvus_server.py")
+
+
+@contextmanager
+def embedded(directory: Path) -> Iterator[str]:
+    """The URL of a server that holds nothing, as that of a store."""
+    if url := os.environ.get("MILVUS_URL"):
+        connection = MilvusConnection(url.replace("milvus:", "http:"))
+        for collection in connection.call("list_collections"):
+            connection.call("drop_collection", collection)
+        connection.close()
+        yield url
+        return
+    from milvus_lite.adapter.grpc.server import start_server_in_thread
+
+    server, database, port = start_server_in_thread(str(directory))
+    try:
+        yield f"milvus://127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+        database.close()
+
+
+@contextmanager
+def process(directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server in a process of its own, which answers, and is killed at the end if it still runs."""
+    command = [sys.executable, "-c", "from milvus_lite.cmdline import main; main()", "server"]
+    options = ["--data-dir", str(directory), "--host", "127.0.0.1", "--port", str(port)]
+    with _answering([*command, *options], port, subprocess.DEVNULL) as running:
+        yield running
+
+
+@contextmanager
+def server(interpreter: str, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The server that the package `milvus` carries, which an interpreter has that has nothing of ours; as `process`."""
+    command = [interpreter, "-P", str(_PROGRAM), str(directory), str(port), str(free_port())]
+    with (directory / "log").open("ab") as log, _answering(command, port, log) as running:
+        yield running
+
+
+@contextmanager
+def _answering(command: list[str], port: int, output: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        command, stdout=output, stderr=subprocess.STDOUT if output != subprocess.DEVNULL else None
+    ) as running:
+        try:
+            _await(f"http://127.0.0.1:{port}", running)
+            yield running
+        finally:
+            running.kill()
+
+
+def _await(url: str, running: subprocess.Popen[bytes]) -> None:
+    connection, deadline = MilvusConnection(url, timeout=1.0), time.monotonic() + PATIENCE
+    while True:
+        assert running.poll() is None
+        try:
+            connection.call("list_collections")
+            return connection.close()
+        except RetrieverUnavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

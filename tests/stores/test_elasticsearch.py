@@ -1,0 +1,182 @@
+"""Indexes of Elasticsearch and OpenSearch. Neither runs here: see `tests/retrieval/elastic.py` for what answers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import SecretStr
+
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
+from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph_stores.elasticsearch import ElasticsearchStore
+from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.ports import free_port
+from tests.stores.elastic import Cluster, asked, cluster, fill, nested
+
+VECTOR = {"type": "knn_vector", "dimension": DIMENSION, "method": {"name": "hnsw", "engine": "lucene"}}
+
+
+def sent(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata for a server where a field has one type, and a name with dots is that of a field in an object."""
+    rest = {k: v for k, v in metadata.items() if k != "loc" or "loc.page" not in metadata}
+    return rest | {"year": int(rest["year"])}
+
+
+ROWS = [replace(each, metadata=nested(sent(each.metadata))) for each in DOCUMENTS]
+
+
+def store(server: Cluster, **options: Any) -> ElasticsearchStore:
+    return ElasticsearchStore.connect(StoreSettings(url=SecretStr(server.url), **options))
+
+
+@pytest.fixture(params=[False, True], ids=["elasticsearch", "opensearch"], scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with cluster(opensearch=request.param) as server:
+        yield server
+
+
+class TestWhole(ReadOnly, StoreContract):
+    """Metadata in an object, as LangChain keeps them, with mappings that the server guesses."""
+
+    documents: ClassVar[list[Document]] = ROWS
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, server: Cluster) -> Index:
+        rows = {
+            e.id: {"text": e.text, "title": e.title, "metadata": sent(e.metadata), "vector": v}
+            for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
+        }
+        fill(server.behind, "tales", {"vector": VECTOR}, rows)
+        return StoreCatalog(store(server), {}).get("tales")
+
+
+class TestFields(ReadOnly, StoreContract):
+    """Each field of the metadata beside the text, with mappings of one's own."""
+
+    documents: ClassVar[list[Document]] = ROWS
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, server: Cluster) -> Index:
+        properties = {"dense": VECTOR, "body": {"type": "keyword"}, "subject": {"type": "keyword"}}
+        rows = {
+            e.id: {"body": e.text, "head": e.title, "dense": v, **sent(e.metadata)}
+            for e, v in zip(DOCUMENTS, VECTORS.tolist(), strict=True)
+        }
+        fill(server.behind, "fields", properties | {"price": {"type": "double"}}, rows)
+        attached = Attached(table="fields", text="body", title="head", vector="dense", search={"window": 7})
+        return StoreCatalog(store(server), {"mine": attached}).get("mine")
+
+
+@pytest.fixture
+def small(server: Cluster, request: pytest.FixtureRequest) -> str:
+    """The name of an index of three documents, one of them without a text, and one with a long word."""
+    name: str = request.node.name.lower().replace("[", "-").rstrip("]")
+    words = {"type": "keyword", "ignore_above": 9}
+    rows: list[dict[str, Any]] = [
+        {"text": "tram", "word": "short", "rate": 0.1, "many": [{"n": 1}, {"m": 2}]},
+        {"text": None, "word": "much too long", "rate": 0.3},
+        {"text": "bread", "word": "tiny", "rate": 2, "hidden": {"x": 1}, "source.url": "u"},
+    ]
+    properties = {"embedding": VECTOR, "word": words, "rate": {"type": "float"}, "hidden": {"enabled": False}}
+    documents = {f"d{n}": {**row, "embedding": VECTORS[n].tolist()} for n, row in enumerate(rows)}
+    fill(server.behind, name, {**properties, "hidden": {"type": "object", "enabled": False}}, documents)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("filter", "ids"),
+    [
+        ({"word": "much too long"}, ["d1"]),
+        ({"word": {"gt": "m"}}, ["d0", "d1", "d2"]),
+        ({"not": {"word": {"gt": "t"}}}, ["d0", "d1"]),
+        ({"rate": 0.1}, ["d0"]),
+        ({"rate": {"gt": 0.1}}, ["d1", "d2"]),
+        ({"rate": {"lte": 0.3}}, ["d0", "d1"]),
+        ({"rate": "2"}, []),
+        ({"many.n": 1}, []),
+        ({"hidden.x": 1}, ["d2"]),
+        ({"source.url": "u"}, ["d2"]),
+        ({"source.url": {"ne": "u"}}, ["d0", "d1"]),
+        ({"hidden.y": 1}, []),
+    ],
+)
+def test_filters_mean_the_same_where_the_server_reads_values_differently(
+    server: Cluster, small: str, filter: dict[str, Any], ids: list[str]
+) -> None:
+    index = StoreCatalog(store(server), {}).get(small)
+    assert sorted(index.retrieve(Search("", 9, QUERIES[0], filter=filter)).pool.ids) == ids
+
+
+def test_a_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> None:
+    described = Attached(table=small, vector="embedding", search={"exact_up_to": 2})
+    catalog = StoreCatalog(store(server), {"mine": described})
+    found = catalog.get("mine").retrieve(Search("tram", 2, QUERIES[0], hybrid=True))
+    assert "may miss some" in found.warnings[0]
+    assert any("knn" in body or "knn" in body["query"] for body in server.bodies)
+    server.bodies.clear()
+    for search in (Search("", 10_001, QUERIES[0]), Search("", 2, QUERIES[0], filter={"word": "tiny"})):
+        catalog.get("mine").retrieve(search)
+    assert all("script_score" in body["query"] for body in server.bodies)
+
+
+@pytest.mark.servers
+def test_what_is_wrong_with_an_index_is_said(server: Cluster, small: str) -> None:
+    catalog = StoreCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
+    index = catalog.get("mine")
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidate has no text"]
+    for wrong, said in (
+        ({"text": "body"}, "no field 'body'; its fields"),
+        ({"text": "hidden"}, "'hidden' .* holds no text"),
+        ({"text": "_id"}, "'_id' .* holds no text"),
+        ({"vector": "text"}, "holds no vectors"),
+        ({"vector": "_id"}, "holds no vectors"),
+    ):
+        attached = Attached(**{"table": small, "vector": "embedding", **wrong})
+        with pytest.raises(RetrieverFailed, match=said):
+            StoreCatalog(store(server), {"mine": attached}).get("mine")
+    for status, kind in ((401, RetrieverFailed), (429, RetrieverUnavailable), (503, RetrieverUnavailable)):
+        server.down = status
+        with pytest.raises(kind, match=f"answered {status}"):
+            index.retrieve(Search("", 5, QUERIES[0]))
+    server.down, server.pause = None, 0.5
+    with pytest.raises(RetrieverUnavailable, match="ReadTimeout"):
+        list(store(server, timeout_seconds=0.1).columns())
+    server.pause = 0.0
+    asked(server.behind, "DELETE", f"/{small}")
+    for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: catalog.get("mine")):
+        with pytest.raises(UnknownIndex):
+            call()
+
+
+def test_nobody_is_there() -> None:
+    settings = StoreSettings(url=SecretStr(f"opensearch://127.0.0.1:{free_port()}"), timeout_seconds=1)
+    store = ElasticsearchStore.connect(settings)
+    for call in (lambda: list(store.columns()), lambda: store.open(Attached(table="tales"))):
+        with pytest.raises(RetrieverUnavailable, match="OpenSearch does not work now"):
+            call()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "base", "sent"),
+    [
+        ("elasticsearch://me:a%2Fb@host:9200", None, "http://host:9200", "Basic bWU6YS9i"),
+        ("elasticsearchs://host/behind", "k", "https://host/behind/", "ApiKey k"),
+        ("opensearchs://host:9200", None, "https://host:9200", None),
+    ],
+)
+def test_addresses(url: str, key: str | None, base: str, sent: str | None) -> None:
+    api_key = SecretStr(key) if key else None
+    store = ElasticsearchStore.connect(StoreSettings(url=SecretStr(url), api_key=api_key))
+    request = store._client.build_request("GET", "/")
+    authorized = next(store._client._build_request_auth(request).auth_flow(request))
+    assert str(store._client.base_url.copy_with(username=None, password=None)) == base
+    assert authorized.headers.get("Authorization") == sent
+    assert store.opensearch == url.startswith("opensearch")
+    store.close()

@@ -1,0 +1,211 @@
+"""Tables of LanceDB as indexes, in folders."""
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lancedb
+import numpy as np
+import orjson
+import pyarrow as arrow
+import pytest
+from lancedb.index import FTS, IvfFlat
+
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
+from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
+from boundarymorph.settings import Attached
+from boundarymorph_stores.lancedb import LanceStore
+from boundarymorph_stores.testing import (
+    DIMENSION,
+    DOCUMENTS,
+    FLAWED,
+    QUERIES,
+    TYPED,
+    VECTORS,
+    Flaws,
+    ReadOnly,
+    StoreContract,
+)
+
+COLUMNS = [replace(each, metadata={k: v for k, v in each.metadata.items() if "." not in k}) for each in TYPED]
+
+
+def fill(folder: Path, name: str, rows: list[Document], *, text: bool = False, type: Any = None) -> Any:
+    """text: whether metadata are JSON in text."""
+    vectors = arrow.array(
+        list(VECTORS[: len(rows)].astype((type or arrow.float32()).to_pandas_dtype())),
+        arrow.list_(type or arrow.float32(), DIMENSION),
+    )
+    metadata = [dict(each.metadata) for each in rows]
+    table = arrow.table(
+        {
+            "id": [each.id for each in rows],
+            "vector": vectors,
+            "text": [each.text for each in rows],
+            "title": [each.title for each in rows],
+            "metadata": [orjson.dumps(each).decode() for each in metadata] if text else metadata,
+        }
+    )
+    return lancedb.connect(folder).create_table(name, table)
+
+
+class TestText(ReadOnly, StoreContract):
+    """Metadata as JSON in a column of text: filters are decided here."""
+
+    halves = True
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, tmp_path_factory: pytest.TempPathFactory) -> Index:
+        fill(folder := tmp_path_factory.mktemp("lance"), "tales", DOCUMENTS, text=True, type=arrow.float16())
+        return StoreCatalog(LanceStore(str(folder)), {}).get("tales")
+
+
+class TestTyped(ReadOnly, StoreContract):
+    """Metadata in a column of structs: filters become SQL."""
+
+    documents: ClassVar[list[Document]] = TYPED
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, tmp_path_factory: pytest.TempPathFactory) -> Index:
+        fill(folder := tmp_path_factory.mktemp("lance"), "tales", TYPED).create_index("text", config=FTS())
+        return StoreCatalog(LanceStore(str(folder)), {}).get("tales")
+
+
+class TestColumns(StoreContract):
+    """Each field of the metadata in a column of its own, whose name has no dots there."""
+
+    documents: ClassVar[list[Document]] = COLUMNS
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls, tmp_path_factory: pytest.TempPathFactory) -> Index:
+        folder = tmp_path_factory.mktemp("lance")
+        table = fill(folder, "first", COLUMNS).to_arrow().drop_columns(["metadata"])
+        for name in dict.fromkeys(name for each in COLUMNS for name in each.metadata):
+            table = table.append_column(name, [[each.metadata.get(name) for each in COLUMNS]])
+        lancedb.connect(folder).create_table("columns", table)
+        return StoreCatalog(LanceStore(str(folder)), {"mine": Attached(table="columns", title="title")}).get("mine")
+
+
+def pairs(rows: list[list[float]]) -> arrow.Array:
+    return arrow.array(rows, arrow.list_(arrow.float32(), 2))
+
+
+def only(folder: Path, columns: dict[str, Any]) -> StoreIndex:
+    """The index over the only table there."""
+    lancedb.connect(folder).create_table("only", arrow.table(columns))
+    return StoreCatalog(LanceStore(str(folder)), {}).get("only")
+
+
+@pytest.mark.strangers
+def test_times_are_texts(tmp_path: Path) -> None:
+    columns = {
+        "at": arrow.array([None, datetime(2025, 3, 5, microsecond=250_000, tzinfo=UTC)], arrow.timestamp("us", "UTC")),
+        "day": arrow.array([date(2025, 3, 4), date(2025, 3, 5)], arrow.date32()),
+        "clock": arrow.array([time(1, 2), time(13, 45)], arrow.time64("us")),
+        "several": arrow.array([[], [1_741_176_000_000_000_123]], arrow.list_(arrow.timestamp("ns"))),
+        "took": arrow.array([0, 1_500], arrow.duration("ns")),
+    }
+    index = only(tmp_path, {"id": ["a", "b"], "text": ["tram"] * 2, "vector": pairs([[1.0, 0.5]] * 2), **columns})
+    assert index.documents(["b"])["b"].metadata == {
+        "at": "2025-03-05T00:00:00.250000+00:00",
+        "day": "2025-03-05",
+        "clock": "13:45:00",
+        "several": ["2025-03-05T12:00:00"],
+        "took": "0:00:00.000001",
+    }
+    for filter in ({"at": {"gte": "2025-03-05"}}, {"day": "2025-03-05"}, {"several": {"gt": "2025"}}):
+        assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == ["b"], filter
+
+
+def test_a_time_that_python_does_not_have(tmp_path: Path) -> None:
+    at = arrow.array([0, 400_000_000_000], arrow.timestamp("s"))
+    index = only(tmp_path, {"id": ["a", "b"], "text": ["tram"] * 2, "vector": pairs([[1.0, 0.5]] * 2), "at": at})
+    assert index.documents(["a", "b"])["b"].metadata == {"at": "14645-06-30 15:06:40"}
+    assert index.documents(["a"])["a"].metadata == {"at": "1970-01-01T00:00:00"}
+
+
+class TestFlaws(Flaws):
+    @pytest.fixture
+    def flawed(self, tmp_path: Path) -> StoreIndex:
+        ids, texts, vectors = zip(*FLAWED, strict=True)
+        return only(tmp_path, {"id": ids, "text": texts, "vector": pairs(list(vectors))})
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("type", [arrow.float16(), arrow.float32()], ids=str)
+@pytest.mark.parametrize("distance", ["cosine", "l2", "inner product"])
+def test_vectors_without_a_direction_cost_nothing_but_themselves(tmp_path: Path, type: Any, distance: Any) -> None:
+    huge = float(np.finfo(type.to_pandas_dtype()).max)
+    rows = [[1.0, 0.5], [float("inf"), 1.0], [0.0, 0.0], [huge, huge]]
+    vectors = arrow.array(np.array(rows, type.to_pandas_dtype()).tolist(), arrow.list_(type, 2))
+    columns = {"id": ["good", "infinite", "zero", "huge"], "text": ["tram"] * 4, "vector": vectors}
+    lancedb.connect(tmp_path).create_table("t", arrow.table(columns))
+    attached = Attached(table="t", distance=distance)
+    found = StoreCatalog(LanceStore(str(tmp_path)), {"t": attached}).get("t").retrieve(Search("", 9, [1.0, 0.5]))
+    left = {"good", "huge"} if type == arrow.float16() else {"good"}
+    assert left - {"huge"} <= set(found.pool.ids) <= left
+    assert all("left out" in warning for warning in found.warnings)
+    told = sum(int(warning.partition(" ")[0]) for warning in found.warnings)
+    assert told + len(found.pool) == len(rows)
+
+
+def test_a_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(3_000, DIMENSION)).astype(np.float32)
+    ids = [str(n) for n in range(3_000)]
+    column = arrow.array(list(vectors), arrow.list_(arrow.float32(), DIMENSION))
+    days = arrow.array([0] * 3_000, arrow.date32())
+    rows = {"id": ids, "text": ids, "vector": column, "day": days}
+    table = lancedb.connect(tmp_path).create_table("t", arrow.table(rows))
+    table.create_index("vector", config=IvfFlat(distance_type="cosine", num_partitions=4))
+    search = {"exact_up_to": 10, "nprobes": 4}
+    catalog = StoreCatalog(
+        LanceStore(str(tmp_path)), {"a": Attached(table="t", search=search), "exact": Attached(table="t")}
+    )
+    found, exact = (catalog.get(name).retrieve(Search("", 500, np.ones(DIMENSION))) for name in ("a", "exact"))
+    assert (list(found.warnings), list(exact.warnings)) == ([APPROXIMATE.format("LanceDB")], [])
+    assert found.pool.ids == exact.pool.ids
+    sifted = catalog.get("a").retrieve(Search("", 500, np.ones(DIMENSION), filter={"day": {"gte": "1970"}}))
+    assert len(sifted.pool) == 500
+    assert APPROXIMATE.format("LanceDB") in sifted.warnings
+
+
+def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:
+    fill(tmp_path, "tales", TYPED)
+    catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
+    for wrong, said in (({"text": "body"}, "no column 'body'"), ({"vector": "text"}, "holds no vectors")):
+        attached = Attached(**{"table": "tales", **wrong})
+        with pytest.raises(RetrieverFailed, match=said):
+            StoreCatalog(LanceStore(str(tmp_path)), {"mine": attached}).get("mine")
+    lancedb.connect(tmp_path).drop_table("tales")
+    with pytest.raises(UnknownIndex, match="tales"):
+        catalog.get("mine")
+    shutil.rmtree(tmp_path)
+    with pytest.raises(RetrieverUnavailable, match="no folder"):
+        catalog.get("mine")
+
+
+def test_what_others_write_is_seen(tmp_path: Path) -> None:
+    table = fill(tmp_path, "tales", TYPED[:10])
+    index = StoreCatalog(LanceStore(str(tmp_path)), {}).get("tales")
+    assert len(index.retrieve(Search("", 50, QUERIES[0])).pool) == 10
+    table.delete("id = 'plain'")
+    assert "plain" not in index.retrieve(Search("", 50, QUERIES[0])).pool.ids
+    assert index.documents(["plain"]) == {}
+
+
+def test_ids_that_are_numbers(tmp_path: Path) -> None:
+    column = arrow.array([[1.0, 0.0], [0.0, 1.0]], arrow.list_(arrow.float32(), 2))
+    rows = {"id": [7, -3], "text": ["tram", None], "vector": column}
+    lancedb.connect(tmp_path).create_table("t", arrow.table(rows))
+    index = StoreCatalog(LanceStore(str(tmp_path)), {}).get("t")
+    assert index.retrieve(Search("tram", 2, [1.0, 0.1])).pool.ids == ["7", "-3"]
+    assert index.documents(["x", "07", "-3", "9" * 30]) == {"-3": Document("-3", "")}

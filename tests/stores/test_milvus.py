@@ -1,0 +1,437 @@
+"""Milvus as a store: collections of others, answers in parts, words, and what its servers can do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from pymilvus import DataType, MilvusClient
+
+from boundarymorph.errors import (
+    CorruptIndex,
+    IndexConflict,
+    InvalidConfiguration,
+    LimitExceeded,
+    RetrieverFailed,
+)
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.filters import Filter, bounds
+from boundarymorph.retrieval.interfaces import UnreadableIndex
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
+from boundarymorph.retrieval.stores.table import Payload, made
+from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph_stores import milvus as stores
+from boundarymorph_stores.milvus import Field, MilvusStore, MilvusTable
+from boundarymorph_stores.milvus_connection import MilvusConnection, Server
+from tests.contract.vector_index import names, unit
+from tests.stateful.profile import times
+from tests.stores import milvus
+
+names_of_collections = (f"Papers{number}" for number in itertools.count())
+prefixes = (f"test{number}_" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with milvus.embedded(tmp_path_factory.mktemp("milvus")) as url:
+        yield url.replace("milvus:", "http:")
+
+
+@pytest.fixture
+def catalog(url: str) -> Iterator[StoreCatalog]:
+    """Each test has its own collections in the one server."""
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=next(prefixes))
+    yield catalog
+    catalog.close()
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_pools_beyond_one_answer(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """By pages where there is much more, all at once where there is little more, and with a filter."""
+    assert stores.SEARCH_LIMIT == 16_384
+    documents = [Document(id, "", metadata={"third": n % 3 == 0, "s": str(n % 3)}) for n, id in enumerate(names(120))]
+    catalog.create("a", encoder=None, dimension=4, kind=kind, lexical=False).upsert(documents, unit(120, 4))
+    assert catalog.describe("a").kind == kind
+    whole = catalog.get("a").retrieve(Search("", 120, np.ones(4))).pool
+    monkeypatch.setattr(stores, "SEARCH_LIMIT", 20)
+    for answer_bytes in (stores.ANSWER_BYTES, 16 * 7):
+        monkeypatch.setattr(stores, "ANSWER_BYTES", answer_bytes)
+        index = catalog.get("a")
+        for depth in (20, 21, 50, 59, 61, 119, 120, 10_000):
+            found = index.retrieve(Search("", depth, np.ones(4)))
+            assert (list(found.pool.ids), list(found.warnings)) == (list(whole.ids[:depth]), []), depth
+            np.testing.assert_array_equal(found.pool.embeddings, whole.embeddings[:depth])
+    thirds = [id for id in whole.ids if int(id[1:]) % 3 == 0]
+    for filter, expected in (({"s": "0"}, thirds), ({"third": True}, thirds), ({"third": "1"}, [])):
+        for depth in (25, 38, 1_000):
+            assert list(index.retrieve(Search("", depth, np.ones(4), filter=filter)).pool.ids) == expected[:depth]
+
+
+def test_more_than_one_request_holds(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "IDS_AT_A_TIME", 7)
+    monkeypatch.setattr(stores, "TEXTS_AT_A_TIME", 7)
+    monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
+    index = catalog.create("many", encoder=None, dimension=4)
+    index.upsert([Document(id, f"text {id}") for id in names(50)], unit(50, 4))
+    assert list(index.documents(names(50))) == names(50)
+    assert len(index.digests(names(60))) == 50
+    assert index.delete(names(40)) == 40
+    assert set(index.retrieve(Search("", 100, np.ones(4))).pool.ids) == set(names(10, 40))
+
+
+@pytest.mark.parametrize(
+    ("most", "over", "what"),
+    [
+        (Document("i" * stores.MAX_ID_BYTES, ""), Document("i" * (stores.MAX_ID_BYTES + 1), ""), "id"),
+        (Document("a", "ä" * 32_767 + "a"), Document("a", "ä" * 32_768), "text"),
+        (Document("a", "", "t" * stores.MAX_BYTES), Document("a", "", "t" * (stores.MAX_BYTES + 1)), "title"),
+        (
+            Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 8)}),
+            Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 7)}),
+            "metadata",
+        ),
+    ],
+)
+def test_what_milvus_cannot_hold_is_refused(catalog: StoreCatalog, most: Document, over: Document, what: str) -> None:
+    index = catalog.create("a", encoder=None, dimension=4)
+    with pytest.raises(LimitExceeded, match=f"the {what} of"):
+        index.check(over)
+    with pytest.raises(LimitExceeded, match=f"the {what} of"):
+        index.upsert([over], unit(1, 4))
+    assert index.count() == 0
+    index.check(most)
+    index.upsert([most], unit(1, 4))
+    assert list(index.documents([most.id]).values()) == [most]
+
+
+def test_of_two_that_make_one_index_one_is_told_that_it_did(
+    catalog: StoreCatalog, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=catalog._prefix)
+    looks: Iterator[tuple[frozenset[str], dict[str, Any]]] = iter([(frozenset(), {})])
+    tables = other._tables
+    monkeypatch.setattr(other, "_tables", lambda **options: next(looks, None) or tables(**options))
+    assert catalog.ensure("a", encoder=None, dimension=4)
+    assert not other.ensure("a", encoder=None, dimension=4)  # it saw none when it looked
+    with pytest.raises(IndexConflict):
+        other.ensure("a", encoder=None, dimension=4, kind="hnsw")
+    other.close()
+
+
+def test_an_interrupted_creation_is_taken_up(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(MilvusStore, "_index", lambda *_, **__: None)
+        catalog._store.create(catalog._table("a"), 4, "flat", made_about(), lexical=True)
+    index = catalog.create("a", encoder=None, dimension=4)
+    index.upsert([Document("x", "")], unit(1, 4))
+    assert list(index.retrieve(Search("", 5, np.ones(4))).pool.ids) == ["x"]
+
+
+def made_about() -> str:
+    return orjson.dumps({"encoder": None, "created": "now", "kind": "flat", "lexical": True}).decode()
+
+
+def test_collections_of_others_are_left_alone(catalog: StoreCatalog, url: str) -> None:
+    other = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=f"{catalog._prefix}other_")
+    other.create("theirs", encoder=None, dimension=4)
+    assert "theirs" not in {index.name for index in catalog.list()}
+    schema = stores._schema(4, halves=False, words=False)
+    MilvusConnection(url).call("create_collection", f"{catalog._prefix}mine", schema=schema)
+    with pytest.raises(CorruptIndex, match=r"stores\.NAME\.prefix"):
+        catalog.get("mine")
+    assert [type(index) for index in catalog.list() if index.name == "mine"] == [UnreadableIndex]
+    other.close()
+
+
+def test_urls(tmp_path: Path) -> None:
+    for url in ("", "localhost:19530", "ftp://host", "http://user:secret@host", "data", "http://a b"):
+        with pytest.raises(InvalidConfiguration) as raised:
+            MilvusConnection(url)
+        assert "secret" not in str(raised.value)
+    for text, url, database, consistency in (
+        ("milvus://h:1", "http://h:1", "", "strong"),
+        ("milvuss://h:1/rag?consistency=bounded", "https://h:1", "rag", "bounded"),
+        (f"milvus://{tmp_path}/a.db", f"{tmp_path}/a.db", "", "strong"),
+    ):
+        store = MilvusStore.connect(StoreSettings(url=SecretStr(text), api_key=SecretStr("root:secret")))
+        connection = store._connection
+        assert (connection.url, connection._database, store._consistency) == (url, database, consistency)
+        assert connection._token == "root:secret"
+    for wrong in ("milvus://h?consistency=some", "milvus://h?level=strong"):
+        with pytest.raises(InvalidConfiguration, match="only the option consistency: strong, session"):
+            MilvusStore.connect(StoreSettings(url=SecretStr(wrong)))
+
+
+def test_a_file(tmp_path: Path) -> None:
+    store = MilvusStore.connect(StoreSettings(url=SecretStr(f"milvus://{tmp_path}/milvus.db")))
+    index = StoreCatalog(store).create("a", encoder=None, dimension=4)
+    index.upsert([Document("x", "text")], unit(1, 4))
+    assert index.documents(["x"])["x"].text == "text"
+    store.close()
+
+
+@pytest.mark.parametrize("consistency", ["strong", "session", "bounded", "eventually"])
+def test_consistency_is_of_searches(url: str, consistency: str) -> None:
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url), consistency), prefix=next(prefixes))
+    catalog.create("a", encoder=None, dimension=4)
+    asked: list[str] = []
+    index = catalog.get("a")
+    table = index.table
+    assert isinstance(table, MilvusTable)
+    loaded = table._loaded
+
+    def watched(method: str, **options: Any) -> Any:
+        asked.append(options["consistency_level"])
+        return loaded(method, **options)
+
+    table._loaded = watched  # type: ignore[method-assign]
+    index.upsert([Document("x", "")], unit(1, 4), [b"digest"])
+    assert (index.digests(["x"]), asked) == ({"x": b"digest"}, ["Strong"])  # what decides about writing
+    asked.clear()
+    assert index.documents(["x"]).keys() <= {"x"}
+    table.search(np.ones(4, np.float32), 1, True)
+    assert asked == [consistency.capitalize()] * 2
+    catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "depth", "ef"), [({}, 100, 200), ({}, 16_384, 32_768), ({"ef": 64}, 100, 100), ({"ef": 300}, 100, 300)]
+)
+def test_the_beam_is_as_wide_as_the_search_is_deep(catalog: StoreCatalog, given: Any, depth: int, ef: int) -> None:
+    catalog.create("a", encoder=None, dimension=4, kind="hnsw")
+    attached = made(catalog._store, catalog._table("a")).model_copy(update={"search": given})
+    table = catalog._store.open(attached)
+    assert isinstance(table, MilvusTable) and table._parameters(depth) == {"ef": ef}
+
+
+def test_half_precision_vectors_are_read_as_they_are(catalog: StoreCatalog) -> None:
+    """As servers from 2.4 send them: as bytes by a search, and as a list of bytes by a query."""
+    catalog.create("a", encoder=None, dimension=8)
+    table = catalog.get("a").table
+    assert isinstance(table, MilvusTable) and not table._halves
+    table._vector = replace(table._vector, type="FLOAT16_VECTOR")
+    halves = unit(2, 8).astype("<f2")
+    rows: list[dict[str, Any]] = [{"vector": halves[0].tobytes()}, {"vector": [halves[1].tobytes()]}]
+    np.testing.assert_array_equal(table._matrix(rows), halves)
+    assert table._matrix([]).shape == (0, 8)
+    assert table._asked(np.ones(8, np.float32)).dtype == np.float16
+    for halved, expected in ((True, "FLOAT16_VECTOR"), (False, "FLOAT_VECTOR")):
+        fields = stores._schema(8, halves=halved, words=False).fields
+        assert [each.dtype.name for each in fields if each.name == "vector"] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "lite", "halves", "text"),
+    [
+        ("milvus_lite-3.2.2", True, False, False),
+        ("v2.3.5-lite", False, False, False),
+        ("v2.4.23", False, True, False),
+        ("2.5.0", False, True, True),
+        ("v2.10.1-dev", False, True, True),
+        ("nothing known", False, False, False),
+    ],
+)
+def test_what_servers_can_do(name: str, lite: bool, halves: bool, text: bool) -> None:
+    server = Server.of(name)
+    assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
+
+
+def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over milvus-lite, which has the function: the calls are those for a server, the scores of milvus-lite are not."""
+    monkeypatch.setattr(Server, "full_text", property(lambda _: True))
+    monkeypatch.delenv("MILVUS_URL", raising=False)
+    with milvus.embedded(tmp_path) as url:
+        catalog = StoreCatalog(MilvusStore(MilvusConnection(url.replace("milvus:", "http:"))))
+        index = catalog.create("words", encoder=None, dimension=2)
+        turns = np.linspace(0, 1, 30)
+        texts = [f"a tram {n}" if n != 25 else "the one glockenspiel" for n in range(30)]
+        documents = [Document(f"d{n}", text, metadata={"s": str(n % 2)}) for n, text in enumerate(texts)]
+        index.upsert(documents, np.stack([np.cos(turns), np.sin(turns)], axis=1))
+        for filter, expected in ((None, ["d0", "d25"]), ({"s": "1"}, ["d1", "d25"]), ({"s": "0"}, ["d0", "d2"])):
+            search = Search("glockenspiel", 6, np.array([1.0, 0.0]), filter=filter, hybrid=True)
+            found = index.retrieve(search)
+            assert (list(found.pool.ids[:2]), len(found.pool), list(found.warnings)) == (expected, 6, [])
+        catalog.create("none", encoder=None, dimension=2, lexical=False)
+        assert [catalog.get(name).table.words for name in ("words", "none")] == [True, False]
+        catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "filter", "possible", "certain"),
+    [
+        (Field("INT8"), {"n": {"gte": -129}}, True, True),
+        (Field("INT8"), {"n": {"lt": -128}}, False, False),
+        (Field("INT8"), {"n": {"gt": 126.5}}, "(n >= 127)", "(n >= 127)"),
+        (Field("INT8", nullable=True), {"n": {"lte": 127}}, "(n <= 127)", "(n <= 127)"),
+        (Field("INT8"), {"n": {"in": [1, 1.5, 300]}}, "(n in [1])", "(n in [1])"),
+        (Field("FLOAT"), {"n": {"gt": 0.1}}, "(n >= 0.1)", False),
+        (Field("FLOAT"), {"n": 0.1}, "(n == 0.1)", False),
+        (Field("DOUBLE"), {"n": {"lt": 2**53 + 2}}, True, False),
+        (
+            Field("ARRAY", "INT8"),
+            {"n": {"in": [1, 300]}},
+            "(array_contains_any(n, [1]))",
+            "(array_contains_any(n, [1]))",
+        ),
+        (Field("ARRAY", "VARCHAR"), {"n": {"gt": "a"}}, True, False),
+        (Field("ARRAY", "BOOL"), {"n": True}, True, False),
+        (Field("TIMESTAMPTZ"), {"n": {"gt": "2025-03-05"}}, True, False),
+        (Field("VARCHAR"), {"n": 1}, False, False),
+    ],
+)
+def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str | bool, certain: str | bool) -> None:
+    if field.nullable:
+        possible, certain = (f"({each} and (n is not null))" for each in (possible, certain))
+    table = MilvusTable.__new__(MilvusTable)
+    table._fields, table._dynamic, table._lite = {"n": field}, False, False
+    table._payload = Payload(Attached(table="t"), "Milvus")
+    assert bounds(Filter(filter).condition, table) == (possible, certain)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, own = MilvusClient(url), next(names_of_collections)
+    schema = MilvusClient.create_schema()
+    schema.add_field("pk", DataType.INT64 if numbers else DataType.VARCHAR, is_primary=True, max_length=100)
+    schema.add_field("emb", DataType.FLOAT_VECTOR, dim=8)
+    schema.add_field("body", DataType.VARCHAR, max_length=100)
+    schema.add_field("head", DataType.VARCHAR, max_length=100)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index("emb", index_type="FLAT", metric_type="IP")
+    client.create_collection(own, schema=schema, index_params=wanted)
+    vectors = unit(50, 8)
+    ids = [str(n - 20) for n in range(50)]
+    rows = zip(ids, vectors, strict=True)
+    client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in rows])
+    described = Attached(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
+    index, search = catalog.get("papers"), Search("", 10, unit(1, 8, seed=1)[0])
+    pool = index.retrieve(search).pool
+    scores = vectors.astype(np.float64) @ search.unit
+    assert list(pool.ids) == [ids[row] for row in np.argsort(-scores)[:10]]
+    np.testing.assert_allclose(pool.scores, np.sort(scores)[::-1][:10], atol=1e-12)
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "ANSWER_BYTES", 32 * 7)
+        parts = index.retrieve(search).pool
+    assert parts.ids == pool.ids
+    np.testing.assert_array_equal(parts.embeddings, pool.embeddings)
+    assert index.documents(["-3", "x", "7"]) == {i: Document(i, f"b{i}", f"h{i}") for i in ("-3", "7")}
+    (listed,) = catalog.list()
+    assert listed == (info := catalog.describe("papers"))
+    assert (info.name, info.count, info.encoder) == ("papers", 50, "seeded-8")
+    wrong = StoreCatalog(
+        MilvusStore(MilvusConnection(url)), {"papers": Attached(table=own, id="pk", vector="emb", text="words")}
+    )
+    with pytest.raises(RetrieverFailed, match="'words'"):
+        wrong.get("papers")
+    (unreadable,) = wrong.list()
+    assert isinstance(unreadable, UnreadableIndex) and "'words'" in str(unreadable.error)
+    for part in (catalog, wrong, client):
+        part.close()
+
+
+INTEGERS = [-128, -2, -1, 0, 1, 2, 127]
+FLOATS = [-2.25, -0.0, 0.1, 0.5, 1.0, 1.5, 1e300]
+STRINGS = ["", "a", "b", "B", "ä", "\U0001f642", "1", "true", "%", "'", '"\\\n']
+ANY: list[Any] = [None, True, False, 0, 1, 0.5, 2**53 + 1, *STRINGS, [], [1, "a"], [None, 0.5], [True], {"a": 1}, {}]
+ANY += [{"a": value} for value in (None, 0, 1.5, True, "b", [1], {"b": "a"})]
+SCHEMA: dict[str, tuple[DataType, list[Any]]] = {
+    "n": (DataType.INT64, [*INTEGERS, 2**63 - 1, -(2**63)]),
+    "small": (DataType.INT8, INTEGERS),
+    "double": (DataType.DOUBLE, FLOATS),
+    "single": (DataType.FLOAT, FLOATS[:-1]),
+    "flag": (DataType.BOOL, [True, False]),
+    "name": (DataType.VARCHAR, STRINGS),
+    "tags": (DataType.ARRAY, [[], ["a"], ["b", "ä"], ["a", "b"]]),
+    "numbers": (DataType.ARRAY, [[], [1], [2, 127], [-1, 0]]),
+    "more": (DataType.JSON, [{"a": value} for value in ANY] + [{}]),
+}
+BEYOND = ["a", "b c", "ä"]  # fields that the schema does not name
+
+
+def random_metadata(count: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(count):
+        row = {field: values[rng.integers(len(values))] for field, (_, values) in SCHEMA.items()}
+        rows.append(row | {name: ANY[rng.integers(len(ANY))] for name in BEYOND if rng.random() < 0.6})
+    return rows
+
+
+ROWS = random_metadata(80)
+
+
+@pytest.fixture(scope="module")
+def papers(url: str) -> Iterator[tuple[StoreCatalog, str]]:
+    """A collection of many types of fields, with 80 documents."""
+    client, name = MilvusClient(url), next(names_of_collections)
+    schema = MilvusClient.create_schema(enable_dynamic_field=True)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=4)
+    schema.add_field("text", DataType.VARCHAR, max_length=1_000)
+    elements = {"tags": DataType.VARCHAR, "numbers": DataType.INT64}
+    for field, (type, _) in SCHEMA.items():
+        options = {"element_type": elements[field], "max_capacity": 10} if field in elements else {}
+        schema.add_field(field, type, max_length=100, **options)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
+    client.create_collection(name, schema=schema, index_params=wanted)
+    vectors = unit(len(ROWS), 4)
+    client.insert(
+        name, [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)]
+    )
+    described = Attached(table=name)
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
+    assert catalog.get("papers").count() == len(ROWS)
+    yield catalog, name
+    catalog.close()
+    client.close()
+
+
+def test_metadata_are_the_other_fields(papers: tuple[StoreCatalog, str]) -> None:
+    read = papers[0].get("papers").documents([f"d{n}" for n in range(len(ROWS))])
+    for n, row in enumerate(ROWS):
+        expected = row | {"single": float(np.float32(row["single"]))}
+        assert read[f"d{n}"] == Document(f"d{n}", f"text {n}", metadata=expected)
+
+
+scalars = st.sampled_from(
+    [None, True, False, 2**63 - 1, *INTEGERS, 200, *FLOATS, 1e19, float(np.float32(0.1)), *STRINGS]
+)
+orderable = scalars.filter(lambda value: value is not None and not isinstance(value, bool))
+paths = st.sampled_from([*SCHEMA, *BEYOND, "more.a", "more.a.a", "a.a", "name.a", "more.0", "a.'", "nobody"])
+comparisons = st.one_of(
+    scalars,
+    st.fixed_dictionaries({}, optional={"eq": scalars, "ne": scalars}).filter(bool),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("gt", "gte", "lt", "lte"), orderable)).filter(bool),
+    st.fixed_dictionaries({"in": st.lists(scalars, max_size=4)}),
+    st.fixed_dictionaries({"nin": st.lists(scalars, max_size=4)}),
+    st.fixed_dictionaries({"exists": st.booleans()}),
+)
+filters = st.recursive(
+    st.dictionaries(paths, comparisons, min_size=1, max_size=2),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"and": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"or": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=times(25, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(filters)
+def test_filters_mean_what_they_mean_everywhere(papers: tuple[StoreCatalog, str], filter: dict[str, Any]) -> None:
+    index = papers[0].get("papers")
+    found = index.retrieve(Search("", len(ROWS), np.ones(4), filter=filter))
+    rows = index.documents([f"d{n}" for n in range(len(ROWS))])
+    assert set(found.pool.ids) == {id for id, document in rows.items() if Filter(filter).matches(document.metadata)}

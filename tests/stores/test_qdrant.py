@@ -1,0 +1,161 @@
+"""Collections of Qdrant as indexes, in the client's own engine: there is no server here."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import orjson
+import pytest
+from pydantic import SecretStr
+from qdrant_client import QdrantClient, models
+
+from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.interfaces import Index
+from boundarymorph.retrieval.stores.catalog import StoreCatalog
+from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
+from boundarymorph.settings import Attached, StoreSettings
+from boundarymorph_stores import qdrant as stores
+from boundarymorph_stores.qdrant import QdrantStore
+from boundarymorph_stores.testing import (
+    DIMENSION,
+    DOCUMENTS,
+    FLAWED,
+    QUERIES,
+    VECTORS,
+    Flaws,
+    ReadOnly,
+    StoreContract,
+)
+from tests.ports import free_port
+
+pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
+COSINE = models.VectorParams(size=DIMENSION, distance=models.Distance.COSINE)
+
+
+@pytest.fixture
+def client() -> Iterator[QdrantClient]:
+    client = QdrantClient(":memory:")
+    yield client
+    client.close()
+
+
+def fill(client: QdrantClient, name: str, payloads: list[dict[str, Any]], vector: str | None = None) -> None:
+    client.create_collection(name, {vector: COSINE} if vector else COSINE)
+    points = zip(payloads, VECTORS.tolist(), strict=False)
+    client.upsert(
+        name,
+        [
+            models.PointStruct(id=n, vector={vector: row} if vector else row, payload=payload)
+            for n, (payload, row) in enumerate(points)
+        ],
+    )
+
+
+class TestMetadata(ReadOnly, StoreContract):
+    """As LangChain keeps them: metadata in one field."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls) -> Iterator[Index]:
+        client = QdrantClient(":memory:")
+        rows = [
+            {"key": each.id, "page_content": each.text, "title": each.title, "metadata": dict(each.metadata)}
+            for each in DOCUMENTS
+        ]
+        fill(client, "tales", rows)
+        attached = Attached(table="tales", id="key", text="page_content", title="title", metadata=("metadata",))
+        yield StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        client.close()
+
+
+class TestFields(ReadOnly, StoreContract):
+    """Each field of the metadata beside the text, and a vector with a name."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def index(cls) -> Iterator[Index]:
+        client = QdrantClient(":memory:")
+        fill(
+            client, "tales", [{"key": e.id, "text": e.text, "head": e.title, **e.metadata} for e in DOCUMENTS], "dense"
+        )
+        attached = Attached(table="tales", id="key", vector="dense", title="head")
+        yield StoreCatalog(QdrantStore(client), {"mine": attached}).get("mine")
+        client.close()
+
+
+class TestFlaws(Flaws):
+    @pytest.fixture
+    def flawed(self, client: QdrantClient) -> StoreIndex:
+        client.create_collection("t", models.VectorParams(size=2, distance=models.Distance.COSINE))
+        rows = [(vector, {"key": id, "text": text}) for id, text, vector in FLAWED]
+        points = [models.PointStruct(id=n, vector=vector, payload=row) for n, (vector, row) in enumerate(rows)]
+        client.upsert("t", points)
+        return StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key")}).get("mine")
+
+
+@pytest.mark.strangers
+def test_ids_of_the_payload_that_are_numbers(client: QdrantClient) -> None:
+    fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
+    index = StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
+    found = index.retrieve(Search("tram", 3, QUERIES[0]))
+    assert sorted(found.pool.ids) == ["7", "7a"]
+    assert index.documents(["7", "7a"]) == {"7": Document("7", "tram"), "7a": Document("7a", "bread")}
+
+
+def test_columns_are_guessed(client: QdrantClient) -> None:
+    fill(client, "langchain", [{"page_content": "tram", "metadata": {"year": 1}}])
+    fill(client, "llama", [{"_node_content": orjson.dumps({"text": "tram"}).decode(), "year": 1}])
+    fill(client, "other", [{"neither": 1}])
+    catalog = StoreCatalog(QdrantStore(client), {})
+    assert [info.name for info in catalog.list()] == ["langchain", "llama"]
+    for name in ("langchain", "llama"):
+        index = catalog.get(name)
+        assert index.retrieve(Search("tram", 3, QUERIES[0], filter={"year": 1})).pool.ids == ["0"]
+        assert index.documents(["0", "x", "00", "7"]) == {"0": Document("0", "tram", metadata={"year": 1})}
+
+
+def test_ids_that_are_uuids(client: QdrantClient) -> None:
+    client.create_collection("t", COSINE)
+    id = str(UUID(int=5))
+    client.upsert("t", [models.PointStruct(id=id, vector=VECTORS[0].tolist(), payload={"text": "tram"})])
+    index = StoreCatalog(QdrantStore(client), {}).get("t")
+    assert index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids == [id]
+    assert index.documents([id.upper() + "0", id]) == {id: Document(id, "tram")}
+
+
+def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
+    fill(client, "tales", [{"text": "tram"}, {"body": "x"}, {"text": 7}])
+    catalog = StoreCatalog(
+        QdrantStore(client),
+        {"mine": Attached(table="tales"), "large": Attached(table="tales", search={"exact_up_to": 1})},
+        schema_seconds=0,
+    )
+    index = catalog.get("mine")
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["2 candidates have no text"]
+    assert APPROXIMATE.format("Qdrant") in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
+    with pytest.raises(RetrieverFailed, match="no vector 'dense'; it has vector"):
+        StoreCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
+    client.delete_collection("tales")
+    for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: catalog.get("mine")):
+        with pytest.raises(UnknownIndex):
+            call()
+
+
+def test_nobody_is_there() -> None:
+    settings = StoreSettings(url=SecretStr(f"qdrant://127.0.0.1:{free_port()}"), timeout_seconds=1)
+    store = QdrantStore.connect(settings)
+    for call in (lambda: list(store.columns()), lambda: store.open(Attached(table="tales"))):
+        with pytest.raises(RetrieverUnavailable, match="Qdrant"):
+            call()
+    store.close()
+
+
+def test_without_an_index_all_is_searched(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "EXACT", 1)
+    catalog = StoreCatalog(QdrantStore(client))
+    for kind, said in (("flat", []), ("hnsw", [APPROXIMATE.format("Qdrant")])):
+        index = catalog.create(kind, encoder=None, dimension=4, kind=kind, lexical=False)
+        index.upsert([Document(f"d{n}", "") for n in range(3)], np.eye(4)[:3])
+        assert list(index.retrieve(Search("", 3, [1, 1, 1, 1])).warnings) == said

@@ -1,0 +1,272 @@
+"""The whole service over stores: as processes over real sockets."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import httpx
+import lancedb
+import numpy as np
+import orjson
+import psycopg
+import pyarrow as arrow
+import pytest
+from numpy.typing import NDArray
+
+from boundarymorph.cli.common import stores_of
+from boundarymorph.errors import InvalidConfiguration, InvalidInput
+from boundarymorph.retrieval import build
+from boundarymorph.retrieval.build import build_indexes
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
+from boundarymorph.settings import Settings, StoreSettings
+from tests.api.service import problem
+from tests.patience import PATIENCE, until
+from tests.ports import free_port
+from tests.stores import milvus, postgres
+from tests.system.service import repeatable, retriever, service
+
+DOCUMENTS = [
+    Document(f"{subject}-{n}", f"Of the {subject} there are {n} tales.", metadata={"n": n})
+    for subject in ("violin", "tram", "bread")
+    for n in range(10)
+]
+SELECT = {"query": "tales of music", "budget": 5, "k": 4, "reuse": False, "return_documents": True}
+
+
+async def encoded(folder: Path) -> NDArray[np.float32]:
+    """The vectors of the documents, by the encoder of the services."""
+    with retriever(folder) as running:
+        remote = RemoteRetriever(running.url)
+        vectors = (await remote.embed_documents([document.content for document in DOCUMENTS])).vectors
+        await remote.close()
+    return vectors
+
+
+def fill_postgres(port: int, vectors: NDArray[np.float32]) -> None:
+    with psycopg.connect(postgres.url(port), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION vector")
+        connection.execute("CREATE TABLE tales (id text PRIMARY KEY, content text, n int, embedding vector)")
+        for each, vector in zip(DOCUMENTS, vectors, strict=True):
+            row = (each.id, each.text, each.metadata["n"], str(vector.tolist()))
+            connection.execute("INSERT INTO tales VALUES (%s, %s, %s, %s::vector)", row)
+
+
+def fill_lancedb(folder: Path, vectors: NDArray[np.float32]) -> None:
+    column = arrow.array(list(vectors), arrow.list_(arrow.float32(), vectors.shape[1]))
+    rows = {
+        "id": [each.id for each in DOCUMENTS],
+        "text": [each.text for each in DOCUMENTS],
+        "n": [each.metadata["n"] for each in DOCUMENTS],
+        "vector": column,
+    }
+    lancedb.connect(folder).create_table("books", arrow.table(rows))
+
+
+def fill_flawed(folder: Path, vectors: NDArray[np.float32]) -> None:
+    """A table filled twice, with the vectors of some documents also for rows without a text."""
+    rows = [{"id": each.id, "text": each.text, "vector": vectors[n]} for n, each in enumerate(DOCUMENTS[:3])] * 2
+    rows += [{"id": f"blank {n}", "text": text, "vector": vectors[0]} for n, text in enumerate([None, "", " \n\u200b"])]
+    schema = arrow.schema(
+        {"id": arrow.string(), "text": arrow.string(), "vector": arrow.list_(arrow.float32(), vectors.shape[1])}
+    )
+    lancedb.connect(folder).create_table("flawed", arrow.Table.from_pylist(rows, schema))
+
+
+@pytest.mark.strangers
+@pytest.mark.slow
+async def test_a_service_over_stores(tmp_path: Path) -> None:
+    vectors, port = await encoded(tmp_path / "encoder"), free_port()
+    fill_lancedb(tmp_path / "lance", vectors)
+    fill_flawed(tmp_path / "lance", vectors)
+    options = [
+        *("--store", postgres.url(port).replace("postgresql", "pgvector")),
+        *("--store", f"shelf=lancedb://{tmp_path / 'lance'}"),
+        *("--store", f"qdrant://127.0.0.1:{free_port()}"),  # which is not there
+    ]
+    with postgres.folder() as folder, service(tmp_path / "data", *options) as running:
+        client = running.client
+        with postgres.running(folder, port):
+            fill_postgres(port, vectors)
+            listed = client.get("/indexes").json()
+            assert [index["name"] for index in listed["indexes"]] == ["pgvector/tales", "shelf/books", "shelf/flawed"]
+            assert [index["name"] for index in listed["unreadable"]] == ["qdrant/"]
+            answers = {
+                name: running.select(**SELECT, index=name) for name in ("tales", "pgvector/tales", "shelf/books")
+            }
+            texts = {name: [each["text"] for each in answer["documents"]] for name, answer in answers.items()}
+            assert texts["tales"] == texts["pgvector/tales"] == texts["shelf/books"]
+            assert {answer["status"] for answer in answers.values()} == {"complete"}
+            filtered = running.select(**SELECT | {"k": 10}, index="tales", filter={"n": {"gte": 8}}, hybrid=True)
+            assert {each["id"][-1] for each in filtered["documents"]} == {"8", "9"}
+            upload = client.post("/indexes/tales/documents", json=[{"id": "x", "text": "y"}])
+            problem(upload, 422, "invalid-input")
+            assert client.put("/indexes/mine").status_code == 201
+        problem(client.post("/select", json={**SELECT, "index": "tales"}), 503, "retriever-unavailable")
+        assert client.get("/readyz").is_success
+        assert running.select(**SELECT, index="shelf/books")["status"] == "complete"
+        with postgres.running(folder, port):
+            again = running.select(**SELECT, index="tales")
+            assert repeatable(again)["documents"] == repeatable(answers["tales"])["documents"]
+    assert "Traceback" not in running.log
+
+    with retriever(tmp_path / "far", *options[2:4]) as far:
+        with service(tmp_path / "gateway", "--retriever-url", far.url) as gateway:
+            remote = gateway.select(**SELECT, index="shelf/books")
+            for budget, returned in ((0, False), (0, True), (6, False)):
+                asked = SELECT | {"budget": budget, "return_documents": returned, "k": 6, "query": "violin"}
+                check_flawed(gateway.select(**asked, index="flawed"))
+        assert remote["documents"] == answers["shelf/books"]["documents"]
+
+
+def check_flawed(answer: dict[str, Any]) -> None:
+    ids = [each["id"] for each in answer["documents"]]
+    assert sorted(ids[:3]) == [each.id for each in DOCUMENTS[:3]]
+    assert sorted(ids[3:]) == ["blank 0", "blank 1", "blank 2"]
+    assert [each["relevance"] for each in answer["documents"][3:]] == [0.0] * 3
+    assert all(each["relevance"] > 0 for each in answer["documents"][:3])
+    assert answer["usage"]["cross_encoder_calls"] <= 3
+    said = " ".join(answer["warnings"])
+    assert "6 rows share 3 ids" in said
+    assert "3 documents have no text to read" in said
+
+
+TALES = [
+    {"id": each.id, "text": each.text, "metadata": {**each.metadata, "of": [each.id.partition("-")[0]]}}
+    for each in DOCUMENTS
+]
+
+
+def upload(client: httpx.Client, documents: list[dict[str, Any]]) -> dict[str, Any]:
+    lines = b"\n".join(map(orjson.dumps, documents))
+    headers = {"content-type": "application/x-ndjson"}
+    report: dict[str, Any] = client.post("/indexes/tales/documents", content=lines, headers=headers).json()
+    return report
+
+
+@pytest.mark.slow
+def test_a_service_whose_indexes_are_in_a_store(tmp_path: Path) -> None:
+    (tmp_path / "boundarymorph.toml").write_text("[stores.lake]\ntimeout_seconds = 5\n")
+    port = free_port()
+    options = ("--store", f"lake=milvus://127.0.0.1:{port}", "--index-store", "lake")
+    asked = SELECT | {"index": "tales"}
+    with service(tmp_path / "data", *options, ready=False) as running:
+        client = running.client
+        running.await_answer("/livez")
+        assert client.get("/readyz").status_code == 503
+        with milvus.process(tmp_path / "milvus", port) as server:
+            running.await_answer()
+            assert client.get("/indexes").json() == {"indexes": [], "unreadable": []}
+            assert [client.put("/indexes/tales").status_code for _ in range(2)] == [201, 200]
+            problem(client.put("/indexes/tales", json={"dimension": 8}), 409, "index-conflict")
+            assert upload(client, TALES)["added"] == 30
+            assert upload(client, [*TALES[1:], {"id": "new", "text": "A new tale."}])["unchanged"] == 29
+            described = client.get("/indexes/tales").json()
+            assert (described["count"], described["dimension"], described["kind"]) == (31, 384, "flat")
+            assert client.get("/indexes").json()["indexes"] == [described]
+            read = client.get("/indexes/tales/documents/tram-3").json()
+            assert {field: read[field] for field in ("id", "text", "metadata")} == TALES[13]
+            problem(client.get("/indexes/tales/documents/nobody"), 404, "unknown-document")
+            trams = repeatable(running.select(**asked | {"k": 10}, filter={"of": "tram", "n": {"gte": 4}}))
+            assert {document["id"] for document in trams["documents"]} == {f"tram-{n}" for n in range(4, 10)}
+            hybrid = repeatable(running.select(**asked, hybrid=True))
+            assert hybrid["warnings"] == [HYBRID_OF_THE_POOL.format("Milvus", 31)]
+            url = "/indexes/tales/documents"
+            ids = [f"bread-{n}" for n in range(10)]
+            assert client.request("DELETE", url, json={"ids": [*ids, "nobody"]}).json() == {"deleted": 10}
+            assert client.request("DELETE", url, json={"filter": {"n": 9}}).json() == {"deleted": 2}
+            before = repeatable(running.select(**asked))
+            assert (before["status"], before["warnings"]) == ("complete", [])
+            server.kill()
+            server.wait()
+            problem(client.post("/select", json=asked), 503, "retriever-unavailable")
+            problem(client.get("/indexes"), 503, "retriever-unavailable")
+        with milvus.process(tmp_path / "milvus", port):
+            until(lambda: client.get("/indexes").is_success)  # a connection just being repaired may fail once more
+            assert repeatable(running.select(**asked)) == before
+            assert client.delete("/indexes/tales").status_code == 204
+            problem(client.post("/select", json=asked), 404, "unknown-index")
+    assert "Traceback" not in running.log
+    assert not (tmp_path / "data" / "indexes").exists()
+
+
+def python(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_client_is_loaded_for_a_url_only(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from boundarymorph.server import app
+        from boundarymorph.settings import Settings, StoreSettings
+        from boundarymorph.retrieval.build import build_indexes
+        clients = {"grpc", "pymilvus", "pandas", "psycopg", "lancedb", "qdrant_client"}
+        loaded = lambda: sorted(clients & set(sys.modules))
+        build_indexes(Settings(data_directory=Path(sys.argv[1]))).list()
+        print(loaded())
+        build_indexes(Settings(data_directory=Path(sys.argv[1]), stores={"a": {"url": "milvus://127.0.0.1:1"}}))
+        print("pymilvus" in loaded())
+    """
+    assert python(code, str(tmp_path)) == "[]\nTrue\n"
+
+
+def test_without_the_extra_its_name_is_told() -> None:
+    code = """if True:
+        import sys
+        sys.modules["pymilvus"] = None
+        from boundarymorph.errors import InvalidConfiguration
+        from boundarymorph.settings import Settings, StoreSettings
+        from boundarymorph.retrieval.build import build_indexes
+        try:
+            build_indexes(Settings(stores={"a": {"url": "milvus://127.0.0.1:1"}}))
+        except InvalidConfiguration as error:
+            print(error)
+    """
+    assert python(code) == "stores.a.url needs pymilvus: pip install --find-links dist 'boundarymorph[milvus]'\n"
+
+
+def test_what_cannot_be_configured() -> None:
+    assert stores_of(["pgvector://a", "b=qdrant://c?d=e"]) == {
+        "pgvector": {"url": "pgvector://a"},
+        "b": {"url": "qdrant://c?d=e"},
+    }
+    assert stores_of(None) is None
+    with pytest.raises(InvalidInput, match="NAME="):
+        stores_of(["qdrant://a", "qdrant://b"])
+    with pytest.raises(
+        InvalidConfiguration,
+        match=r"opens mysql://; .* elasticsearch://, .*qdrant://",
+    ):
+        build_indexes(Settings(stores={"a": {"url": "mysql://host"}}))
+    with pytest.raises(InvalidConfiguration, match="not both"):
+        Settings.load(stores={"a": {"url": "qdrant://h"}}, retriever={"url": "http://b"})
+    with pytest.raises(InvalidConfiguration, match="index_store is 'b', which is none of stores"):
+        Settings.load(stores={"a": {"url": "qdrant://h"}}, index_store="b")
+    for wrong in ({"prefix": "1_"}, {"prefix": "a-b"}, {"prefix": "A"}, {"timeout_seconds": 0}):
+        with pytest.raises(InvalidConfiguration, match="stores"):
+            Settings.load(stores={"a": {"url": "qdrant://h"} | wrong})
+    shown = Settings(stores={"a": {"url": "milvus://root:secret@h", "api_key": "root:secret"}}).shown()
+    assert "root:secret" not in shown
+
+
+def test_a_store_of_a_third_party_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    class Shelf:
+        @staticmethod
+        def connect(settings: StoreSettings) -> None:
+            opened.append(settings.url.get_secret_value())
+
+    entry = EntryPoint("shelf", f"{__name__}:Shelf", build.STORES)
+    monkeypatch.setattr(sys.modules[__name__], "Shelf", Shelf, raising=False)
+    monkeypatch.setattr(build, "entry_points", lambda group: EntryPoints([entry]))
+    build_indexes(Settings(stores={"a": {"url": "shelf://oak"}}))
+    assert opened == ["shelf://oak"]
