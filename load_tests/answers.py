@@ -10,7 +10,7 @@ record a version that is older than itself. The requests are in `recorded_select
 When a version has lost a field or a feature, record both versions and compare them with the same options. `--ignore
 FIELD` leaves a field out of requests, answers and settings, or a variable out of the environment. `usage.cost` is a
 field `cost` directly within a field `usage`, and `.cost` is one that is within no other. `--leave-out NAME` leaves
-requests out; the name may have wildcards, as in 'batch/*'.
+requests out; the name may have wildcards, as in 'mcp/*'.
 """
 
 from __future__ import annotations

@@ -110,7 +110,6 @@ INDEX_OPTIONS: dict[str, Fields] = {
     "explain=pool": {"explain": "pool", "depth": 40},
     "deadline_ms": {"deadline_ms": 500_000},
     "reuse=false": {"reuse": False},
-    "priority": {"priority": 5},
     "on_failure=error": {"on_failure": "error"},
     "on_failure=degrade": {"on_failure": "degrade"},
 }
@@ -285,7 +284,6 @@ REFUSED: dict[str, Fields] = {
     "explain": {"explain": "rounds"},
     "on_failure": {"on_failure": "shrug"},
     "deadline_ms=0": {"deadline_ms": 0},
-    "priority=10": {"priority": 10},
     "spend": {"spend": "all"},
     "calibration=true": {"calibration": True},
     "distinct": {"distinct": {"by": "a..b"}},

@@ -1,13 +1,10 @@
-"""`make soak NAME=index` and `NAME=batch`: minutes of load in which every answer is checked.
+"""`make soak NAME=index`: minutes of load in which every answer is checked.
 
-index: upserts and deletions under readers, over a real `boundarymorph retriever` with vectors from the caller; then
+Upserts and deletions under readers, over a real `boundarymorph retriever` with vectors from the caller; then
 kill -9 at random times. Each write gives its documents a new version, which their texts and vectors contain. An answer
 is right if every document in it has the version that was acknowledged when the request was sent, or a later one whose
 write had begun when the answer came; a version may be a deletion. Memory may not grow by more than MOST_GROWTH in the
 last three minutes.
-
-batch: one POST /select/batch, whose service is killed in the middle; what then has no answer is sent to another one.
-Each line must have one answer, and neither service may grow by more than MOST_OF_A_BATCH.
 """
 
 import argparse
@@ -15,13 +12,11 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import aiohttp
 import httpx
 import numpy as np
 import orjson
@@ -30,15 +25,13 @@ from numpy.typing import NDArray
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
 from load_tests import report
-from load_tests.processes import Server, retriever, serving
-from load_tests.workload import passages
+from load_tests.processes import Server, retriever
 
 DIMENSION, BATCH, DEPTH = 64, 10, 20
 DELETED = 0.3  # of the writes
 INDEX = "soak"
 FLAT_SECONDS = 180.0  # at the end, during which memory must be flat
 MOST_GROWTH = 5.0  # MiB a minute
-MOST_OF_A_BATCH = 200  # MiB
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
@@ -240,66 +233,16 @@ async def _look(remote: RemoteRetriever, id: str, ledger: Ledger) -> None:
         ledger.check(id, before[id], None)
 
 
-def batch(given: argparse.Namespace) -> None:
-    """Soak a batch."""
-    rows, came = report.Rows("soak-batch"), Counter[int]()
-    with TemporaryDirectory() as directory:
-        for until in (given.lines // 2, given.lines):
-            with serving(["serve", "--data-directory", directory]) as server:
-                asyncio.run(_answered(server, given, came, until, rows))
-    growth = max(row["resident_MiB"] - row["idle_MiB"] for row in rows)
-    twice, missing = sum(count > 1 for count in came.values()), given.lines - len(came)
-    rows.write({"answered_twice": twice, "unanswered": missing, "memory_growth_MiB": growth})
-    if twice or missing or growth > MOST_OF_A_BATCH:
-        raise SystemExit("a line was not answered once, or memory grew by too much")
-
-
-async def _answered(
-    server: Server, given: argparse.Namespace, came: Counter[int], until: int, rows: report.Rows
-) -> None:
-    """Send the lines without an answer as one batch, and kill the server when there are so many answers, unless these
-    are all. came: counts the answers of each line."""
-    pool = [{"text": text, "cross_encoder_score": 0.5} for text in passages(given.pool, words=2 * (given.words,))]
-    asked: dict[str, Any] = {"pool": pool, "budget": 0, "k": 1, "return_documents": True}
-    idle, begun = server.resident(), time.monotonic()
-
-    async def lines() -> AsyncIterator[bytes]:
-        for number in set(range(given.lines)) - came.keys():
-            yield orjson.dumps({"id": number, "query": f"query {number}", **asked}) + b"\n"
-
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), read_bufsize=2**22) as client:
-        try:
-            async with client.post(f"{server.url}/select/batch", data=lines(), headers=NDJSON) as response:
-                async for line in response.content:
-                    if not line.startswith(b'{"id":') or not line.endswith(b"\n"):
-                        continue
-                    answer = orjson.loads(line)
-                    assert answer["status"] == 200, line
-                    came[answer["id"]] += 1
-                    if came.total() % max(1, given.lines // 20) == 0 and server.process.poll() is None:
-                        row = {"answers": came.total(), "seconds": time.monotonic() - begun, "idle_MiB": idle}
-                        rows.append(row | {"resident_MiB": server.resident()})
-                    if came.total() == until < given.lines:
-                        server.process.kill()
-                        server.process.wait()
-        except aiohttp.ClientError:
-            assert until < given.lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("index", "batch"))
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--row", type=float, default=15, help="seconds of a row")
     parser.add_argument("--documents", type=int, default=40_000, help="of the index")
     parser.add_argument("--readers", type=int, default=20, help="of the index")
     parser.add_argument("--writers", type=int, default=4, help="of the index")
     parser.add_argument("--kills", type=int, default=20, help="of the retriever")
-    parser.add_argument("--lines", type=int, default=100_000, help="of the batch")
-    parser.add_argument("--pool", type=int, default=3, help="documents of a line")
-    parser.add_argument("--words", type=int, default=30, help="of a document of a line")
     given = parser.parse_args()
-    {"index": index, "batch": batch}[given.what](given)
+    index(given)
 
 
 if __name__ == "__main__":

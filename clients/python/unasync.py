@@ -18,6 +18,7 @@ SUBSTITUTIONS = (
     (r"AsyncGenerator\[(.*?), None\]", r"Generator[\1, None, None]"),
     (r"Async(Client|Generator|Lines|Pools)", r"\1"),
     (r"\basync (def|for)", r"\1"),
+    (r"\basync_(results)", r"\1"),
     (r"\bawait ", ""),
     (r"\basyncio\b", "time"),
     (r"\b(__)?a(enter__|exit__|iter_bytes|read|close)\b", r"\1\2"),

@@ -21,14 +21,12 @@ class Visitors:
         self.order: list[str] = []
         self.done: dict[str, asyncio.Event] = {}
 
-    def send(
-        self, name: str, caller: str = "a", *, priority: int = 0, deadline: float | None = None
-    ) -> asyncio.Task[None]:
+    def send(self, name: str, caller: str = "a", *, deadline: float | None = None) -> asyncio.Task[None]:
         self.done[name] = asyncio.Event()
 
         async def visit() -> None:
             with self.admission.enter(caller):
-                async with self.admission.turn(caller, priority=priority, deadline=deadline):
+                async with self.admission.turn(caller, deadline=deadline):
                     self.order.append(name)
                     await self.done[name].wait()
 
@@ -59,27 +57,20 @@ async def test_bounds_at_their_edges() -> None:
     assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
 
 
-def urgent(names: str) -> list[tuple[str, int]]:
-    """Names, which begin with that of their caller, with the priorities that follow a colon."""
-    return [(name, int(priority or 0)) for name, _, priority in (word.partition(":") for word in names.split())]
-
-
 @pytest.mark.parametrize(
     ("running", "come", "leave", "order"),
     [
         (1, "a0 a1 a2 a3 a4", "a0 a1 a2 a3 a4", "a0 a1 a2 a3 a4"),  # among equals the first comes first
-        (1, "a0 a1:-1 a2 a3:5", "a0 a3 a2 a1", "a0 a3 a2 a1"),  # of one caller the most urgent is next
         (2, "a1 a2 a3 a4 b1", "a1 a2 b1 a3 a4", "a1 a2 b1 a3 a4"),  # a busy caller lets others pass
-        (1, "a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # callers take turns whoever came first,
-        (1, "a1:9 a2:9 a3:9 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # and however urgent one's requests are
+        (1, "a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3", "a1 b1 a2 b2 a3"),  # callers take turns whoever came first
         # Who has fewer running is next, even if its last turn was later.
         (2, "a1 c1 b1 a2 b2", "c1 b1 a1 b2 a2", "a1 c1 b1 b2 a2"),
     ],
 )
 async def test_turns(running: int, come: str, leave: str, order: str) -> None:
     visitors = Visitors(Admission(running=running, waiting=9))
-    for name, priority in urgent(come):
-        visitors.send(name, name[0], priority=priority)
+    for name in come.split():
+        visitors.send(name, name[0])
         await settle()
     await visitors.leave(*leave.split())
     assert visitors.order == order.split()
@@ -109,10 +100,9 @@ async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> 
     ("admission", "there", "comes", "seconds"),
     [
         ({"running": 2}, "a0 a1 a2 a3 a4", "a5", 2.0),  # two run and three wait
-        ({"running": 1}, "a0 a1 a2 a3 a4", "a5:1", 1.0),  # who is urgent waits for its equals only
         # Requests of another caller are no reason for a refusal: the first of its own is next, and the second third.
-        ({"running": 1}, "a0:9 a1:9 a2:9 a3:9 a4:9 a5:9 a6:9 a7:9 a8:9", "b1", 1.0),
-        ({"running": 1}, "a0:9 a1:9 a2:9 a3:9 a4:9 a5:9 a6:9 a7:9 a8:9 b1", "b2", 3.0),
+        ({"running": 1}, "a0 a1 a2 a3 a4 a5 a6 a7 a8", "b1", 1.0),
+        ({"running": 1}, "a0 a1 a2 a3 a4 a5 a6 a7 a8 b1", "b2", 3.0),
         # Others who have as many running may come first: one of the three that wait, and turns take half a second.
         ({"running": 2}, "a1 b1 a2 a3 a4", "b2", 1.0),
         ({"running": 4, "share": 0.75}, "a0 a1 a2 a3 a4", "a5", 1.0),  # three turns are its own, and two wait for them
@@ -125,11 +115,10 @@ async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(
     """seconds: until its turn, where each takes one."""
     clock = Clock()
     visitors = Visitors(Admission(waiting=19, clock=clock, **admission))
-    for name, priority in urgent(there):
-        visitors.send(name, name[0], priority=priority)
+    for name in there.split():
+        visitors.send(name, name[0])
         await settle()
-    [(name, priority)] = urgent(comes)
-    task = visitors.send(name, name[0], priority=priority, deadline=clock.now + 2 * seconds - 0.01 * refused)
+    task = visitors.send(comes, comes[0], deadline=clock.now + 2 * seconds - 0.01 * refused)
     await settle()
     assert task.done() == refused
     if refused:
@@ -289,7 +278,7 @@ async def test_every_caller_of_a_crowd_is_served_or_refused(waiting: int) -> Non
         await asyncio.sleep(rng.uniform(0, 0.02))
         caller = str(number % 5)
         with admission.enter(caller):
-            async with admission.turn(caller, priority=number % 3, deadline=deadline):
+            async with admission.turn(caller, deadline=deadline):
                 most = max(most, admission.running)
                 await asyncio.sleep(rng.uniform(0, 0.002))
 

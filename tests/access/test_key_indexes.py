@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 
 from boundarymorph.access import callers
@@ -15,7 +14,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
-from tests.api.service import NDJSON, answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
+from tests.api.service import answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
 
 SOME, ALL = callers.make_key("some", list(Scope), ["photos", "team-*"]), callers.make_key("all", list(Scope))
 DOCUMENT = {"id": "a", "text": "t", "embedding": [1, 0]}
@@ -118,21 +117,6 @@ async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClie
         secret, absent, own = (found["content"][0]["text"] for found in told)
         assert "no index 'secret'" in secret and secret.replace("secret", "absent") == absent
         assert "no index" not in own
-
-
-async def test_so_do_lines_of_a_batch(role: tuple[str, httpx.AsyncClient]) -> None:
-    application, client = role
-    if application == "retriever":  # which has none
-        return
-    names = ("secret", "absent", "photos")
-    lines = [{**SELECT[2], "index": name, "id": name} for name in names]
-    body, headers = b"\n".join(map(orjson.dumps, lines)), {**NDJSON, **bearer(SOME[0])}
-    response = await client.post("/select/batch", content=body, headers=headers)
-    told = {line.get("id"): line for line in map(orjson.loads, response.text.splitlines())}
-    in_batch = [(told[name]["status"], orjson.dumps(told[name]["problem"]).decode()) for name in names[:2]]
-    assert told["photos"]["status"] == 200
-    (status, secret), absent = in_batch
-    assert status == 404 and (status, secret.replace("secret", "absent")) == absent
 
 
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:

@@ -142,7 +142,6 @@ CASES = {
 }
 
 
-OF_BATCHES = {"batch_lines", "batch_sessions"}  # in test_batch.py
 OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.py
 
 
@@ -150,7 +149,7 @@ OF_ANSWERS = {"answer_bytes"}  # tests/fuzz/test_answers.py
 
 
 def test_every_limit_has_a_case_here() -> None:
-    assert set(CASES) | OF_CONNECTIONS | OF_ANSWERS | OF_BATCHES | {"deadline_seconds"} == set(Limits.model_fields)
+    assert set(CASES) | OF_CONNECTIONS | OF_ANSWERS | {"deadline_seconds"} == set(Limits.model_fields)
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])

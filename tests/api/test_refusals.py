@@ -87,7 +87,6 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("deadline_ms", {"deadline_ms": value}) for value in (0, -1, "60")),
         ("on_failure", {"on_failure": "shrug"}),
         ("hybrid", {"hybrid": 0}),
-        ("priority", {"priority": "1"}),
         *(("calibration", {"calibration": name}) for name in ("../scale", "", True, 3)),
         *(("min_relevance", {"min_relevance": value}) for value in (1.1, -0.1, "high")),
         ("relevance", {"relevance": "judge"}),

@@ -24,7 +24,6 @@ SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
 ROUTES = [
     ("POST", "/select", Scope.SELECT),
-    ("POST", "/select/batch", Scope.SELECT),
     ("GET", "/indexes", Scope.SELECT),
     ("GET", "/indexes/x", Scope.SELECT),
     ("GET", "/indexes/x/documents/y", Scope.SELECT),
@@ -181,12 +180,6 @@ class TestAdmission(Small):
         for task in tasks:
             assert answer(await task)["status"] == "complete"
         assert self.held.order == ["0", "1", "2"]
-
-    async def test_priority(self, small: httpx.AsyncClient) -> None:
-        tasks = [await self.send(small, query, priority=priority) for query, priority in (("a", 0), ("b", 0), ("c", 3))]
-        self.held.open.set()
-        await asyncio.gather(*tasks)
-        assert self.held.order == ["a", "c", "b"]
 
     async def test_a_stream_waits_for_its_turn_before_it_begins(self, small: httpx.AsyncClient) -> None:
         headers = {"accept": "text/event-stream"}

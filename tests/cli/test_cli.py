@@ -109,7 +109,6 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
 @pytest.mark.parametrize(
     "arguments",
     [["frobnicate"], ["select"], ["select", "a"], ["select", "a", "b", "-k", "x"], ["index", "build", "a"],
-     ["select", "a", "b", "--out", "answers.ndjson"],
      ["index", "build", "a", "--from", "missing.jsonl"],
      ["index", "build", "a", "--from", "docs.jsonl", "--passages", "-1"],
      ["index", "build", "a", "--from", "docs.jsonl", "--dimension", "0"],
@@ -242,38 +241,31 @@ class TestIndexes:
 
     @pytest.mark.slow
     def test_many_queries(self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By the service at a URL, and by one that is started; an answer that is there is not asked for again."""
+        """The service at a URL makes the selections, or one that the command starts."""
         assert run("index", "build", "few", "--from", str(source)).code == 0
-        queries, answers = tmp_path / "queries", tmp_path / "answers.ndjson"
-        queries.write_text('strings\n\n{"id": "b", "query": "bread", "k": 1}\n{"query": "x", "index": "none"}\n')
+        queries = tmp_path / "queries"
+        lines = "strings", "", '{"id": "b", "query": "bread", "k": 1}', '{"query": "x", "index": "none"}'
+        queries.write_text("\n".join((*lines, '{"queries": ["a", "b"]}\n')))
         command = ["select", "few", "--queries", str(queries), "-B", "2", "-k", "2"]
         with service(tmp_path / "data") as served:
-            url = served.url
-            printed = run(*command, "--url", url)
-            assert (printed.code, printed.err.splitlines()) == (
-                0, ["selecting: 3", "3 answers, 1 of them problems; 0 were there"]
-            )  # fmt: skip
-            found = {line["id"]: line for line in map(orjson.loads, printed.out.splitlines())}
-            assert {id: line["status"] for id, line in found.items()} == {1: 200, "b": 200, 4: 404}
-            assert [len(found[id]["answer"]["documents"]) for id in (1, "b")] == [2, 1]
-            assert SelectResponse.model_validate(found[1]["answer"]).usage.budget == 2
+            printed = run(*command, "--url", served.url)
+            assert printed.code == 1 and "selecting: 4" in printed.err and "1 of 4 selections failed" in printed.err
+            found = [orjson.loads(line) for line in printed.out.splitlines()]
+            assert [line["id"] for line in found] == [1, "b", 4, 5]
+            assert [len(line["answer"]["documents"]) for line in found if "answer" in line] == [2, 1, 2]
+            assert SelectResponse.model_validate(found[0]["answer"]).usage.budget == 2
+            assert "(404 unknown-index)" in found[2]["error"]
 
-            monkeypatch.setenv("BOUNDARYMORPH_URL", url)
-            answers.write_bytes(orjson.dumps(found["b"]) + b'\n{"id":1,"sta')  # as a process that was killed leaves it
-            kept = run(*command, "--out", str(answers))
-            assert (kept.code, kept.out) == (0, "") and "2 answers, 1 of them problems; 1 were there" in kept.err
-            assert [orjson.loads(line)["id"] for line in answers.read_bytes().splitlines()].count("b") == 1
-            assert "selecting: 0" in run(*command, "--out", str(answers)).err
-            assert len(answers.read_bytes().splitlines()) == 3
+            monkeypatch.setenv("BOUNDARYMORPH_URL", served.url)
+            queries.write_text("strings\n")
+            assert run(*command).code == 0
             queries.write_text('{"query": \n')
             assert "line 1 is not JSON" in refused(run(*command))
             queries.write_text("a\n")
-            answers.write_text("something else\n")
-            assert "line 1 is no answer" in refused(run(*command, "--out", str(answers)))
-        assert "cannot be reached" in run(*command).err
+        assert "cannot be reached" in orjson.loads(run(*command).out)["error"]
         monkeypatch.delenv("BOUNDARYMORPH_URL")
         started = run(*command)  # with the embedded weights, which did not make the vectors of this index
-        assert started.code == 0 and "encoder" in orjson.loads(started.out)["problem"]["detail"]
+        assert "encoder" in orjson.loads(started.out)["error"]
 
     @pytest.mark.strangers
     @pytest.mark.parametrize(
@@ -282,9 +274,7 @@ class TestIndexes:
             ('{"query": ""}', "line 3 has no 'query' to read"),
             ('{"query": " "}', "line 3 has no 'query' to read"),
             ('{"text": "bread"}', "line 3 has no 'query' to read"),
-            ('{"id": "a", "query": "bread"}', "line 3 has the id 'a' of queries, line 1"),
-            ('{"id": 4, "query": "bread"}', "line 4 has the id 4 of queries, line 3"),
-            ('{"id": [1], "query": "bread"}', "line 3 has the id [1]; make it a text or a whole number"),
+            ('{"queries": []}', "line 3 has no 'query' to read"),
         ],
     )
     def test_a_mistake_in_many_queries_is_named_before_anything_is_asked(self, run: Run, wrong: str, said: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from boundarymorph_client import AsyncClient, BatchAnswer, Client, Round, Selection
+from boundarymorph_client import AsyncClient, BoundaryMorphError, Client, Round, Selection
 
 Connect = Callable[..., AsyncClient]
 Step = TypeVar("Step")
@@ -34,7 +34,7 @@ class InThread:
     def stream(self, query: str, **options: Any) -> AsyncIterator[Round | Selection]:
         return self._each(self._client.stream(query, **options))
 
-    def select_batch(self, requests: Any, **options: Any) -> AsyncIterator[BatchAnswer]:
+    def select_batch(self, requests: Any, **options: Any) -> AsyncIterator[Selection | BoundaryMorphError]:
         return self._each(self._client.select_batch(requests, **options))
 
     async def _each(self, steps: Generator[Step, None, None]) -> AsyncIterator[Step]:

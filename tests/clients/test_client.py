@@ -45,7 +45,7 @@ class TestSelect:
     async def test_is_what_the_service_answers(self, connect: Connect, url: str) -> None:
         options: dict[str, Any] = {
             "pool": texts(30), "budget": 7, "k": 5, "rounds": 4, "method": "boundarymorph", "reuse": False,
-            "return_documents": True, "explain": True, "priority": 3, "on_failure": "error",
+            "return_documents": True, "explain": True, "on_failure": "error",
         }  # fmt: skip
         selection = await connect(url).select(QUERY, **options)
         async with httpx.AsyncClient(base_url=url) as plain:

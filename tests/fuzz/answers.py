@@ -53,7 +53,6 @@ Asked = tuple[str, str, Any]  # method, path, body
 SELECTING: list[Asked] = [
     ("POST", "/select", OF_INDEX | ALL),
     ("POST", "/select", OF_INDEX | ALL | {"budget": DOCUMENTS}),
-    ("POST", "/select/batch", [OF_INDEX | {"k": 8, "return_documents": True, "deadline_ms": 2_000}] * 8),
     ("POST", "/select", OF_INDEX | {"k": 1, "distinct": True}),
     ("POST", "/select", OF_INDEX | {"k": 1, "distinct": "group"}),
     ("POST", "/select", OF_INDEX | VECTOR | {"index": "vectors", "k": 2, "distinct": True, "budget": 8}),
@@ -93,7 +92,7 @@ INDEXES: list[Asked] = [
 OPERATIONS: list[Asked] = [("GET", path, None) for path in ("/livez", "/readyz", "/metrics")]
 REQUESTS: dict[App, list[Asked]] = {
     "whole": [*SELECTING, *INDEXES, *OPERATIONS, ("GET", "/openapi.json", None)],
-    "gateway": [*SELECTING[:9], *INDEXES],
+    "gateway": [*SELECTING[:8], *INDEXES],
     "retriever": [
         ("POST", "/retrieve", {"index": "large", "query": "apple", "depth": DOCUMENTS, "documents": DOCUMENTS}),
         ("POST", "/documents", {"index": "large", "ids": IDS}),
@@ -137,8 +136,7 @@ async def fill(client: httpx.AsyncClient) -> None:
 
 def send(port: int, asked: Asked) -> int:
     method, path, body = asked
-    kind = NDJSON["content-type"] if path == "/select/batch" else "application/json"
-    headers = {"Content-Type": kind, "Authorization": f"Bearer {READER}"}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {READER}"}
     headers |= rpc.ACCEPT if path == "/mcp" else {}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
         connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -188,7 +188,7 @@ def test_comparison_names_what_differs(tmp_path: Path, capsys: pytest.CaptureFix
         return {"request": "POST /select {}", "body": {"k": 1}, "status": 200, "headers": {}, "answer": answer}
 
     same = entry(documents=[{"id": "a"}])
-    before = {"same": same, "set": entry(k=1, old=2), "batch/lines": same}
+    before = {"same": same, "set": entry(k=1, old=2), "other/lines": same}
     after = {"same": same, "set": entry(k=2, new=[3]), "new": same}
     for name, recording in (("before", before), ("after", after)):
         (tmp_path / name).write_bytes(orjson.dumps(recording))
@@ -197,5 +197,5 @@ def test_comparison_names_what_differs(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[:4] == [
         "set", "  answer.k: 1 -> 2", "  answer.old: 2 -> nothing", "  answer.new: nothing -> [3]"
     ]  # fmt: skip
-    assert answers.compare(*files, ["old", ".new"], ["batch/*", "new"]) == 1
-    assert answers.compare(*files, ["old", "new", "k"], ["batch/*", "new"]) == 0
+    assert answers.compare(*files, ["old", ".new"], ["other/*", "new"]) == 1
+    assert answers.compare(*files, ["old", "new", "k"], ["other/*", "new"]) == 0

@@ -3,7 +3,6 @@
 import { InvalidArgument } from "./errors.ts";
 import type { PoolBody, PoolDocument, SelectRequest, UploadedDocument, VectorBlock } from "./schema.ts";
 
-const AHEAD = 64; // lines that the service takes of who reads nothing before all is sent, as fetch does
 const HALVES = /\p{Surrogate}/gu; // of surrogate pairs, without the other
 const ESCAPED_HALVES = /(?<=(?<!\\)(?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g; // as JSON.stringify writes them
 
@@ -43,8 +42,8 @@ type OfPool = {
 /** Options of a selection, under the names of POST /select. Exactly one of `index` and `pool` is needed. */
 export type SelectOptions = Common & (OfIndex | OfPool);
 
-/** A request of a batch: its query with the options of a selection, and an id, else its number from 1. */
-export type BatchRequest = SelectOptions & { query: Query; id?: string | number };
+/** A request of a batch: its query with the options of a selection. */
+export type BatchRequest = SelectOptions & { query: Query };
 
 /** The body of POST /select. Throws a RangeError if there are not as many embeddings as documents. */
 export function selection(query: Query, options: SelectOptions): Record<string, unknown> {
@@ -59,28 +58,6 @@ export function selection(query: Query, options: SelectOptions): Record<string, 
     ...(features === undefined ? {} : { features: signals(features) }),
   };
   return body;
-}
-
-/** The lines of the requests that have no answer, AHEAD at a time. Throws InvalidArgument for an id that comes again. */
-export async function* batches(
-  requests: Iterable<BatchRequest> | AsyncIterable<BatchRequest>,
-  answered: ReadonlySet<string | number>,
-): AsyncGenerator<string, void, undefined> {
-  const asked = new Set<string | number>();
-  let together: string[] = [];
-  let number = 0;
-  for await (const request of requests) {
-    number += 1;
-    const { id = number, query, ...options } = request;
-    if (asked.has(id)) throw new InvalidArgument(`request ${number} has the id ${JSON.stringify(id)} of an earlier one`);
-    asked.add(id);
-    if (answered.has(id)) continue;
-    together.push(`${encoded({ id, ...selection(query, options as SelectOptions) })}\n`);
-    if (together.length < AHEAD) continue;
-    yield together.join("");
-    together = [];
-  }
-  if (together.length > 0) yield together.join("");
 }
 
 /** Documents for a pool with the scores that are known of the first of them. Throws a RangeError for more scores. */

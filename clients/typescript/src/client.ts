@@ -1,10 +1,10 @@
 import { type Answer, answered, type Call, type Connection } from "./attempts.ts";
 import {
-  batches, type BatchRequest, type Candidate, encoded, formed, line, lines, type Query, scored, selection,
-  type SelectOptions, type Uploaded,
+  type BatchRequest, type Candidate, encoded, formed, line, lines, type Query, scored, selection, type SelectOptions,
+  type Uploaded,
 } from "./bodies.ts";
-import { InvalidArgument, ofResponse } from "./errors.ts";
-import { answers, type BatchAnswer, events, parsed } from "./events.ts";
+import { BoundaryMorphError, InvalidArgument, ofResponse } from "./errors.ts";
+import { events, parsed } from "./events.ts";
 import type {
   CreateIndex,
   DeleteReport,
@@ -43,8 +43,8 @@ export interface UploadOptions extends CallOptions {
 }
 
 export interface BatchOptions extends CallOptions {
-  /** Ids that are not asked for again, as you have kept their answers. */
-  answered?: ReadonlySet<string | number>;
+  /** How many selections are made at a time, at most; 8 by default. */
+  concurrency?: number;
 }
 
 const NDJSON = "application/x-ndjson";
@@ -99,17 +99,27 @@ export class Client {
     yield* events((await this.#send({ ...call, headers, streamed: true })).response, signal);
   }
 
-  /** Make many selections, behind the other work of the service; their answers come as they are ready. The requests are
-   * read 64 at a time, when those before them have been answered. Leaving the loop ends the service's work; after an
-   * interruption call it again with the ids that are `answered`. There is no limit to its time but that of the `signal`. */
+  /** Make many selections, and yield their results in the order of the requests, which are read as they are needed. The
+   * result of a selection that fails is its error, and the others go on. Every selection has the time and the retries of
+   * a call of its own. Leaving the loop ends the service's work. */
   async *selectBatch(
     requests: Iterable<BatchRequest> | AsyncIterable<BatchRequest>,
-    { answered: kept = new Set(), signal }: BatchOptions = {},
-  ): AsyncGenerator<BatchAnswer, void, undefined> {
-    const headers = { "content-type": NDJSON, accept: NDJSON };
-    const call: Call = { method: "POST", path: "/select/batch", headers, streamed: true, time: Infinity, signal };
-    for await (const body of batches(requests, kept)) {
-      yield* answers((await this.#send({ ...call, body: () => body })).response, signal);
+    { concurrency = 8, signal }: BatchOptions = {},
+  ): AsyncGenerator<SelectResponse | BoundaryMorphError, void, undefined> {
+    if (!(concurrency >= 1)) throw new InvalidArgument(`concurrency is ${concurrency}; give 1 or more`);
+    const leaving = new AbortController();
+    const either = signal === undefined ? leaving.signal : AbortSignal.any([signal, leaving.signal]);
+    const inFlight: Promise<SelectResponse | BoundaryMorphError>[] = [];
+    try {
+      for await (const { query, ...options } of requests) {
+        const result = this.select(query, options as SelectOptions, { signal: either }).catch(asResult);
+        result.catch(() => undefined); // the reason of an abort is thrown where the result is awaited
+        inFlight.push(result);
+        if (inFlight.length >= concurrency) yield await inFlight.shift()!;
+      }
+      while (inFlight.length > 0) yield await inFlight.shift()!;
+    } finally {
+      leaving.abort();
     }
   }
 
@@ -208,6 +218,12 @@ export class Client {
   #send(call: Call): Promise<Answer> {
     return answered(this.#connection, call);
   }
+}
+
+/** Return an error of a selection as its result. Throws every other one. */
+function asResult(error: unknown): BoundaryMorphError {
+  if (error instanceof BoundaryMorphError) return error;
+  throw error;
 }
 
 function selected(query: Query, options: SelectOptions, signal: AbortSignal | undefined): Call {

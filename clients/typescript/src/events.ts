@@ -1,21 +1,8 @@
-/** Answers that are read from their bytes as these come: the events of a streamed selection, the lines of a batch. */
+/** The events of a streamed selection, which are read from their bytes as these come. */
 
 import { ofFetch } from "./attempts.ts";
 import { ConnectionFailed, ofProblem, UnexpectedAnswer } from "./errors.ts";
 import type { Problem, RoundEvent, SelectResponse } from "./schema.ts";
-
-/** What became of one request of a batch: an `answer`, or a `problem` with the status that `select` would have had. */
-export interface BatchAnswer {
-  id: string | number;
-  status: number;
-  answer?: SelectResponse;
-  problem?: Problem;
-}
-
-/** Whether the same request would have the same answer later: all but those with 429 and from 500. */
-export function isFinal({ status }: BatchAnswer): boolean {
-  return status !== 429 && status < 500;
-}
 
 /** Each round, and the selection last. Ending the iteration ends the work at the service. */
 export async function* events(
@@ -40,21 +27,6 @@ export async function* events(
     }
   }
   throw new ConnectionFailed("the stream ended before the selection");
-}
-
-/** The answers of a batch as they are ready. Ending the iteration ends the work at the service. */
-export async function* answers(
-  response: Response,
-  signal: AbortSignal | undefined,
-): AsyncGenerator<BatchAnswer, void, undefined> {
-  let done = false;
-  for await (const line of lines(response, signal)) {
-    if (line.startsWith('{"id":')) yield parsed(line) as BatchAnswer;
-    else if (line.startsWith('{"problem":')) {
-      throw ofProblem((parsed(line) as { problem: Problem }).problem, response.headers);
-    } else done ||= line.startsWith('{"done":');
-  }
-  if (!done) throw new ConnectionFailed("the answer ended before the batch was done");
 }
 
 async function* lines(response: Response, signal: AbortSignal | undefined): AsyncGenerator<string, void, undefined> {

@@ -32,7 +32,6 @@ export {
   UnknownPolicy,
   UpstreamFailed,
 } from "./errors.ts";
-export { type BatchAnswer, isFinal } from "./events.ts";
 export type {
   CreateIndex,
   DeleteReport,

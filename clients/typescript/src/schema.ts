@@ -26,29 +26,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/select/batch": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Make many selections, one a line
-         * @description Takes NDJSON of any length, streamed: each line is a request of `POST /select`, with an `id`; without one it has
-         *     the number of the line. Answers each as soon as it is ready; what is wrong with a line is the answer of this line
-         *     alone. Other requests go first, and a line that finds no capacity is tried again until its deadline. Read answers
-         *     while you send, or send at most 64 lines.
-         */
-        post: operations["select_batch_select_batch_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/info": {
         parameters: {
             query?: never;
@@ -3206,12 +3183,6 @@ export interface components {
              */
             reuse?: boolean;
             /**
-             * Priority
-             * @description the order of your waiting requests, the highest first
-             * @default 0
-             */
-            priority?: number;
-            /**
              * On Failure
              * @description what to do at the deadline, or if scorer or retriever fail. By default answer with the set as known so far, or with 429 if the service is too busy to score anything. 'degrade': in that case answer too, with the first stage's order. 'error': answer with a problem instead of anything but 'complete'
              * @default null
@@ -3911,107 +3882,6 @@ export interface operations {
             /** @description Problem details */
             504: {
                 headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    select_batch_select_batch_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/x-ndjson": string;
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/x-ndjson": string;
-                };
-            };
-            /** @description Problem details */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem details */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
                     [name: string]: unknown;
                 };
                 content: {

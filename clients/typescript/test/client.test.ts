@@ -29,7 +29,7 @@ suite("select", () => {
     const pool = Array.from({ length: 30 }, (_, n) => ({ id: `d${n}`, text: `text ${n}` }));
     const options: bm.SelectOptions = {
       pool, budget: 7, k: 5, rounds: 4, method: "boundarymorph", reuse: false, return_documents: true,
-      explain: true, priority: 3, on_failure: "error",
+      explain: true, on_failure: "error",
     };
     const selection = await client.select(QUERY, options);
     const body = JSON.stringify({ query: QUERY, ...options });
@@ -172,63 +172,52 @@ suite("stream", () => {
 });
 
 suite("batch", () => {
-  const few = { pool: ["a", "b", "c"], budget: 1, k: 1 };
+  const few = { pool: ["a", "b", "c"], budget: 1, k: 1, reuse: false };
   async function* numbered(count: number): AsyncGenerator<bm.BatchRequest> {
-    for (let n = 0; n < count; n++) yield { id: `r${n}`, query: `query ${n}`, ...few };
+    for (let n = 0; n < count; n++) yield { query: `query ${n}`, ...few };
   }
 
-  test("every request has its answer", async () => {
-    await using way = await wayTo(url);
-    const requests = [...(await collected(numbered(130))), { query: "x", index: "none" }, { query: "q", ...few }];
-    const found = await collected(new bm.Client({ baseUrl: way.url }).selectBatch(requests));
-    const byId = new Map(found.map((answer) => [answer.id, answer]));
-    assert.deepEqual(new Set(byId.keys()), new Set([...Array.from({ length: 130 }, (_, n) => `r${n}`), 131, 132]));
-    assert.equal(found.length, 132);
-    assert.deepEqual(way.seen.map(({ body }) => body.split("\n").length - 1), [64, 64, 4]);
-    const alone = await client.select("query 7", { ...few, reuse: false } as bm.SelectOptions);
-    assert.deepEqual(byId.get("r7")!.answer!.documents, alone.documents);
-    const refused = byId.get(131)!;
-    assert.deepEqual([refused.status, refused.answer], [404, undefined]);
-    assert.equal(refused.problem!.type, "urn:boundarymorph:problem:unknown-index");
+  test("results come in order, and a failure is the result of its request", async () => {
+    const requests = [...(await collected(numbered(20))), { query: "x", index: "none" }, { query: "q", ...few }];
+    const found = await collected(client.selectBatch(requests));
+    assert.equal(found.length, 22);
+    assert(found[20] instanceof bm.UnknownIndex);
+    for (const n of [0, 7, 19, 21]) {
+      const { query, ...options } = requests[n]!;
+      assert(!(found[n] instanceof bm.BoundaryMorphError));
+      assert.deepEqual(found[n]!.documents, (await client.select(query, options as bm.SelectOptions)).documents);
+    }
   });
 
-  test("what is answered is not asked again", async () => {
-    await using way = await wayTo(url, []);
-    const passing = new bm.Client({ baseUrl: way.url });
-    const answered = new Set<string | number>();
-    for await (const answer of passing.selectBatch(numbered(100))) {
-      if (bm.isFinal(answer)) answered.add(answer.id);
-      if (answered.size === 70) break;
+  test("as many are made at a time as is wanted", async () => {
+    let read = 0;
+    let inFlight = 0;
+    let most = 0;
+    const counting: typeof fetch = async (...given) => {
+      most = Math.max(most, ++inFlight);
+      return fetch(...given).finally(() => (inFlight -= 1));
+    };
+    async function* counted(): AsyncGenerator<bm.BatchRequest> {
+      for await (const request of numbered(30)) {
+        read += 1;
+        yield request;
+      }
     }
-    const rest = await collected(passing.selectBatch(numbered(100), { answered }));
-    assert.equal(rest.length, 30);
-    assert.equal(new Set([...answered, ...rest.map(({ id }) => id)]).size, 100);
-    assert.equal(way.seen.at(-1)!.body.split("\n").length - 1, 30);
-    assert.deepEqual([429, 503, 404, 200].map((status) => bm.isFinal({ id: 1, status })), [false, false, true, true]);
+    const batch = new bm.Client({ baseUrl: url!, fetch: counting }).selectBatch(counted(), { concurrency: 3 });
+    await batch.next();
+    assert.equal(read, 3);
+    assert.equal((await collected(batch)).length, 29);
+    assert.equal(most, 3);
   });
 
   test("what cannot be sent", async () => {
-    const twice = [{ id: "a", query: "q", ...few }, { id: "a", query: "q", ...few }];
-    await assert.rejects(collected(client.selectBatch(twice)), /request 2 has the id "a" of an earlier one/);
     async function* failing(): AsyncGenerator<bm.BatchRequest> {
       yield { query: "q", ...few };
       throw new Error("the source is broken");
     }
     await assert.rejects(collected(client.selectBatch(failing())), /the source is broken/);
-  });
-
-  test("one that breaks off, or ends early", async () => {
-    const headers = { "content-type": "application/x-ndjson", "x-request-id": "r1" };
-    const line = '{"id":1,"status":404,"problem":{}}\r\n{"progress":{}}\n';
-    const problem = { type: "urn:boundarymorph:problem:rate-limited", title: "", status: 429, detail: "enough" };
-    await using way = await wayTo(url, [
-      answer(200, headers, line + '{"id":2,'),
-      answer(200, headers, `${line}${JSON.stringify({ problem })}\n{"done":{}}\n`),
-    ]);
-    for (const kind of [bm.ConnectionFailed, bm.RateLimited]) {
-      const batch = new bm.Client({ baseUrl: way.url }).selectBatch([{ query: "q", ...few }]);
-      assert.equal((await batch.next()).value?.id, 1);
-      await assert.rejects(batch.next(), kind);
+    for (const concurrency of [0, NaN]) {
+      await assert.rejects(collected(client.selectBatch([], { concurrency })), /give 1 or more/);
     }
   });
 
@@ -237,8 +226,10 @@ suite("batch", () => {
       const controller = new AbortController();
       const pool = Array.from({ length: 2_000 }, (_, n) => `text ${how} ${n}`);
       const long = Array.from({ length: 5 }, () => ({ query: QUERY, pool, budget: 1_500, rounds: 1_500, k: 3 }));
-      const batch = client.selectBatch([{ query: QUERY, ...few }, ...long], { signal: controller.signal });
-      assert.equal((await batch.next()).value?.id, 1);
+      const options = { signal: controller.signal, concurrency: 3 };
+      const batch = client.selectBatch([{ query: QUERY, ...few }, ...long], options);
+      assert.equal(((await batch.next()).value as bm.Selection).documents.length, 1);
+      while ((await metric("boundarymorph_select_running")).endsWith(" 0.0")) await sleep(10);
       if (how === "a signal") {
         controller.abort(new Error("enough"));
         await assert.rejects(batch.next(), /enough/);

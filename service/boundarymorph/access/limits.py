@@ -88,12 +88,12 @@ class Admission:
             self._inside.give_back(caller)
 
     @asynccontextmanager
-    async def turn(self, caller: str, *, priority: int = 0, deadline: float | None = None) -> AsyncIterator[None]:
+    async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
         """Wait for a turn and hold it within the block. deadline: on the clock.
 
         Raises Overloaded at once if the turn is expected too late to be of use, and if the deadline comes first.
         """
-        wait = self._expected_wait(caller, priority)
+        wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:
             raise _refused("deadline", "the deadline came before the request was read; try again later", wait)
@@ -105,12 +105,12 @@ class Admission:
             )
         try:
             async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
-                await self._turns.take(caller, priority)
+                await self._turns.take(caller)
         except TimeoutError:
             raise _refused(
                 "deadline",
                 "the deadline came before the request's turn; try again later",
-                self._expected_wait(caller, priority),
+                self._expected_wait(caller),
             ) from None
         start = self._clock()
         try:
@@ -119,12 +119,13 @@ class Admission:
             self._seconds = MEMORY * self._seconds + (1 - MEMORY) * (self._clock() - start)
             self._turns.give_back(caller)
 
-    def _expected_wait(self, caller: str, priority: int) -> float:
+    def _expected_wait(self, caller: str) -> float:
         """Estimate the seconds until the turn of a request that arrives now, at the recent length of turns."""
         running = self._turns.shares
         if running.allows(caller):
             return 0.0
-        own, others = self._turns.waiting(caller, priority)
+        others = self._turns.waiting()
+        own = others.pop(caller, 0)
         level = running.held(caller) + own + 1  # this caller's turns by then; no other caller gets more before it
         before = own + sum(min(count, max(0, level - running.held(other))) for other, count in others.items())
         return (before + 1) / running.alone * self._seconds
@@ -314,7 +315,6 @@ class Access:
         self.admission = Admission(
             running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
         )
-        self.background = Turns(settings.batch_sessions)
         self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
         self.selections = Shares(
             limits.selection_bytes, limits.key_share, what="bytes for selections (limits.selection_bytes)"

@@ -64,15 +64,10 @@ def decoded(body: bytes, limits: Limits) -> Any:
     """Return the value of a JSON body. Raises InvalidInput for what is not JSON, and LimitExceeded for a list that is
     longer than any list of a request may be."""
     value = reading.parse(body)
-    check_lists(value, limits)
-    return value
-
-
-def check_lists(value: Any, limits: Limits) -> None:
-    """Raise LimitExceeded for a list that is longer than any list of a request may be."""
     most = max(limits.dimension, limits.pool)
     for name, count in _lists(value):
         reading.bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
+    return value
 
 
 async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
@@ -109,17 +104,14 @@ async def chunks(request: Request, access: Access, received: asyncio.Event | Non
         received.set()
 
 
-def streamed(
-    request: Request, access: Access, held: int, received: asyncio.Event | None = None
-) -> AsyncIterator[bytes]:
+def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes]:
     """Return the chunks of the body as they arrive. held: bytes that are kept in memory at a time; these, or the
-    declared length if it is less, count towards limits.bytes_in_hand until the request ends. received: set when all has
-    arrived. Raises Overloaded."""
+    declared length if it is less, count towards limits.bytes_in_hand until the request ends. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
     take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
     take(min(size, access.bytes_in_hand.alone))
-    return chunks(request, access, received)
+    return chunks(request, access)
 
 
 def spooling(request: Request, access: Access) -> Callable[[int], None]:
@@ -167,23 +159,11 @@ async def while_connected(
 
 class Streamed(StreamingResponse):
     """Sends its body as long as the client is connected, by a task that is then cancelled once and awaited to its end.
-    Starlette's class cancels such a task at every turn of the event loop.
-
-    received: as of `while_connected`, of a body that is read meanwhile.
-    """
-
-    received: asyncio.Event | None = None
+    Starlette's class cancels such a task at every turn of the event loop."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
-            await while_connected(Request(scope, receive), self.stream_response(send), self.received)
-
-
-def has_left(receive: Receive) -> bool:
-    """Whether the connection to a client is closed, also where its request is not read to the end. It shows when
-    something has been sent."""
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)
-    return transport is not None and transport.is_closing()
+            await while_connected(Request(scope, receive), self.stream_response(send))
 
 
 async def hang_up(receive: Receive) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import TypeVar
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
@@ -57,71 +57,36 @@ class Asked:
         return response_of(result, explain=bool(self.wanted.explain), policy=self.policy)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request for selections, who sends it, and what answers it."""
+async def _asked(request: Request, access: Access, service: Lifecycle, parts: Parts, watch: Stopwatch) -> Asked:
+    """Read a request and check that its caller may make it.
 
-    request: Request
-    access: Access
-    caller: str
-    service: Lifecycle
-    parts: Parts
+    Raises as `bodies.read`, `bodies.decoded`, `task_of` and `calibrated` do, and pydantic's ValidationError,
+    UnknownPolicy, UnknownIndex and NotReady.
+    """
+    arrival, key = time.monotonic(), permitted(request)
+    with watch.stage("receive"):
+        body = await bodies.read(request, access)
 
-    async def asked(self, watch: Stopwatch) -> Asked:
-        """Return what the body asks for, after its admission. Raises as `bodies.read` and `understood` do."""
-        arrival = time.monotonic()
-        with watch.stage("receive"):
-            body = await bodies.read(self.request, self.access)
+    def parsed() -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
+        data = bodies.decoded(body, access.settings.limits)
+        pool = data.get("pool") if isinstance(data, dict) else None
+        documents = pool.get("documents") if isinstance(pool, dict) else pool
+        wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
+        choice = access.calibration(wanted.calibration, key)
+        return wanted, choice, task_of(wanted, access.settings, arrival, choice)
 
-        def content() -> object:
-            return bodies.decoded(body, self.access.settings.limits)
-
-        return await self.understood(watch, content, arrival=arrival, until_end=self.request.state.until_end)
-
-    async def understood(
-        self,
-        watch: Stopwatch,
-        content: Callable[[], object],
-        *,
-        arrival: float,
-        until_end: ExitStack,
-        raised: int = 0,
-    ) -> Asked:
-        """Return a request whose caller may make it.
-
-        content: makes the decoded body of `POST /select`, in a thread; until_end: of the selection, for what its memory
-        is counted in; raised: is added to its priority. Raises as `content`, `task_of` and `calibrated` do, pydantic's
-        ValidationError, UnknownPolicy, UnknownIndex and NotReady.
-        """
-        access, key = self.access, permitted(self.request)
-
-        def parsed() -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
-            data: Any = content()
-            pool = data.get("pool") if isinstance(data, dict) else None
-            documents = pool.get("documents") if isinstance(pool, dict) else pool
-            wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-            choice = access.calibration(wanted.calibration, key)
-            return wanted, choice, task_of(wanted, access.settings, arrival, choice)
-
-        with watch.stage("parse"):
-            policy = access.policies.of(self.caller, self.request.path_params.get("policy"))
-            wanted, choice, task = await access.work.parsing.run(parsed)
-            task = replace(task, tenant=key.tenant)
-        if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
-            self.service.require()  # else it needs no model
-        if wanted.index is not None:
-            key.require(wanted.index)
-        else:
-            task = await calibrated(task, choice, self.parts.retriever)
-        turn = access.admission.turn(CALLER.get(), priority=wanted.priority + raised, deadline=task.deadline.moment)
-        return Asked(policy.name, wanted, replace(task, room=access.room(until_end)), turn)
-
-
-async def _call(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Call:
-    return Call(request, access, caller, service, parts)
-
-
-CallOf = Annotated[Call, Depends(_call)]
+    with watch.stage("parse"):
+        policy = access.policies.of(key.name, request.path_params.get("policy"))
+        wanted, choice, task = await access.work.parsing.run(parsed)
+        task = replace(task, tenant=key.tenant)
+    if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
+        service.require()  # else it needs no model
+    if wanted.index is not None:
+        key.require(wanted.index)
+    else:
+        task = await calibrated(task, choice, parts.retriever)
+    turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
+    return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
 
 
 @router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
@@ -135,24 +100,26 @@ CallOf = Annotated[Call, Depends(_call)]
         **openapi.problems(401, 403, 404, 409, 413, 422, 429, 502, 503, 504),
     },
 )
-async def select(call: CallOf) -> Response:
+async def select(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Response:
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
-    watch, request = Stopwatch(), call.request
+    watch = Stopwatch()
     async with AsyncExitStack() as held:
-        held.enter_context(call.access.admission.enter(CALLER.get()))
-        asked = await call.asked(watch)
-        task, turn, selector = asked.task, asked.turn, call.parts.selector
+        held.enter_context(access.admission.enter(CALLER.get()))
+        asked = await _asked(request, access, service, parts, watch)
+        task, turn, selector = asked.task, asked.turn, parts.selector
         if prefers(request, EVENTS):
             steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
             request.state.compressible = task.explain_pool
-            return _Events(_events(call, asked, first, steps, kept), kept)
+            return _Events(_events(request, access, asked, first, steps, kept), kept)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
-    content = await content_of(call.access, asked, result)
+    content = await bodies.made(
+        access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(task, result)
+    )
     return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
 
 
@@ -181,31 +148,25 @@ class _Events(bodies.Streamed):
 
 
 async def _events(
-    call: Call,
+    request: Request,
+    access: Access,
     asked: Asked,
     step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
 ) -> AsyncIterator[bytes]:
     """Yield the events `round` and finally, after releasing all resources, `selection` or `problem`."""
-    task, access, event = asked.task, call.access, partial(event_of, explain=bool(asked.wanted.explain))
+    task, event = asked.task, partial(event_of, explain=bool(asked.wanted.explain))
     try:
         while isinstance(step, Progress):
             yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
             step = await anext(steps)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
-        call.request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
+        request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
     except BoundaryMorphError as error:
-        last = _event("problem", problems.of(call.request, error))
+        last = _event("problem", problems.of(request, error))
     await held.aclose()
     yield last
-
-
-async def content_of(access: Access, asked: Asked, result: SelectionResult) -> bytes:
-    """Return the answer with a result as JSON. Raises as `answers.made` does."""
-    return await bodies.made(
-        access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(asked.task, result)
-    )
 
 
 def _large(task: SelectionTask, result: SelectionResult) -> bool:

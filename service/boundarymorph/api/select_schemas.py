@@ -313,7 +313,6 @@ class SelectRequest(Message):
         True,
         description="scores known from earlier requests replace calls; false: choose as a first request would",
     )
-    priority: int = Field(0, ge=-9, le=9, description="the order of your waiting requests, the highest first")
     on_failure: Literal["degrade", "error"] | None = Field(
         None,
         description="what to do at the deadline, or if scorer or retriever fail. By default answer with the set as "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from boundarymorph import reading
@@ -29,18 +30,10 @@ class SelectOptions:
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="Make many selections, and write an answer a line: a file with a query a line, or an object with "
-            "fields of POST /select and an id in place of its number.",
+            help="Make many selections by a service, and print an answer a line: a file with a query a line, or an "
+            "object with fields of POST /select and an id in place of its number.",
             exists=True,
             dir_okay=False,
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to which these are added. What it answers is not asked again: after an interruption, repeat the "
-            "command.",
-            show_default="standard output",
         ),
     ] = None
     url: Annotated[
@@ -122,11 +115,9 @@ def select(options: SelectOptions) -> None:
         raise typer.BadParameter(
             'give a query, as in `boundarymorph select INDEX "how to parse a date"`, or a file of them with --queries'
         )
-    if options.out is not None and options.queries is None:
-        raise typer.BadParameter("--out goes with --queries; for one query, use --json > FILE")
     if options.queries is not None:
         fields = options.fields | ({"calibration": options.calibration} if options.calibration else {})
-        select_many(options.queries, fields, options.out, options.url, options.data_directory)
+        select_many(options.queries, fields, options.url, options.data_directory)
         return
     from boundarymorph.access.callers import CalibrationChoice, Caller
     from boundarymorph.api.select_answers import SelectResponse
@@ -156,61 +147,51 @@ def _number(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def select_many(
-    path: Path, fields: Mapping[str, Any], kept: Path | None, url: str | None, data_directory: Path | None
-) -> None:
-    """Write an answer for each query in a file that has none.
+def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_directory: Path | None) -> None:
+    """Print an answer for each query in a file.
 
-    fields: of all requests; kept: the file of answers, None for standard output; url: of the service, None to start
-    one. Exits with 1, before anything is asked, for a file with a mistake.
+    fields: of all requests; url: of the service, None to start one. Exits with 1 for a file with a mistake, before any
+    selection is made, and if a selection failed.
     """
     from boundarymorph.cli import demo, terminal
 
     try:
         from boundarymorph_client import BoundaryMorphError, Client
-        from boundarymorph_client.batches import answered
     except ModuleNotFoundError:
         fail("select --queries needs the Python client: pip install --find-links dist boundarymorph-client")
-    console = new_console(stderr=True)
+    console, failed = new_console(stderr=True), 0
     try:
-        there = answered(kept) if kept is not None else set()
-        left = sum(request["id"] not in there for request in _requests(path, fields))
-        problems = again = 0
+        requests = list(_requests(path, fields))
         with ExitStack() as stack:
-            if url is None and left:
+            if url is None and requests:
                 folder = Settings.load(data_directory=data_directory).data_directory
                 url = str(stack.enter_context(demo.service(folder)).base_url)
             client = stack.enter_context(Client(url))
-            advance = stack.enter_context(terminal.steps(console, "selecting", left))
-            for answer in stack.enter_context(closing(client.select_batch(_requests(path, fields), kept=kept))):
-                if kept is None:
-                    typer.echo(answer.model_dump_json(exclude_unset=True))
-                problems += answer.problem is not None
-                again += not answer.is_final
+            advance = stack.enter_context(terminal.steps(console, "selecting", len(requests)))
+            results = stack.enter_context(closing(client.select_batch(request for _, request in requests)))
+            for (id, _), result in zip(requests, results, strict=True):
+                if isinstance(result, BoundaryMorphError):
+                    failed += 1
+                    answer = {"id": id, "error": str(result)}
+                else:
+                    answer = {"id": id, "answer": result.model_dump(mode="json", exclude_unset=True)}
+                typer.echo(orjson.dumps(answer))
                 advance(1)
     except (BoundaryMorphError, OSError, ValueError) as error:
         fail(str(error))
-    console.print(f"{left:,} answers, {problems:,} of them problems; {len(there):,} were there")
-    if again:
-        fail(f"{again:,} problems may pass: repeat the command" + (" with --out" if kept is None else ""))
+    if failed:
+        fail(f"{failed:,} of {len(requests):,} selections failed")
 
 
-def _requests(path: Path, fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the requests, whose ids are the numbers of their lines where they have none.
+def _requests(path: Path, fields: Mapping[str, Any]) -> Iterator[tuple[object, dict[str, Any]]]:
+    """Yield the id and the request of each line; the id is its number if it has none.
 
-    Raises InvalidInput, naming the line, for one that asks nothing, and for an id of two lines or of another kind.
+    Raises InvalidInput, naming the line, for one without a query.
     """
-    places: dict[str | int, str] = {}
     with reading.opened_path(path) as stream:
         for place, number, value in reading.records(stream, str(path)):
-            given = {"query": value} if isinstance(value, str) else value
-            asked = {"id": number, **fields, **given}
-            query, id = asked.get("query") or "", asked["id"]
-            if not asked.get("queries") and isinstance(query, str) and not reading.has_content(query):
+            request = {"id": number, **fields, **({"query": value} if isinstance(value, str) else value)}
+            query = request["query"] = request.pop("queries", None) or request.get("query") or ""
+            if not query or (isinstance(query, str) and not reading.has_content(query)):
                 raise InvalidInput(f"{place} has no 'query' to read; write one, or remove the line")
-            if type(id) not in (str, int):
-                raise InvalidInput(f"{place} has the id {id!r}; make it a text or a whole number")
-            if id in places:
-                raise InvalidInput(f"{place} has the id {id!r} of {places[id]}; give each line its own, or none")
-            places[id] = place
-            yield asked
+            yield request.pop("id"), request

@@ -240,7 +240,6 @@ class Shares:
 @dataclass(slots=True, eq=False)
 class _Waiter:
     caller: str
-    priority: int
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -248,7 +247,7 @@ class Turns:
     """Turns at something that only so many can use at a time, each caller within its share.
 
     The next turn goes to the caller with the fewest, and among equals to the one whose last turn began the longest ago.
-    Of that caller's, the one with the highest priority is next, then the oldest. All calls are made on one event loop.
+    The turns of one caller come in the order of their arrival. All calls are made on one event loop.
     """
 
     def __init__(self, most: int, share: float = 1.0) -> None:
@@ -257,9 +256,9 @@ class Turns:
         self._count = itertools.count(1)
         self._last: OrderedDict[str, int] = OrderedDict()
 
-    async def take(self, caller: str, priority: int = 0) -> None:
+    async def take(self, caller: str) -> None:
         """Wait for a turn, to be ended with `give_back`. Who is cancelled has none."""
-        waiter = _Waiter(caller, priority)
+        waiter = _Waiter(caller)
         self._waiters.append(waiter)
         self._call()
         try:
@@ -280,10 +279,9 @@ class Turns:
         self.shares.give_back(caller)
         self._call()
 
-    def waiting(self, caller: str, priority: int) -> tuple[int, Counter[str]]:
-        """Return how many turns of this caller go before one of this priority, and how many others wait for."""
-        own = sum(waiter.caller == caller and waiter.priority >= priority for waiter in self._waiters)
-        return own, Counter(waiter.caller for waiter in self._waiters if waiter.caller != caller)
+    def waiting(self) -> Counter[str]:
+        """Return how many turns each caller waits for."""
+        return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
         """Cancel whoever waits."""
@@ -296,7 +294,7 @@ class Turns:
         ]:
             callers = (waiter.caller for waiter in there)
             caller = min(callers, key=lambda caller: (self.shares.held(caller), self._last.get(caller, 0)))
-            chosen = max((waiter for waiter in there if waiter.caller == caller), key=lambda waiter: waiter.priority)
+            chosen = next(waiter for waiter in there if waiter.caller == caller)
             self._waiters.remove(chosen)
             self.shares.take(caller)
             chosen.turn.set_result(None)

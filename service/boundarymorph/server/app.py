@@ -12,7 +12,6 @@ from boundarymorph import __version__
 from boundarymorph.access.limits import Access
 from boundarymorph.agents import routes as agents
 from boundarymorph.api import (
-    batch,
     forward,
     openapi,
     operations,
@@ -56,7 +55,6 @@ def create_app(
         indexes, build = _indexes(), build or composition.build
     routers = (
         select.router,
-        batch.router,
         rerank.router,
         indexes,
         operations.router,

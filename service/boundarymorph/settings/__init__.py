@@ -289,14 +289,6 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} is {default:,}, over limits.{limit}, which is {most:,}")
         return self
 
-    @model_validator(mode="after")
-    def _batches_within_sessions(self) -> Self:
-        if (chosen := self.limits.batch_sessions or 0) > self.sessions:
-            raise ValueError(
-                f"limits.batch_sessions is {chosen:,}, over the sessions of this service: {self.sessions:,}"
-            )
-        return self
-
     def shown(self) -> str:
         """Return the settings as JSON, with MASKED in place of secrets."""
         values = _without_secrets(self.model_dump(mode="json"))
@@ -316,11 +308,6 @@ class Settings(BaseSettings):
     def counters_url(self) -> str | None:
         """URL of the Redis where processes count together; None if each counts for itself."""
         return secret(self.rate_limits.url or self.cache.url)
-
-    @property
-    def batch_sessions(self) -> int:
-        """Concurrent selections of all batches in one process."""
-        return self.limits.batch_sessions or max(1, self.sessions // 4)
 
     @classmethod
     def settings_customise_sources(

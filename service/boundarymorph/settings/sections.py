@@ -129,10 +129,6 @@ class Limits(BaseModel, extra="forbid"):
         ge=1,
         description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
     )
-    batch_sessions: int | None = Field(
-        None, ge=1, description="of these, the most for the lines of all batches; a quarter of them if unset"
-    )
-    batch_lines: int = Field(100_000, ge=1, description="lines of one batch")
     waiting: int = Field(192, ge=0, description="selection requests that may wait for their turn")
     key_sessions: int | None = Field(
         None, ge=1, description="selections of one key at a time, running and waiting; no separate bound if unset"
@@ -387,7 +383,7 @@ class WorkSettings(BaseModel, extra="forbid"):
 class AgentSettings(BaseModel, extra="forbid"):
     """What language models call: /mcp."""
 
-    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, estimated on the high side")
+    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, at four bytes each")
     index: str | None = Field(None, description="index that the tools use by default; if unset the only one")
     described_indexes: int = Field(
         20, ge=0, description="indexes of which `list_indexes` reads a sample, for the fields"

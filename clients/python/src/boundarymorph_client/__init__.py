@@ -1,7 +1,6 @@
 """Client of BoundaryMORPH: `Client` and `AsyncClient`, what they return, and what they raise."""
 
 from boundarymorph_client.async_client import AsyncClient
-from boundarymorph_client.batches import BatchAnswer
 from boundarymorph_client.client import Client
 from boundarymorph_client.errors import (
     BoundaryMorphError,
@@ -64,7 +63,6 @@ from boundarymorph_client.version import __version__
 
 __all__ = [
     "AsyncClient",
-    "BatchAnswer",
     "BoundaryMorphError",
     "Client",
     "Conflict",

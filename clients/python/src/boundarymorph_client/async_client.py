@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from boundarymorph_client import bodies, calls, errors
+from boundarymorph_client import batches, bodies, calls, errors
 from boundarymorph_client.attempts import Attempts, Connection
-from boundarymorph_client.batches import Answers, Batch, BatchAnswer
 from boundarymorph_client.calls import Call
 from boundarymorph_client.events import Events
 from boundarymorph_client.models import (
@@ -112,31 +110,30 @@ class AsyncClient:
             await response.aclose()
         events.end()
 
-    async def select_batch(
-        self, requests: Iterable[Mapping[str, Any]], *, kept: str | Path | None = None
-    ) -> AsyncGenerator[BatchAnswer, None]:
-        """Make many selections, behind the other work of the service; their answers come as they are ready.
+    def select_batch(
+        self, requests: Iterable[Mapping[str, Any]], *, concurrency: int = 8
+    ) -> AsyncGenerator[Selection | errors.BoundaryMorphError, None]:
+        """Make many selections, and yield their results in the order of the requests.
 
-        requests: each with a `query`, or `queries`, and the options of `select`; an `id`, or else its number from 1.
-        kept: a file to which every answer is added before you have it. What is answered there is not asked for again,
-        so after an interruption call this again. Answers with 429, or 5xx, are not kept.
+        requests: the arguments of `select`, a mapping for each selection. They are read as they are needed.
+        concurrency: how many selections are made at a time, at most.
 
-        Leaving the loop early and closing it ends the service's work, so use `contextlib.aclosing`. Raises ValueError
-        for a file of something else.
+        The result of a selection that fails is its error, and the others go on. Every selection has the time and the
+        retries of a call of its own. Close the generator if you leave the loop early, so use `contextlib.aclosing`.
         """
-        with Batch(requests, kept) as batch:
-            for body in batch.bodies():
-                response = await self._answer(calls.select_batch(body), stream=True)
-                events = Answers(response, batch)
-                try:
-                    async for received in response.aiter_bytes():
-                        for event in events.feed(received):
-                            yield event
-                except httpx.RequestError as error:
-                    raise errors.of_transport(error, self._connection.url) from error
-                finally:
-                    await response.aclose()
-                events.end()
+        bodies.check_items(requests, "requests", 'df.to_dict("records")')
+        if concurrency < 1:
+            raise errors.InvalidArgument(f"concurrency is {concurrency}; give 1 or more")
+        return batches.async_results(self._attempt, requests, concurrency)
+
+    async def _attempt(self, request: Mapping[str, Any]) -> Selection | errors.BoundaryMorphError:
+        """Make a selection of a batch, and return it or its error."""
+        try:
+            if "query" not in request:
+                raise errors.InvalidArgument("a request of a batch needs a 'query'")
+            return await self.select(**request)
+        except errors.BoundaryMorphError as error:
+            return error
 
     async def list_indexes(self) -> list[IndexDescription]:
         """Those that the key is for. A warning names each that cannot be read, and is missing from the list."""

@@ -138,7 +138,7 @@ class Attempts:
     def _pause(self, error: errors.BoundaryMorphError, least: float) -> float:
         pause = least + self._chance() * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**self._retries)
         lines = self._call.lines
-        repeatable = lines is None or isinstance(lines, bytes) or lines.repeatable
+        repeatable = lines is None or lines.repeatable
         if not repeatable or self._retries >= self._connection.retries or pause >= self._left():
             raise error
         self._retries += 1

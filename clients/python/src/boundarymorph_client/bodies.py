@@ -16,7 +16,7 @@ PIECE_BYTES = 2**16
 
 
 def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
-    """The body of POST /select. Raises ValueError if there are not as many embeddings as documents."""
+    """The body of POST /select. Raises InvalidArgument if there are not as many embeddings as documents."""
     if not isinstance(query, str):
         check_items(query, "query")
     asked = {"query": query} if isinstance(query, str) else {"queries": list(query)}
@@ -84,7 +84,7 @@ def _pool(documents: list[Any], embeddings: Any) -> dict[str, Any]:
     if embeddings is None:
         return {"documents": documents}
     if len(embeddings) != len(documents):
-        raise ValueError(f"there are {len(embeddings)} embeddings for {len(documents)} documents")
+        raise InvalidArgument(f"there are {len(embeddings)} embeddings for {len(documents)} documents")
     if isinstance(embeddings, Sequence):
         pairs = zip(documents, embeddings, strict=True)
         return {"documents": [{**document, "embedding": vector} for document, vector in pairs]}

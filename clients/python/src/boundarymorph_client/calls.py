@@ -32,7 +32,6 @@ Result = TypeVar("Result")
 Parsed = TypeVar("Parsed", bound=BaseModel)
 EVENTS = "text/event-stream"
 NDJSON = "application/x-ndjson"
-STALL_SECONDS = 60.0  # in which a batch, which says how far it is, says nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Call(Generic[Result]):
     path: str
     read: Callable[[httpx.Response], Result]
     body: Mapping[str, Any] | None = None
-    lines: bodies.Lines | bodies.AsyncLines | bytes | None = None
+    lines: bodies.Lines | bodies.AsyncLines | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     accept: str = "application/json"
     seconds: float | None = None
@@ -72,18 +71,6 @@ def select(query: Query, options: SelectOptions, *, accept: str = "application/j
         accept=accept,
         seconds=None if milliseconds is None else milliseconds / 1e3,
         timed=True,
-    )
-
-
-def select_batch(lines: bytes) -> Call[None]:
-    return Call(
-        method="POST",
-        path="/select/batch",
-        read=lambda _: None,
-        lines=lines,
-        accept=NDJSON,
-        seconds=STALL_SECONDS,
-        unbounded=True,
     )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from boundarymorph_client import bodies, calls, errors
+from boundarymorph_client import batches, bodies, calls, errors
 from boundarymorph_client.attempts import Attempts, Connection
-from boundarymorph_client.batches import Answers, Batch, BatchAnswer
 from boundarymorph_client.calls import Call
 from boundarymorph_client.events import Events
 from boundarymorph_client.models import (
@@ -112,29 +110,29 @@ class Client:
         events.end()
 
     def select_batch(
-        self, requests: Iterable[Mapping[str, Any]], *, kept: str | Path | None = None
-    ) -> Generator[BatchAnswer, None, None]:
-        """Make many selections, behind the other work of the service; their answers come as they are ready.
+        self, requests: Iterable[Mapping[str, Any]], *, concurrency: int = 8
+    ) -> Generator[Selection | errors.BoundaryMorphError, None, None]:
+        """Make many selections, and yield their results in the order of the requests.
 
-        requests: each with a `query`, or `queries`, and the options of `select`; an `id`, or else its number from 1.
-        kept: a file to which every answer is added before you have it. What is answered there is not asked for again,
-        so after an interruption call this again. Answers with 429, or 5xx, are not kept.
+        requests: the arguments of `select`, a mapping for each selection. They are read as they are needed.
+        concurrency: how many selections are made at a time, at most.
 
-        Leaving the loop early and closing it ends the service's work. Raises ValueError
-        for a file of something else.
+        The result of a selection that fails is its error, and the others go on. Every selection has the time and the
+        retries of a call of its own. Close the generator if you leave the loop early.
         """
-        with Batch(requests, kept) as batch:
-            for body in batch.bodies():
-                response = self._answer(calls.select_batch(body), stream=True)
-                events = Answers(response, batch)
-                try:
-                    for received in response.iter_bytes():
-                        yield from events.feed(received)
-                except httpx.RequestError as error:
-                    raise errors.of_transport(error, self._connection.url) from error
-                finally:
-                    response.close()
-                events.end()
+        bodies.check_items(requests, "requests", 'df.to_dict("records")')
+        if concurrency < 1:
+            raise errors.InvalidArgument(f"concurrency is {concurrency}; give 1 or more")
+        return batches.results(self._attempt, requests, concurrency)
+
+    def _attempt(self, request: Mapping[str, Any]) -> Selection | errors.BoundaryMorphError:
+        """Make a selection of a batch, and return it or its error."""
+        try:
+            if "query" not in request:
+                raise errors.InvalidArgument("a request of a batch needs a 'query'")
+            return self.select(**request)
+        except errors.BoundaryMorphError as error:
+            return error
 
     def list_indexes(self) -> list[IndexDescription]:
         """Those that the key is for. A warning names each that cannot be read, and is missing from the list."""

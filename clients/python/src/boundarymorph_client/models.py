@@ -94,7 +94,7 @@ class SelectOptions(TypedDict, total=False):
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
         what is believed of every candidate, and where it lies on a map.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
-    reuse: let scores of earlier requests take the place of calls. priority: -9 to 9, among your own requests.
+    reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
     or the deadline comes, even if nothing could be scored for want of room, which else is an `Overloaded`.
     """
@@ -128,7 +128,6 @@ class SelectOptions(TypedDict, total=False):
     explain: bool | Literal["pool"]
     deadline_ms: float
     reuse: bool
-    priority: int
     on_failure: Literal["degrade", "error"]
 
 
