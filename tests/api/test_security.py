@@ -19,6 +19,7 @@ from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
 from tests import metrics
 from tests.api.service import Held, answer, bearer, problem, serving, texts
+from tests.patience import until_async
 
 SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}

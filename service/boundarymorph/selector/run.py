@@ -299,7 +299,7 @@ class SelectionRun:
             selected=selection.documents,
             history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
             believed=await self._ranking(),
-            bill=scores.bill,
+            tokens=scores.tokens,
         )
 
     async def score(self) -> None:
@@ -409,8 +409,8 @@ class SelectionRun:
             vectors=self.vectors,
             believed=await self._ranking(),
             places=await self._in_thread(plane, self.pool) if task.explain_pool else None,
-            bill=scores.bill,
-            fare=scores.fare,
+            tokens=scores.tokens,
+            trips=scores.requests,
             calibration=self.calibrated.name,
             to_people=self.calibrated.to_people,
             scores=self.calibrated.original(self.documents.texts),

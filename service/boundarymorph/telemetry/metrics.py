@@ -65,9 +65,7 @@ retriever_seconds = _histogram(
 part_up = _gauge("part_up", "Whether a part answered its last probe.", "part")
 replica_up = _gauge("replica_up", "Whether a remote server works, as far as requests have shown.", "role", "endpoint")
 select_running = _gauge("select_running", "Selections that run, at the scrape.")
-select_waiting = _gauge(
-    "select_waiting", "Selections that wait for their turn, at the scrape."
-)
+select_waiting = _gauge("select_waiting", "Selections that wait for their turn, at the scrape.")
 requests_refused = _counter("requests_refused", "Requests that were refused with 429, but for rate limits.", "reason")
 cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
 select_calls = _histogram("select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
@@ -159,8 +157,6 @@ class BatchMetrics:
 
 
 scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
-scorer_units = _counter("scorer_billed_units", "Started hundreds of documents, of a scorer that bills by them.")
-scorer_cost = _counter("scorer_cost", "Cost of a scorer, in the currency of its prices.")
 scorer_doubts = _counter(
     "scorer_doubts",
     "Selections on an index on which the scorer seems not to work: its scores are constant, saturated, or contrary to "
@@ -169,11 +165,6 @@ scorer_doubts = _counter(
 )
 judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
 judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
-judge_cost = _counter("judge_cost", "Cost of a language model, in the currency of its prices.")
-cost_refused = _counter(
-    "cost_ceiling_refusals", "Requests to a language model that were not sent, by ceiling.", "ceiling"
-)
-spending_unshared = _counter("spending_unshared", "Daily sums that could not be written to Redis.")
 scorer_batches = BatchMetrics("scorer", "pair", "scored")
 encoder_batches = BatchMetrics("encoder", "text", "encoded")
 attempt_seconds = {
