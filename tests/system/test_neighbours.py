@@ -204,7 +204,7 @@ def pair_of_gateway(_pair_of_gateway: tuple[Key, Key]) -> Iterator[tuple[Key, Ke
 def test_connections_of_a_gateway_to_its_retriever(pair_of_gateway: tuple[Key, Key]) -> None:
     """Forwarded uploads that are silent."""
     begun = (*UPLOAD, 10, b"", NDJSON)
-    stays_served(uploaded, pair_of_gateway, lambda greedy: greedy.takes(2, lambda: greedy.begin(*begun)))
+    stays_served(uploaded, pair_of_gateway, lambda greedy: greedy.takes(3, lambda: greedy.begin(*begun)))
     stays_served(selected, pair_of_gateway, lambda greedy: None)
 
 
