@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once, at_once_if
-from boundarymorph.retrieval.document import Candidates, IndexedCandidates, VectorSource
+from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.selection import (
     Distinct,
     ExhaustiveSession,
@@ -26,11 +26,11 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config
+from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import footprint, plane
 from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
-from boundarymorph.selector.scores import CalibratedScores, Pace, Place, Trust
+from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
     Interruption,
@@ -39,7 +39,6 @@ from boundarymorph.selector.task import (
     SelectionResult,
     SelectionTask,
     Status,
-    departure,
     no_call,
     none_reached,
     nothing_found,
@@ -79,7 +78,6 @@ class Shared:
 
     executor: BoundedExecutor
     pace: Pace = field(default_factory=Pace)
-    trust: Trust = field(default_factory=Trust)
     running: int = 0
 
 
@@ -521,14 +519,12 @@ class SelectionRun:
         self.warnings.append(f"{shortfall}: {error.public}")
 
     async def _explained(self, session: Session, selection: Selection) -> list[str]:
-        """Say why the set is empty, what departed from the paper's method, and why no call was made."""
-        task, reused, found = self._task, len(self.scores.reused), []
+        """Say why the set is empty, and why no call was made."""
+        task, found = self._task, list[str]()
         if not selection.documents.size:
             ranking = await self._step(session.ranking)
             found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
-        if task.method == PAPER and isinstance(session, SelectionSession):
-            found += departure(session, reused, limited=task.min_relevance is not None)
-        if self.interruption is None and task.budget and not (session.history or self.ungraded or reused):
+        if self.interruption is None and task.budget and not (session.history or self.ungraded or self.scores.reused):
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 
@@ -545,21 +541,12 @@ class SelectionRun:
             ),
             *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
-            *self._doubts(),
             *of_documents(self.ungraded, "{}", "{}", "got no score of the scorer, only an expected one"),
             *of_documents(
                 self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
-
-    def _doubts(self) -> list[str]:
-        """Say why the scorer seems not to work here, by its scores of this task and the latest others."""
-        brought, ids = self._task.known, self.pool.ids
-        own = {place: score for place, score in self.calibrated.scores.items() if ids[place] not in brought}
-        index = self._candidates.index if isinstance(self._candidates, IndexedCandidates) else ""
-        place = Place(self.scores.model or "", self._task.tenant, index)
-        return self._shared.trust.warnings(place, self._task.query, self.pool, own)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:

@@ -30,12 +30,11 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
-from boundarymorph.reading import counted
 from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
-from boundarymorph.selection.methods import DEFAULT, PAPER
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
+from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selection.pool import Places
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
@@ -261,26 +260,6 @@ def unfamiliar(query: str, *models: str | None) -> list[str]:
         f"the query is in another script ({script}) than {' and '.join(english)} {trained} on, so the answer says "
         "little; use models for its language (scorer.model, encoder.model)"
     ]
-
-
-def departure(session: SelectionSession, reused: int, *, limited: bool) -> list[str]:
-    """Describe what made the calls differ from the paper's, and which options avoid it. reused: the number of scores
-    known from earlier tasks; limited: whether there is a minimum relevance."""
-    brought = session.given - reused
-    largest = max(Counter(observation.round for observation in session.history).values(), default=0)
-    found = []
-    if largest > 1:
-        found.append(f'calls went out in rounds of up to {largest} (with as many "rounds" as calls they go one by one)')
-    if reused:
-        known = counted(reused, "score was", "scores were")
-        found.append(f'{known} known from earlier requests ("reuse": false starts from none)')
-    if brought:
-        found.append(counted(brought, "score came with the pool", "scores came with the pool"))
-    if limited:
-        found.append('calls went to where "min_relevance" is in doubt')
-    if session.spends_on_order and session.history:
-        found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
-    return [f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}"] if found else []
 
 
 def no_call(stop_reason: StopReason | None, returned: int) -> str:

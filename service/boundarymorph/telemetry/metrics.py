@@ -164,12 +164,6 @@ class BatchMetrics:
 scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
 scorer_units = _counter("scorer_billed_units", "Started hundreds of documents, of a scorer that bills by them.")
 scorer_cost = _counter("scorer_cost", "Cost of a scorer, in the currency of its prices.")
-scorer_doubts = _counter(
-    "scorer_doubts",
-    "Selections on an index on which the scorer seems not to work: its scores are constant, saturated, or contrary to "
-    "similarity and words.",
-    "doubt",
-)
 judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
 judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
 judge_cost = _counter("judge_cost", "Cost of a language model, in the currency of its prices.")
