@@ -28,11 +28,12 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
-from boundarymorph.selection.pool import footprint, plane
+from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
+    Explained,
     Interruption,
     Observer,
     Progress,
@@ -113,6 +114,8 @@ class SelectionRun:
         self._rounds: int | None = None  # in all; None for rounds that grow
         self._full = 1 if task.rounds != "auto" else scores.trips.full
         self._proposals: Selection | None = None
+        self._first: Selection | None = None  # as in `Explained`
+        self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -272,7 +275,12 @@ class SelectionRun:
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
-        return session.ask_round(self._rounds, most, self._full)
+        batch = session.ask_round(self._rounds, most, self._full)
+        if self._task.explain_pool:
+            if self._first is None:
+                self._first = session.ranking()
+            self._sets[session.rounds] = session.selection().documents
+        return batch
 
     @property
     def _seconds(self) -> float:
@@ -296,7 +304,6 @@ class SelectionRun:
             pool=self.pool,
             selected=selection.documents,
             history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
-            believed=await self._ranking(),
             bill=scores.bill,
         )
 
@@ -381,7 +388,7 @@ class SelectionRun:
         if session is not None:
             selection, outlook = await self._selection(session)
             stop_reason = session.stop_reason
-            self.warnings += await self._explained(session, selection)
+            self.warnings += await self._reasons(session, selection)
             if self.interruption is not None:
                 status = Status.PARTIAL if session.scored.any() else Status.RETRIEVAL_ONLY
         elif self.interruption is not None:
@@ -405,8 +412,7 @@ class SelectionRun:
             seconds=self._observer.seconds(),
             warnings=self.warnings,
             vectors=self.vectors,
-            believed=await self._ranking(),
-            places=await self._in_thread(plane, self.pool) if task.explain_pool else None,
+            explained=await self._explained(),
             bill=scores.bill,
             fare=scores.fare,
             calibration=self.calibrated.name,
@@ -417,11 +423,11 @@ class SelectionRun:
         self._observer.finished(result, task, scores.model)
         return result
 
-    async def _ranking(self) -> Selection | None:
-        """Return the belief about all candidates, if the task asks for it and there is one."""
-        if self.session is None or not self._task.explain_pool:
+    async def _explained(self) -> Explained | None:
+        """Return how the set came about, if the task asks for it and anything was believed."""
+        if self.session is None or self._first is None:
             return None
-        return await self._step(self.session.ranking)
+        return Explained(self._first, await self._step(self.session.ranking), self._sets)
 
     async def _selection(self, session: Session) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
@@ -518,7 +524,7 @@ class SelectionRun:
             log.warning("%s: %s", shortfall, error)
         self.warnings.append(f"{shortfall}: {error.public}")
 
-    async def _explained(self, session: Session, selection: Selection) -> list[str]:
+    async def _reasons(self, session: Session, selection: Selection) -> list[str]:
         """Say why the set is empty, and why no call was made."""
         task, found = self._task, list[str]()
         if not selection.documents.size:

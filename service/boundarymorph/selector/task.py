@@ -35,7 +35,6 @@ from boundarymorph.scoring import rerankers
 from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT
-from boundarymorph.selection.pool import Places
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
 
@@ -67,24 +66,23 @@ class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
-    min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so
-    many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
-    on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
-    rounds: in which calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop
-    when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people:
-    whether relevance is what people are expected to find, instead of the score (`selection.trend`). deadline:
-    when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
-    retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
-    lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. caller:
-    the name of the key that pays if scores cost money. tenant: whose known scores are used. return_documents:
-    whether the result has their texts. explain_pool: whether progress and result contain the belief about all
-    candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
-    excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
-    replaces no call. known: scores by id that cost no call; those of other documents are ignored. target: find so much
-    of what has `min_relevance`. proposals: with a target, how many documents to read next the result names at most.
-    queries: instead of the query and its candidates, for one set of what answers any of them.
-    room: where its bytes are counted. complete: makes it the task
-    that is carried out, of what comes with the candidates of an index.
+    min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so many
+    documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent on: the set; or,
+    if every document fits into it, its order; or the ranking of all candidates; or the scores of all. rounds: in which
+    calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop when the
+    expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people: whether
+    relevance is what people are expected to find, instead of the score (`selection.trend`). deadline: when the current
+    set becomes the result. accepts: the result after the deadline or a failure of scorer or retriever: only a complete
+    one, or else their error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
+    reuse: whether scores known from earlier tasks are evidence that replaces calls. caller: the name of the key that
+    pays if scores cost money. tenant: whose known scores are used. return_documents: whether the result has their
+    texts. explain_pool: whether the result has `Explained`. calibration: makes relevance a probability. instruction:
+    for the scorer, if it takes one. excluded: ids of candidates that are not selected and not scored; what is known of
+    their scores is evidence, and replaces no call. known: scores by id that cost no call; those of other documents are
+    ignored. target: find so much of what has `min_relevance`. proposals: with a target, how many documents to read next
+    the result names at most. queries: instead of the query and its candidates, for one set of what answers any of them.
+    room: where its bytes are counted. complete: makes it the task that is carried out, of what comes with the
+    candidates of an index.
     """
 
     query: str
@@ -171,8 +169,8 @@ class Progress:
     """The state of a task before a round.
 
     calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; outlook: of the current set;
-    selected: positions in the pool of the current set; history: the scores of the last round; believed: the belief
-    about all candidates, if the task asks for it. asked: for each of the history, of which query, if there are several.
+    selected: positions in the pool of the current set; history: the scores of the last round; asked: for each of the
+    history, of which query, if there are several.
     """
 
     rounds: int
@@ -184,7 +182,6 @@ class Progress:
     pool: Pool
     selected: NDArray[np.intp]
     history: Sequence[Observation]
-    believed: Selection | None = None
     bill: Bill | None = None
     asked: Sequence[int] | None = None
 
@@ -199,6 +196,16 @@ class Answered:
     asked: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Explained:
+    """How a set came about. first, last: the belief about all candidates before the first call and at the end. sets:
+    the set after so many rounds, as positions in the pool."""
+
+    first: Selection
+    last: Selection
+    sets: Mapping[int, NDArray[np.intp]]
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
@@ -209,10 +216,10 @@ class SelectionResult:
     is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
     scored pairs that were cut to fit the cross-encoder; fare: what the trips to the scorer cost; bill: what a language
     model charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's
-    vectors; believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it.
-    calibration: the name of that in use; to_people: whether relevance is what people are expected to find; scores: the
-    scorer's own, by position, where relevance is something else. answered: of a task with several queries. proposals:
-    with a target, the documents to read next, each with its probability to reach `min_relevance`.
+    vectors; explained: if the task asks for it and anything was believed. calibration: the name of that in use;
+    to_people: whether relevance is what people are expected to find; scores: the scorer's own, by position, where
+    relevance is something else. answered: of a task with several queries. proposals: with a target, the documents to
+    read next, each with its probability to reach `min_relevance`.
     """
 
     task: SelectionTask
@@ -232,8 +239,7 @@ class SelectionResult:
     seconds: Mapping[str, float]
     warnings: Sequence[str]
     vectors: VectorSource
-    believed: Selection | None = None
-    places: Places | None = None
+    explained: Explained | None = None
     bill: Bill | None = None
     calibration: str | None = None
     to_people: bool = False
