@@ -80,8 +80,7 @@ def encoded(value: Any) -> bytes:
 
 
 def mcp(text: str) -> bytes:
-    arguments = {"query": "sea", "texts": [text, "hills", "a wide sea"], "scores": [0.1, 0.9]}
-    call = {"name": "extend_scores", "arguments": arguments}
+    call = {"name": "search", "arguments": {"query": text, "index": "texts"}}
     return encoded({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
 
 

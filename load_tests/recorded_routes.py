@@ -64,28 +64,18 @@ def rpc(name: str, method: str, params: Fields) -> Request:
 
 
 def tool(name: str, called: str, arguments: Mapping[str, object]) -> Request:
-    """Return a call of a tool, with a token for its progress."""
-    return rpc(name, "tools/call", {"name": called, "arguments": arguments, "_meta": {"progressToken": 7}})
+    """Return a call of a tool."""
+    return rpc(name, "tools/call", {"name": called, "arguments": arguments})
 
 
 ASKED: Fields = {"query": "sort a list", "index": INDEX, "budget": 4, "k": 3}
 CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "recorder", "version": "1"}}
 LIST, SELECT = tool("list_indexes", "list_indexes", {}), tool("select", "select_documents", ASKED)
-EXTENDED: dict[str, Fields] = {
-    "plain": {"scores": [0.9, None, 0.1], "k": 4},
-    "ids": {"texts": TEXTS[:2], "ids": ["a", "b"], "min_relevance": 0.3},
-    "too many": {"texts": TEXTS[:1], "scores": [0.5, 0.4]},
-    "none": {"scores": [None]},
-}
 SELECTED: dict[str, Fields] = {
-    "detailed": {"response_format": "detailed"},
     "max_tokens": {"k": None, "max_tokens": 300},
     "min_relevance": {"min_relevance": 0.9},
-    "diversity": {"diversity": 0.4},
-    "instruction": {"instruction": "prefer methods"},
     "filter": {"filter": {"kind": "class"}, "distinct": "module"},
     "exclude": {"exclude_ids": [f"{INDEX}/{LISTS[0]}", LISTS[1]]},
-    "further queries": {"further_queries": ["reverse a list"]},
     "auto": {"budget": "auto", "k": 2},
     "unknown argument": {"colour": "red"},
     "bad k": {"k": 0},
@@ -110,10 +100,6 @@ MCP: list[Request] = [
     tool("fetch, offset", "fetch", {"id": f"{INDEX}/{LISTS[0]}", "offset": 20}),
     tool("fetch, offset at the end", "fetch", {"id": f"{INDEX}/{LISTS[0]}", "offset": 100_000}),
     tool("fetch, missing", "fetch", {"id": f"{INDEX}/missing"}),
-    *(
-        tool(f"extend, {name}", "extend_scores", {"query": "sort", "texts": TEXTS[:8], "scores": [0.9], **arguments})
-        for name, arguments in EXTENDED.items()
-    ),
     *(tool(f"select, {name}", "select_documents", {**ASKED, **arguments}) for name, arguments in SELECTED.items()),
 ]
 

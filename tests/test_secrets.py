@@ -124,9 +124,15 @@ def test_an_empty_key_is_none(given: str) -> None:
     [
         pytest.param({"API_KEY": f"“{KEY}”"}, "BOUNDARYMORPH_API_KEY: the key has characters", id="quotes"),
         pytest.param({"API_KEY": f"{KEY}\nX: 1"}, "BOUNDARYMORPH_API_KEY: the key has characters", id="two lines"),
-        pytest.param({"URL": f"user:{KEY}@host"}, "--url is not an http:// or https:// URL", id="no scheme"),
-        pytest.param({"URL": f"http://user:{KEY}@ho\nst"}, "--url is not a valid URL", id="newline in the URL"),
-        pytest.param({"URL": "http://host:port"}, "--url is not a valid URL", id="port"),
+        pytest.param(
+            {"URL": f"user:{KEY}@host"},
+            "the URL of the service must be http://HOST:PORT or https://HOST:PORT",
+            id="no scheme",
+        ),
+        pytest.param(
+            {"URL": f"http://user:{KEY}@ho\nst"}, "the URL of the service contains white space", id="newline in the URL"
+        ),
+        pytest.param({"URL": "http://host:port"}, "the URL of the service has a malformed host or port", id="port"),
     ],
 )
 def test_mcp_refuses_keys_and_urls_without_printing_them(

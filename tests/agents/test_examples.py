@@ -118,7 +118,7 @@ async def test_a_model_calls_them(service: Running, monkeypatch: pytest.MonkeyPa
     async def complete(request: Request) -> JSONResponse:
         asked.append(body := await request.json())
         names = {tool["function"]["name"] for tool in body["tools"]}
-        assert names == {"select_documents", "list_indexes", "search", "fetch", "extend_scores"}
+        assert names == {"select_documents", "list_indexes", "search", "fetch"}
         call = {"name": "fetch", "arguments": json.dumps({"id": "papers/p3" if len(asked) == 1 else "papers/none"})}
         calls = [{"id": "c", "type": "function", "function": call}] if len(asked) < 3 else None
         message = {"role": "assistant", "content": None if calls else "It is text 3.", "tool_calls": calls}

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import anyio
 import httpx
-import orjson
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from boundarymorph.agents.answers import MARK, count, cut
+from boundarymorph.agents.answers import size
 from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents import rpc
@@ -34,15 +33,13 @@ async def describes_itself(client: Client) -> None:
     assert client.server_info.name == "boundarymorph"
     assert "list_indexes" in (client.instructions or "")
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert list(tools) == ["select_documents", "list_indexes", "search", "fetch", "extend_scores"]
+    assert list(tools) == ["select_documents", "list_indexes", "search", "fetch"]
     for tool in tools.values():
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint
         assert tool.annotations.destructive_hint is False
         assert tool.description
-        assert tool.output_schema is not None
-        for schema in (tool.input_schema, tool.output_schema):
-            assert all(field["description"] for field in schema["properties"].values())
+        assert all(field["description"] for field in tool.input_schema["properties"].values())
         assert "$ref" not in str(tool.input_schema)
     assert tools["select_documents"].input_schema["required"] == ["query"]
     assert tools["select_documents"].input_schema["properties"]["min_relevance"]["anyOf"][0]["maximum"] == 1
@@ -64,24 +61,23 @@ async def answers(client: Client, url: str) -> None:
     empty, papers = listed["indexes"]
     assert empty == {"name": "empty", "documents": 0, "fields": {}}
     assert (papers["name"], papers["documents"]) == ("papers", 40)
-    assert papers["description"] == cut(ABOUT, 100) != ABOUT
+    assert ABOUT.startswith(papers["description"]) and 350 < len(papers["description"]) <= 400
     assert papers["fields"]["url"] == {"type": "string", "examples": ["https://example.org/seven"]}
     assert papers["fields"]["year"]["type"] == "number" and len(papers["fields"]["year"]["examples"]) == 3
 
-    selected = await structured(client, "select_documents", **PAPERS, k=4, budget=40, response_format="detailed")
+    selected = await structured(client, "select_documents", **PAPERS, k=4, budget=40)
     texts = [f"Paper {number}\n{LONG if number == 7 else f'text {number}'}" for number in range(40)]
     best = sorted(range(40), key=lambda number: -score_of(PAPERS["query"], texts[number]))
     assert [document["id"] for document in selected["documents"]] == [f"papers/p{n}" for n in best[:4]]
     first = selected["documents"][0]
     assert first["title"] == f"Paper {best[0]}"
-    assert first["metadata"] == {"year": 2000 + best[0]}
     assert first["judged"]
-    assert selected["costs"] == {"budget": 40, "judgements": 40, "reused": 0, "expected_loss": 0.0}
+    assert selected["costs"] == {"budget": 40, "judgements": 40, "reused": 0}
 
-    concise = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
-    assert {document["id"] for document in concise["documents"]} == {f"papers/p{n}" for n in range(36, 40)}
-    assert set(concise["documents"][0]) == {"id", "title", "text", "relevance", "judged"}
-    assert all(document["judged"] for document in concise["documents"])  # as judged before
+    filtered = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
+    assert {document["id"] for document in filtered["documents"]} == {f"papers/p{n}" for n in range(36, 40)}
+    assert set(filtered["documents"][0]) == {"id", "title", "url", "text", "relevance", "judged"}
+    assert all(document["judged"] for document in filtered["documents"])  # as judged before
     unjudged = await structured(client, "select_documents", query="never asked", index="papers", budget=0)
     assert not any(document["judged"] for document in unjudged["documents"])
 
@@ -109,17 +105,6 @@ async def says_what_to_do(client: Client) -> None:
     assert "Unknown tool: delete_everything" in await refused(client, "delete_everything")
 
 
-async def tells_its_progress(client: Client) -> None:
-    told: list[tuple[float, float | None]] = []
-
-    async def heard(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, total))
-
-    call = {"query": "how far it is", "index": "papers", "budget": 20}
-    await client.call_tool("select_documents", call, progress_callback=heard)
-    assert told[:3] == [(0.0, 20.0), (2.0, 20.0), (4.0, 20.0)]
-
-
 async def can_be_cancelled(client: Client, scorer: GatedScorer) -> None:
     async def cancel(scope: anyio.CancelScope) -> None:
         await scorer.waiting.wait()
@@ -133,7 +118,7 @@ async def can_be_cancelled(client: Client, scorer: GatedScorer) -> None:
     async with asyncio.timeout(PATIENCE):
         await scorer.left.wait()
     scorer.rounds_left = None
-    again = await structured(client, "select_documents", **query, response_format="detailed")  # the connection works
+    again = await structured(client, "select_documents", **query)  # the connection works
     assert (again["costs"]["judgements"], again["costs"]["reused"]) == (16, 4)
 
 
@@ -144,7 +129,6 @@ async def test_a_client(service: Running, transport: Transport) -> None:
         await describes_itself(client)
         await answers(client, service.url)
         await says_what_to_do(client)
-        await tells_its_progress(client)
         if transport != Transport.LEGACY:  # whose clients say so in a request that nothing connects with the call
             await can_be_cancelled(client, service.scorer)
 
@@ -216,16 +200,21 @@ class TestKeysAndLimits:
         settings = AgentSettings(answer_tokens=1_000)
         async with serve(agents=settings) as service, service.connect(Transport.HTTP) as client:
             selected = await structured(client, "select_documents", **PAPERS, k=40, budget=0)
-            assert 700 < count(orjson.dumps(selected).decode()) <= 1_000
+            assert 700 < size(selected) <= 1_000
             assert len(selected["documents"]) < 40
+            assert f"{40 - len(selected['documents'])} more documents do not fit" in selected["notes"][-1]
+            read = [document["id"] for document in selected["documents"]]
+            others = await structured(client, "select_documents", **PAPERS, k=1, budget=0, exclude_ids=read)
+            assert others["documents"][0]["id"] not in read
+
             text = ""
             offset: int | None = 0
             while offset is not None:
                 part = await structured(client, "fetch", id="papers/p7", offset=offset)
-                assert count(orjson.dumps(part).decode()) <= 1_000
-                text += part["text"].removesuffix(MARK)
+                assert size(part) <= 1_000
+                text += part["text"]
                 offset = part.get("next_offset")
-            assert text.replace(" ", "") == LONG.replace(" ", "")
+            assert text == LONG
 
 
 @pytest.mark.slow

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import orjson
@@ -13,7 +11,6 @@ import pytest
 
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
 from boundarymorph.agents import answers, tools
-from boundarymorph.library import extend
 from boundarymorph.settings import AgentSettings
 from tests.agents import rpc
 from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
@@ -34,7 +31,7 @@ UNDERSTOOD: list[tuple[dict[str, Any], int]] = [  # and how many documents are f
     ({"distinct": "url"}, 10),
 ]
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
-    ("select_documents", {"querry": "q"}, "there is no argument 'querry', only query, further_queries, index"),
+    ("select_documents", {"querry": "q"}, "there is no argument 'querry', only query, index, k"),
     ("list_indexes", {"index": "papers"}, "there is no argument 'index', only none"),
     ("select_documents", {"index": "papers"}, "query: is missing"),
     ("select_documents", {"query": " \n"}, "query: must have a character that is not white space"),
@@ -45,7 +42,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("select_documents", {**QUERY, "k": "many"}, "k: Input should be a valid integer"),
     ("select_documents", {**QUERY, "k": 0}, "k: Input should be greater than or equal to 1"),
     ("select_documents", {**QUERY, "k": "x", "min_relevance": 2}, "min_relevance: Input should be less than"),
-    ("select_documents", {**QUERY, "response_format": "long"}, "response_format: Input should be 'concise'"),
     ("search", {"query": "q"}, "one of empty, papers"),
     ("search", {"query": "q", "index": "a"}, "list_indexes"),
     ("search", {"query": "q", "index": "empty"}, "list_indexes"),
@@ -54,22 +50,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("fetch", {"id": "nothing"}, "one of empty, papers"),
     ("fetch", {"id": "papers/p1", "offset": 99}, "ends at character 6"),
     ("fetch", {"id": "papers/.."}, "no document '..'"),
-]
-
-
-EXTENDED = {"query": "q", "texts": ["a", "b", "c"], "scores": [0.5]}
-MISTAKES += [
-    ("extend_scores", {**EXTENDED, **given}, said)
-    for given, said in (
-        ({"scores": [0.5] * 4}, "scores: 4 for 3 texts"),
-        ({"scores": [None, None]}, "scores: none is a number"),
-        ({"scores": []}, "scores: "),
-        ({"scores": [1.5]}, "scores: "),
-        ({"texts": []}, "texts: "),
-        ({"ids": ["a"]}, "ids: 1 for 3 texts"),
-        ({"ids": ["a"] * 3}, "'a'"),
-        ({"index": "papers"}, "there is no argument 'index'"),
-    )
 ]
 
 
@@ -88,18 +68,11 @@ async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:
         for tool, given, said in MISTAKES:
             message = await refused(client, tool, **given)
             assert said in message and "pydantic" not in message
-            if ": Input" in said or tool == "extend_scores":
+            if ": Input" in said:
                 assert message.endswith("Correct that argument and call again.")
 
 
 class TestCalls:
-    async def test_further_queries_share_the_budget(self, service: Running) -> None:
-        call = {**QUERY, "further_queries": ["what else"], "budget": 10, "k": 5, "response_format": "detailed"}
-        async with service.connect(Transport.HTTP) as client:
-            found = await structured(client, "select_documents", **call)
-            assert found["costs"]["judgements"] == 10 and len(found["documents"]) == 5
-            assert "min_relevance" in await refused(client, "select_documents", **call, min_relevance=0.5)
-
     async def test_one_for_each_value(self, service: Running) -> None:
         papers = [{"id": f"a{n}", "text": f"part {n % 8}", "metadata": {"url": f"u{n % 3}"}} for n in range(12)]
         async with service.api() as api, service.connect(Transport.HTTP) as client:
@@ -166,90 +139,39 @@ class TestCalls:
             found = await api.post("/mcp", content=body.replace(b"HALF", b"\\ud83d"), headers=headers)
         assert found.is_success and "papers/p" in found.text
 
-    async def test_max_tokens_is_of_the_whole_answer(self, service: Running) -> None:
+    async def test_max_tokens_is_of_the_texts(self, service: Running) -> None:
         async with service.connect(Transport.HTTP) as client:
-            found = await structured(client, "select_documents", **QUERY, max_tokens=400)
-        assert 3 <= len(found["documents"]) < 40
-        assert answers.count(orjson.dumps(found).decode()) <= 400
+            found = await structured(client, "select_documents", **QUERY, max_tokens=40, filter={"year": {"gt": 2010}})
+        assert 8 < len(found["documents"]) < 29
+        assert sum(answers.size(document["text"]) for document in found["documents"]) <= 2 * 40
+        assert not any("next_offset" in document for document in found["documents"])
 
+    async def test_a_text_that_does_not_fit_is_cut_and_fetch_reads_on(self, serve: Serve) -> None:
+        call = {**QUERY, "k": 5, "budget": 0, "filter": {"year": {"gte": 2005, "lte": 2009}}}
+        async with (
+            serve(agents=AgentSettings(answer_tokens=2_000)) as service,
+            service.connect(Transport.HTTP) as client,
+        ):
+            found = await structured(client, "select_documents", **call)
+            long = next(document for document in found["documents"] if document["id"] == "papers/p7")
+            rest = await structured(client, "fetch", id="papers/p7", offset=long["next_offset"])
+        assert len(found["documents"]) == 5, "the short texts have room beside the long one"
+        assert LONG.startswith(long["text"] + rest["text"])
+        assert tools.CUT.format(count=1) in found["notes"]
 
-HOUSE = "a house by the sea"
-TEXTS = [
-    *(f"a {kind} house {place} the sea" for kind in ("small", "white", "old", "new") for place in ("by", "near", "on")),
-    *(f"a {kind} engine of a {of}" for kind in ("petrol", "diesel", "steam") for of in ("car", "train", "ship")),
-]
-SCORES = [0.9, None, 0.8, 0.85, None, None, None, None, None, None, None, None, 0.05, 0.1]
-
-
-async def test_the_best_of_all_by_the_scores_of_some(service: Running) -> None:
-    """As the library has it; nothing is judged."""
-    documents = [
-        {"text": text, **({} if score is None else {"cross_encoder_score": score})}
-        for text, score in zip(TEXTS, [*SCORES, *[None] * (len(TEXTS) - len(SCORES))], strict=True)
-    ]
-    expected = extend(HOUSE, documents, [], k=12)
-    service.scorer.rounds.clear()
-    async with service.connect(Transport.HTTP) as client:
-        found = await structured(client, "extend_scores", query=HOUSE, texts=TEXTS, scores=SCORES, k=12)
-    assert [each["id"] for each in found["documents"]] == [each.id for each in expected.documents]
-    assert {int(each["id"]) for each in found["documents"]} == set(range(12))
-    assert {int(each["id"]) for each in found["documents"] if each["judged"]} == {0, 2, 3}
-    for each, same in zip(found["documents"], expected.documents, strict=True):
-        assert each["relevance"] == round(same.relevance, 3)
-        assert each.get("uncertainty") == (None if each["judged"] else round(same.std, 3))
-    assert found["answerable"] == 1.0 and service.scorer.rounds == []
-
-
-async def test_its_arguments(service: Running) -> None:
-    call: dict[str, Any] = {"query": HOUSE, "texts": TEXTS, "scores": SCORES}
-    async with service.connect(Transport.HTTP) as client:
-        assert len((await structured(client, "extend_scores", **call))["documents"]) == tools.DEFAULT_K
-        ids = [f"t{place}" for place in range(len(TEXTS))]
-        named = await structured(client, "extend_scores", **call, ids=ids, k="2")
-        assert all(each["id"] in ids for each in named["documents"]) and len(named["documents"]) == 2
-        reached = await structured(client, "extend_scores", **call, min_relevance=0.95)
-        assert reached["documents"] == [] and reached["answerable"] < 0.5
-        assert tools.UNANSWERED in reached["notes"]
-
-
-async def test_a_long_answer_is_cut_at_its_end(serve: Serve) -> None:
-    texts = [f"text {number}" for number in range(200)]
-    async with serve(agents=AgentSettings(answer_tokens=1_000)) as service, service.connect(Transport.HTTP) as client:
-        found = await structured(client, "extend_scores", query="q", texts=texts, scores=[0.9, 0.8], k=200, ranked=True)
-        assert 10 < len(found["documents"]) < 200
-        async with service.api() as api:
-            body = {"query": "q", "budget": 0, "k": 200, "ranked": True}
-            pool = [{"text": text} for text in texts]
-            pool[0]["cross_encoder_score"], pool[1]["cross_encoder_score"] = 0.9, 0.8  # type: ignore[assignment]
-            whole = answer(await api.post("/select", json={**body, "pool": pool}))
-        assert [each["id"] for each in found["documents"]] == [
-            each["id"] for each in whole["documents"][: len(found["documents"])]
-        ]
-
-
-@pytest.mark.strangers
-@pytest.mark.slow
-async def test_a_list_of_300_described_indexes_costs_little(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As few tokens are looked at as the descriptions have, and none of them on the thread of the event loop."""
-    count, looked_at, event_loop = answers.count, 0, threading.get_ident()
-
-    def counting(text: str, most: float = math.inf) -> int:
-        nonlocal looked_at
-        looked_at += len(text)
-        assert threading.get_ident() != event_loop
-        return count(text, most)
-
-    monkeypatch.setattr(answers, "count", counting)
-    said = "word " * 150
-    async with service.api() as api, service.connect(Transport.HTTP) as client:
-        for n in range(300):
-            answer(await api.put(f"/indexes/acme-{n}", json={"encoder": "none"}))
-            assert (await api.put(f"/indexes/acme-{n}/description", json={"description": said})).is_success
-        found = await structured(client, "list_indexes")
-    assert looked_at < 3 * 302 * len(said), looked_at
-    assert [index["name"] for index in found["indexes"][:2]] == ["acme-0", "acme-1"]
-    assert len(found["indexes"]) == 302 and found["notes"] == []
-    assert "description" in found["indexes"][0] and "description" not in found["indexes"][-1]
+    @pytest.mark.strangers
+    @pytest.mark.slow
+    async def test_a_list_of_300_described_indexes_fits(self, service: Running) -> None:
+        async with service.api() as api, service.connect(Transport.HTTP) as client:
+            for n in range(300):
+                answer(await api.put(f"/indexes/acme-{n}", json={"encoder": "none"}))
+                said = {"description": "word " * 150}
+                assert (await api.put(f"/indexes/acme-{n}/description", json=said)).is_success
+            found = await structured(client, "list_indexes")
+        assert answers.size(found) <= AgentSettings().answer_tokens
+        assert [index["name"] for index in found["indexes"][:2]] == ["acme-0", "acme-1"]
+        assert len(found["indexes"]) == 302 and found["notes"] == []
+        assert "description" in found["indexes"][0] and "description" not in found["indexes"][-1]
 
 
 class TestLoading:

@@ -85,7 +85,7 @@ async def test_it_is_said_with_the_answer(selector_of: Callable[..., Selector]) 
 @pytest.fixture
 async def run() -> AsyncIterator[SelectionRun]:
     wanted, executor = task(budget=3), BoundedExecutor("test", threads=1)
-    scores = KnownScores(SeededScorer(), None).of_task(wanted.query, "", "", None)
+    scores = KnownScores(SeededScorer(), None).of_task(wanted.query)
     yield SelectionRun(
         wanted, wanted.candidates(FakeRetriever()), scores, Shared(executor), Observer(Stopwatch(time.monotonic))
     )

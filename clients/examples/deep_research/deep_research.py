@@ -111,7 +111,7 @@ class Research:
         """Documents that were not read before. Asked again, a query gets more, and pays only for the difference."""
         times = self.asked[query] = 2 * self.asked.get(query, 0) or 1
         arguments = {"query": query, "index": self.index, "k": K * times, "budget": BUDGET * times}
-        found = await self._call("select_documents", **arguments, response_format="detailed")
+        found = await self._call("select_documents", **arguments)
         new = [document for document in found["documents"] if document["id"] not in self.read]
         self.read.update({document["id"]: document for document in new})
         costs = found["costs"]

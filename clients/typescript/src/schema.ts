@@ -525,7 +525,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
              * @description in the request
@@ -557,16 +557,6 @@ export interface components {
              */
             trips: number;
             /**
-             * Billed Units
-             * @description started hundreds of documents of each trip, if the scorer bills by them
-             */
-            billed_units?: number | null;
-            /**
-             * Cost
-             * @description by the service's prices of the scorer, in their currency
-             */
-            cost?: number | null;
-            /**
              * Inferred
              * @description indexes of the results whose score is expected, not the cross-encoder's
              */
@@ -593,7 +583,7 @@ export interface components {
             timings_ms: {
                 [key: string]: number;
             };
-            /** @description tokens and cost, if a language model is the scorer */
+            /** @description if a language model was asked for scores */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
@@ -940,7 +930,7 @@ export interface components {
         };
         /**
          * LanguageModelUsage
-         * @description The tokens and the cost of a language model that grades, for one request; 0 if every grade was known.
+         * @description The tokens of a language model that grades, for one request.
          */
         LanguageModelUsage: {
             /**
@@ -953,11 +943,6 @@ export interface components {
              * @description written
              */
             output_tokens: number;
-            /**
-             * Cost
-             * @description by the service's prices, in their currency; includes requests without a grade
-             */
-            cost: number;
         };
         /**
          * Meta
@@ -1414,7 +1399,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
              * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1
@@ -1854,16 +1839,6 @@ export interface components {
              */
             trips: number;
             /**
-             * Billed Units
-             * @description started hundreds of documents of each trip, if the scorer bills by them
-             */
-            billed_units?: number | null;
-            /**
-             * Cost
-             * @description by the service's prices of the scorer, in their currency
-             */
-            cost?: number | null;
-            /**
              * Reused Scores
              * @description known from earlier requests; they replaced as many calls
              */
@@ -1880,7 +1855,7 @@ export interface components {
             expected_gain?: {
                 [key: string]: number;
             };
-            /** @description tokens and cost, if a language model is the scorer */
+            /** @description if a language model was asked for scores */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
@@ -2989,7 +2964,7 @@ export interface components {
              */
             answerable?: number | null;
             /**
-             * @description tokens and cost so far, if a language model is the scorer
+             * @description so far, if a language model was asked for scores
              * @default null
              */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;

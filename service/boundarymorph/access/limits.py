@@ -1,5 +1,4 @@
-"""How much callers may do: the checks that every request passes, turns at work, rate limits of keys, and cost ceilings
-of language models."""
+"""How much callers may do: the checks that every request passes, turns at work, and rate limits of keys."""
 
 from __future__ import annotations
 
@@ -7,25 +6,22 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import prometheus_client
 from limits import RateLimitItem, parse_many
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 
 from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
 from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
-from boundarymorph.errors import CostCeiling, InvalidConfiguration, Overloaded
+from boundarymorph.errors import InvalidConfiguration, Overloaded
 from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
-from boundarymorph.scoring.costs import NANO, Amount, Bill, Reservation
 from boundarymorph.selector.documents import Room
-from boundarymorph.settings import UNLIMITED, JudgeSettings, RateLimitSettings, Settings, WorkSettings
+from boundarymorph.settings import UNLIMITED, RateLimitSettings, Settings, WorkSettings
 from boundarymorph.telemetry import metrics
 
 MEMORY = 0.9  # weight of earlier requests in the moving average of their seconds
@@ -143,29 +139,28 @@ def _refused(reason: str, message: str, wait: float) -> Overloaded:
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+PREFIX = "boundarymorph:rates"  # of the keys in Redis
 
 
 class SharedCounters(Guard):
     """Counters in Redis, behind a circuit breaker: if Redis fails often, it is not asked for a while."""
 
-    def __init__(self, url: str, prefix: str, timeout: float, what: str, unshared: prometheus_client.Counter) -> None:
-        """url: of Redis, in the format of cache.url; prefix: of its keys; timeout: seconds for each request; what: is
-        counted, for the log; unshared: counts requests without an answer. Does not connect yet.
+    def __init__(self, url: str, timeout: float) -> None:
+        """url: of Redis, in the format of cache.url; timeout: seconds for each request. Does not connect yet.
 
         Raises InvalidConfiguration for a malformed url.
         """
         redis = connected(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
-        self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=prefix)
+        self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
         super().__init__(redis, timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
-        self._what, self._unshared = what, unshared
 
     async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
         """Return the result of a request to the storage, or None if Redis is not asked or does not answer."""
         try:
             return await self.call(request)
         except Unanswered:
-            self._unshared.inc()
+            metrics.rate_limit_unshared.inc()
             return None
 
     async def close(self) -> None:
@@ -175,11 +170,8 @@ class SharedCounters(Guard):
 
     def _tell(self, error: Exception | None) -> None:
         if error is not None:
-            said = "%s are counted in this process for a while, since Redis does not answer: %s"
-            log.warning(said, self._what, type(error).__name__)
-
-
-PREFIX = "boundarymorph:rates"
+            said = "rate limits are counted in this process for a while, since Redis does not answer: %s"
+            log.warning(said, type(error).__name__)
 
 
 class RateLimited(Overloaded):
@@ -240,9 +232,7 @@ class RateLimits:
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._counters: SharedCounters | None = None
         if url is not None and any((self._default, *self._of_key.values())):
-            self._counters = SharedCounters(
-                url, PREFIX, settings.timeout_seconds, "rate limits", metrics.rate_limit_unshared
-            )
+            self._counters = SharedCounters(url, settings.timeout_seconds)
             self._shared = SlidingWindowCounterRateLimiter(self._counters.storage)
 
     async def take(self, caller: str) -> Decision:
@@ -276,132 +266,6 @@ class RateLimits:
 
 def _items(text: str | None) -> list[RateLimitItem]:
     return [] if text in (None, UNLIMITED) else sorted(parse_many(text), key=RateLimitItem.get_expiry)
-
-
-DAY = 86_400
-KEPT = 2 * DAY  # seconds for which a day's sum stays in Redis
-CEILINGS = ("request_tokens", "request_cost", "key_day_tokens", "key_day_cost", "day_tokens", "day_cost")
-
-
-@dataclass(frozen=True, slots=True)
-class _Ceiling:
-    """name: of the setting; key: of the sum that it limits; most, added: in tokens, or billionths of the currency."""
-
-    name: str
-    key: str
-    most: int
-    added: int
-
-    @property
-    def in_money(self) -> bool:
-        return self.name.endswith("_cost")
-
-    def shown(self, sum_: int) -> str:
-        return f"{max(0, sum_) / NANO:.6g}" if self.in_money else f"{max(0, sum_):,} tokens"
-
-
-class Spending:
-    """A `Ledger` that keeps its sums in Redis for all processes together, else in this process.
-
-    If Redis does not answer in time, only what this process has spent on the day counts, and a ceiling then applies to
-    each process separately.
-    """
-
-    def __init__(
-        self, chosen: JudgeSettings, *, url: str | None, timeout: float, clock: Callable[[], float] = time.time
-    ) -> None:
-        """url: of Redis, in the format of cache.url; timeout: seconds to wait for it. Does not connect yet.
-
-        Raises InvalidConfiguration for a malformed url.
-        """
-        self._chosen, self._clock = chosen, clock
-        for name in CEILINGS:
-            if getattr(chosen, name) is not None:
-                metrics.cost_refused.labels(name)  # from 0 on: what a series begins with is no increase
-        self._own: Counter[str] = Counter()
-        self._today = ""
-        self._counters: SharedCounters | None = None
-        if url is not None:
-            self._counters = SharedCounters(
-                url, "boundarymorph:spending", timeout, "costs of language models", metrics.spending_unshared
-            )
-
-    async def reserve(self, bill: Bill, most: Amount) -> Reservation:
-        self._within_request(bill, most)
-        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
-        bill.reserved = bill.reserved.plus(most)
-        taken: list[_Ceiling] = []
-        try:
-            for ceiling in self._of_day(day, bill.caller, most):
-                taken.append(ceiling)
-                total = await self._add(ceiling.key, ceiling.added)
-                if total > ceiling.most:
-                    self._refuse(ceiling, total - ceiling.added, math.ceil(DAY - self._clock() % DAY))
-        except BaseException:
-            bill.reserved = bill.reserved.minus(most)
-            for ceiling in taken:
-                await self._add(ceiling.key, -ceiling.added)
-            raise
-        return Reservation(most, day)
-
-    async def settle(self, bill: Bill, reservation: Reservation, spent: Amount) -> None:
-        most, day = reservation
-        bill.reserved, bill.spent = bill.reserved.minus(most), bill.spent.plus(spent)
-        for ceiling in self._of_day(day, bill.caller, spent.minus(most)):
-            await self._add(ceiling.key, ceiling.added)
-
-    async def close(self) -> None:
-        """Release the connections."""
-        if self._counters is not None:
-            await self._counters.close()
-
-    def _within_request(self, bill: Bill, most: Amount) -> None:
-        so_far = bill.spent.plus(bill.reserved)
-        for ceiling in self._ceilings("request", most) if bill.caller else ():
-            had = so_far.nanos if ceiling.in_money else so_far.tokens
-            if had + ceiling.added > ceiling.most:
-                self._refuse(ceiling, had, math.inf)
-
-    def _of_day(self, day: str, caller: str, amount: Amount) -> Iterator[_Ceiling]:
-        """Yield the day's ceilings that are set, with the amount to add. Work without a request counts for no key."""
-        if caller:
-            yield from self._ceilings("key_day", amount, day, f"key:{caller}")
-        yield from self._ceilings("day", amount, day, "all")
-
-    def _ceilings(self, scope: str, amount: Amount, day: str = "", whose: str = "") -> Iterator[_Ceiling]:
-        """Yield the ceilings of a scope that are set."""
-        for name, added, unit in ((f"{scope}_tokens", amount.tokens, 1), (f"{scope}_cost", amount.nanos, NANO)):
-            most = getattr(self._chosen, name)
-            if most is not None:
-                yield _Ceiling(name, f"{day}:{name}:{whose}", int(most * unit), added)
-
-    def _refuse(self, ceiling: _Ceiling, had: int, again: float) -> None:
-        metrics.cost_refused.labels(ceiling.name).inc()
-        scope = {"request": "this request has", "key": "this key has"}.get(ceiling.name.split("_")[0], "all keys have")
-        when = "" if math.isinf(again) else " today; its day ends at 00:00 UTC"
-        raise CostCeiling(
-            f"{scope} {ceiling.shown(had)} of {ceiling.shown(ceiling.most)} for the language model spent or reserved"
-            f"{when}, and the next document may take {ceiling.shown(ceiling.added)} (scorer.judge.{ceiling.name})",
-            retry_after=again,
-        )
-
-    async def _add(self, key: str, amount: int) -> int:
-        """Add an amount, which may be negative; return the sum of all processes, or of this one if that is more.
-
-        The sum contains what others add at the same time only if Redis counted it before: the first ones fit under a
-        ceiling, and the later ones do not.
-        """
-        if (day := key[:10]) > self._today:
-            self._today = day
-            self._own = Counter({kept: spent for kept, spent in self._own.items() if kept >= day})
-        before = self._own[key]
-        try:
-            shared = None
-            if (counters := self._counters) is not None:
-                shared = await counters.ask(lambda: counters.storage.incr(key, KEPT, amount))
-        finally:
-            self._own[key] += amount
-        return self._own[key] if shared is None else max(shared, before + amount)
 
 
 @dataclass(frozen=True, slots=True)

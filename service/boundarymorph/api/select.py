@@ -78,7 +78,7 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
     with watch.stage("parse"):
         policy = access.policies.of(key.name, request.path_params.get("policy"))
         wanted, choice, task = await access.work.parsing.run(parsed)
-        task = replace(task, caller=key.name, tenant=key.tenant)
+        task = replace(task, tenant=key.tenant)
     if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model
     if wanted.index is not None:

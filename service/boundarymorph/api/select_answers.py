@@ -53,16 +53,10 @@ class Usage(BaseModel):
     )
     rounds: int = Field(description="in which the scores came")
     trips: int = Field(description="calls of the scorer; a round without any had all its scores cached")
-    billed_units: int | None = Field(
-        None, description="started hundreds of documents of each trip, if the scorer bills by them"
-    )
-    cost: float | None = Field(None, description="by the service's prices of the scorer, in their currency")
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
     expected_gain: ExpectedGain = Field(default_factory=dict)
-    language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost, if a language model is the scorer"
-    )
+    language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
 
 
 class ExplainedCall(BaseModel):
@@ -175,6 +169,6 @@ class RoundEvent(BaseModel):
     ids: list[str] = Field(description="the current set, most relevant first")
     answerable: float | None = Field(None, description="as in the answer, by what is known so far")
     language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost so far, if a language model is the scorer"
+        None, description="so far, if a language model was asked for scores"
     )
     calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")

@@ -32,6 +32,7 @@ from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.reading import bound
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import (
     Candidates,
     Document,
@@ -42,7 +43,6 @@ from boundarymorph.retrieval.document import (
     Search,
 )
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.scoring.costs import Bill
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
@@ -326,13 +326,11 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
-            trips=result.fare.trips,
-            billed_units=result.fare.units,
-            cost=result.cost,
+            trips=result.trips,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
             expected_gain=_gains(result.outlook),
-            language_model=usage_of(result.bill),
+            language_model=usage_of(result.tokens),
         ),
         status=result.status.value,
         stop_reason=result.stop_reason.value,
@@ -359,16 +357,14 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         answerable=progress.outlook.answerable,
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
-        language_model=usage_of(progress.bill),
+        language_model=usage_of(progress.tokens),
         calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
     )
 
 
-def usage_of(bill: Bill | None) -> LanguageModelUsage | None:
-    """Return the tokens and the cost of a language model; None if the scorer is none."""
-    if bill is None:
-        return None
-    return LanguageModelUsage(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
+def usage_of(tokens: TokenCounts | None) -> LanguageModelUsage | None:
+    """Return the tokens of a language model; None if none was asked."""
+    return None if tokens is None else LanguageModelUsage(input_tokens=tokens.read, output_tokens=tokens.written)
 
 
 def _gains(outlook: Outlook) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boundarymorph.cli.common import DataDirectory, LogLevel, fail
-from boundarymorph.errors import missing_package
+from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.settings import RateLimitSettings, Settings, header_key
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def mcp(
         fail(missing_package("mcp", error.name, "mcp"))
 
     async def serve() -> None:
-        async with _here(settings) if url is None else _at(url, settings) as service:
+        async with _here(settings) if url is None else _at(url.strip(), settings) as service:
             tools.SERVICE.set(service)
             await tools.server.run_stdio_async()
 
@@ -54,7 +54,7 @@ def mcp(
 @asynccontextmanager
 async def _here(settings: Settings) -> AsyncIterator[Service]:
     """Run a service in this process and yield it. It needs no key, as only the parent process can call it."""
-    from boundarymorph.agents.tools import within
+    from boundarymorph.agents.rest import within
     from boundarymorph.server.app import create_app
 
     app = create_app(settings.model_copy(update={"keys": (), "rate_limits": RateLimitSettings()}))
@@ -68,19 +68,12 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
     import httpx2
 
     from boundarymorph.agents.rest import Service
+    from boundarymorph.remote.urls import parse_plain
 
-    url = url.strip()
     try:
-        shown = httpx2.URL(url).copy_with(username=None, password=None)
-    except httpx2.InvalidURL:
-        fail("--url is not a valid URL; give it as http://HOST:PORT")
-    if shown.scheme not in ("http", "https") or not shown.host:
-        given = "--url is" if "@" in url else f"--url is {url!r},"
-        fail(f"{given} not an http:// or https:// URL")
-    try:
-        key = header_key(os.environ.get("BOUNDARYMORPH_API_KEY", ""))
-    except ValueError as error:
-        fail(f"BOUNDARYMORPH_API_KEY: {error}")
+        url, key = parse_plain(url, "the service"), header_key(os.environ.get("BOUNDARYMORPH_API_KEY", ""))
+    except (InvalidConfiguration, ValueError) as error:
+        fail(f"--url or BOUNDARYMORPH_API_KEY: {error}")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx2.Timeout(settings.limits.deadline_seconds + GRACE_SECONDS, connect=CONNECT_SECONDS)
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout) as http:
@@ -88,5 +81,5 @@ async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
             await http.get("/livez")
         except httpx2.HTTPError as error:  # a service that is started later will answer
             said = str(error) or type(error).__name__
-            typer.echo(f"warning: nothing answers at {shown} now ({said}); is it running?", err=True)
-        yield Service(http, str(shown), settings.agents)
+            typer.echo(f"warning: nothing answers at {url} now ({said}); is it running?", err=True)
+        yield Service(http, url, settings.agents)

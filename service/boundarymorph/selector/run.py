@@ -304,7 +304,7 @@ class SelectionRun:
             pool=self.pool,
             selected=selection.documents,
             history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
-            bill=scores.bill,
+            tokens=scores.tokens,
         )
 
     async def score(self) -> None:
@@ -413,8 +413,8 @@ class SelectionRun:
             warnings=self.warnings,
             vectors=self.vectors,
             explained=await self._explained(),
-            bill=scores.bill,
-            fare=scores.fare,
+            tokens=scores.tokens,
+            trips=scores.requests,
             calibration=self.calibrated.name,
             to_people=self.calibrated.to_people,
             scores=self.calibrated.original(self.documents.texts),

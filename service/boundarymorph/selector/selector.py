@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from boundarymorph.caching.known import KnownScores, ScoreCache
 from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval.document import Retriever
-from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
@@ -79,7 +79,7 @@ class Selector:
         yield result
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
-        known = self._known.of_task(task.query, task.caller, task.tenant, task.instruction)
+        known = self._known.of_task(task.query, task.tenant, task.instruction)
         return SelectionRun(task, task.candidates(self.retriever), known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:

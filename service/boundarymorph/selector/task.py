@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import (
     BoundaryMorphError,
-    CostCeiling,
     DeadlineExceeded,
     EncoderFailed,
     EncoderUnavailable,
@@ -30,9 +29,9 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
-from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selector.documents import FREE, Grouping, Room
@@ -74,15 +73,14 @@ class SelectionTask:
     relevance is what people are expected to find, instead of the score (`selection.trend`). deadline: when the current
     set becomes the result. accepts: the result after the deadline or a failure of scorer or retriever: only a complete
     one, or else their error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
-    reuse: whether scores known from earlier tasks are evidence that replaces calls. caller: the name of the key that
-    pays if scores cost money. tenant: whose known scores are used. return_documents: whether the result has their
-    texts. explain_pool: whether the result has `Explained`. calibration: makes relevance a probability. instruction:
-    for the scorer, if it takes one. excluded: ids of candidates that are not selected and not scored; what is known of
-    their scores is evidence, and replaces no call. known: scores by id that cost no call; those of other documents are
-    ignored. target: find so much of what has `min_relevance`. proposals: with a target, how many documents to read next
-    the result names at most. queries: instead of the query and its candidates, for one set of what answers any of them.
-    room: where its bytes are counted. complete: makes it the task that is carried out, of what comes with the
-    candidates of an index.
+    reuse: whether scores known from earlier tasks are evidence that replaces calls. tenant: whose known scores are
+    used. return_documents: whether the result has their texts. explain_pool: whether the result has `Explained`.
+    calibration: makes relevance a probability. instruction: for the scorer, if it takes one. excluded: ids of
+    candidates that are not selected and not scored; what is known of their scores is evidence, and replaces no call.
+    known: scores by id that cost no call; those of other documents are ignored. target: find so much of what has
+    `min_relevance`. proposals: with a target, how many documents to read next the result names at most. queries:
+    instead of the query and its candidates, for one set of what answers any of them. room: where its bytes are counted.
+    complete: makes it the task that is carried out, of what comes with the candidates of an index.
     """
 
     query: str
@@ -102,7 +100,6 @@ class SelectionTask:
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"
     reuse: bool = True
-    caller: str = ""
     tenant: str = ""
     return_documents: bool = False
     explain_pool: bool = False
@@ -135,7 +132,6 @@ class Interruption(StrEnum):
 
     DEADLINE = "deadline"
     OVERLOADED = "overloaded"
-    COST_CEILING = "cost_ceiling"
     ENCODER_UNAVAILABLE = "encoder_unavailable"
     ENCODER_FAILED = "encoder_failed"
     RETRIEVER_UNAVAILABLE = "retriever_unavailable"
@@ -152,7 +148,6 @@ class Interruption(StrEnum):
 _INTERRUPTIONS: dict[type, Interruption] = {
     DeadlineExceeded: Interruption.DEADLINE,
     Overloaded: Interruption.OVERLOADED,
-    CostCeiling: Interruption.COST_CEILING,
     EncoderUnavailable: Interruption.ENCODER_UNAVAILABLE,
     EncoderFailed: Interruption.ENCODER_FAILED,
     RetrieverUnavailable: Interruption.RETRIEVER_UNAVAILABLE,
@@ -168,7 +163,7 @@ INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 class Progress:
     """The state of a task before a round.
 
-    calls, cached, reused, bill: as in `SelectionResult`; budget: the task's; outlook: of the current set;
+    calls, cached, reused, tokens: as in `SelectionResult`; budget: the task's; outlook: of the current set;
     selected: positions in the pool of the current set; history: the scores of the last round; asked: for each of the
     history, of which query, if there are several.
     """
@@ -182,7 +177,7 @@ class Progress:
     pool: Pool
     selected: NDArray[np.intp]
     history: Sequence[Observation]
-    bill: Bill | None = None
+    tokens: TokenCounts | None = None
     asked: Sequence[int] | None = None
 
 
@@ -214,12 +209,12 @@ class SelectionResult:
     how many of them the cross-encoder computed for this task; cached: how many came from a cache, or from another task
     that was computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set
     is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; fare: what the trips to the scorer cost; bill: what a language
-    model charged, None for other scorers; seconds: by stage, and their total; vectors: the source of the pool's
-    vectors; explained: if the task asks for it and anything was believed. calibration: the name of that in use;
-    to_people: whether relevance is what people are expected to find; scores: the scorer's own, by position, where
-    relevance is something else. answered: of a task with several queries. proposals: with a target, the documents to
-    read next, each with its probability to reach `min_relevance`.
+    scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
+    read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
+    task asks for it and anything was believed. calibration: the name of that in use; to_people: whether relevance is
+    what people are expected to find; scores: the scorer's own, by position, where relevance is something else.
+    answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
+    probability to reach `min_relevance`.
     """
 
     task: SelectionTask
@@ -235,22 +230,17 @@ class SelectionResult:
     reused: int
     documents: Mapping[str, Document]
     truncated: int
-    fare: Fare
+    trips: int
     seconds: Mapping[str, float]
     warnings: Sequence[str]
     vectors: VectorSource
     explained: Explained | None = None
-    bill: Bill | None = None
+    tokens: TokenCounts | None = None
     calibration: str | None = None
     to_people: bool = False
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
     proposals: Selection | None = None
-
-    @property
-    def cost(self) -> float | None:
-        """In the currency of the scorer's prices; None if it has none."""
-        return self.fare.cost if self.bill is None else self.bill.spent.cost
 
 
 def unfamiliar(query: str, *models: str | None) -> list[str]:
@@ -364,12 +354,9 @@ def attributes(result: SelectionResult, task: SelectionTask, model: str | None, 
         found |= {"gen_ai.request.model": model, "reranker.model_name": model}
     if task.k is not None:
         found["reranker.top_k"] = task.k
-    if result.bill is not None:
-        found |= {
-            "gen_ai.usage.input_tokens": result.bill.usage.read,
-            "gen_ai.usage.output_tokens": result.bill.usage.written,
-            "llm.cost.total": result.bill.spent.cost,
-        }
+    if result.tokens is not None:
+        found["gen_ai.usage.input_tokens"] = result.tokens.read
+        found["gen_ai.usage.output_tokens"] = result.tokens.written
     if texts:
         query = task.query[:CHARACTERS]
         found |= {"reranker.query": query, "gen_ai.retrieval.query.text": query, "input.value": query}

@@ -235,60 +235,14 @@ class ModelSettings(BaseModel, extra="forbid"):
 
 
 class JudgeSettings(BaseModel, extra="forbid", frozen=True):
-    """A chat model as the scorer, at an openai:// url: how it is prompted, and what it may cost."""
+    """A chat model as the scorer, at an openai:// url: how it is asked for grades."""
 
-    grades: Literal["auto", "logprobs", "json", "digit"] = Field(
-        "auto", description="how a grade is asked for; auto: the first of these that the server can do"
-    )
-    instruction: str | None = Field(None, min_length=1, description="additional instructions for grading")
+    prompt: str | None = Field(None, min_length=1, description="replaces the instructions for grading from 0 to 3")
+    documents_per_request: Literal[1, 20] = Field(1, description="documents that it grades in one request")
     text_characters: int = Field(8_000, ge=1, description="characters of a document that it is shown")
-    documents_per_request: int = Field(1, ge=1, le=64, description="documents that it grades in one request")
     answer_tokens: int = Field(32, ge=1, description="tokens that it may write; more for a model that thinks first")
-    token_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
-        None, description="name of the field for them; if unset max_tokens, and the other for OpenAI's own API"
-    )
-    top_logprobs: int = Field(5, ge=1, le=20, description="number of likeliest tokens requested")
-    seed: int = 0
     body: dict[str, Any] = Field(default_factory=dict, description="additional fields of each request, as JSON")
     omit: tuple[str, ...] = Field((), description="fields that the server does not accept, such as seed or temperature")
-
-    input_price: float = Field(0.0, ge=0, description="price of a million tokens read, in any currency")
-    output_price: float = Field(0.0, ge=0, description="price of a million tokens written")
-    request_tokens: int | None = Field(None, ge=1, description="ceiling of one request")
-    request_cost: float | None = Field(None, gt=0)
-    key_day_tokens: int | None = Field(None, ge=1, description="ceiling of a key per day in UTC")
-    key_day_cost: float | None = Field(None, gt=0)
-    day_tokens: int | None = Field(None, ge=1, description="ceiling of all keys together per day in UTC")
-    day_cost: float | None = Field(None, gt=0)
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        if named := {"max_tokens", "max_completion_tokens"} & {*self.body, *self.omit}:
-            raise ValueError(f"answer_tokens and token_field say what {named.pop()} is, not body or omit")
-        return self
-
-    @model_validator(mode="after")
-    def _priced(self) -> Self:
-        costs = [name for name in ("request_cost", "key_day_cost", "day_cost") if getattr(self, name) is not None]
-        if costs and not (self.input_price or self.output_price):
-            raise ValueError(f"{costs[0]} needs input_price and output_price, or nothing would ever count against it")
-        return self
-
-
-class PriceSettings(BaseModel, extra="forbid", frozen=True):
-    """What a scorer at a url takes in money, in any currency: if none is given, what a hosted one has published, in US
-    dollars (`scoring.remote.prices`). A language model has the prices of the judge."""
-
-    request: float | None = Field(None, ge=0, allow_inf_nan=False, description="price of a request")
-    hundred_documents: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="price of each started hundred documents of a request"
-    )
-    thousand_tokens: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="price of a thousand tokens, which are estimated from characters"
-    )
-    ceiling: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="most that the scores of a query may cost"
-    )
 
 
 class ScorerSettings(ModelSettings):
@@ -309,7 +263,6 @@ class ScorerSettings(ModelSettings):
     self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")
     queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; beyond that, calls are rejected")
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
-    price: PriceSettings = Field(default_factory=PriceSettings)
 
 
 class EncoderSettings(ModelSettings):
@@ -430,7 +383,7 @@ class WorkSettings(BaseModel, extra="forbid"):
 class AgentSettings(BaseModel, extra="forbid"):
     """What language models call: /mcp."""
 
-    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, estimated on the high side")
+    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, at four bytes each")
     index: str | None = Field(None, description="index that the tools use by default; if unset the only one")
     described_indexes: int = Field(
         20, ge=0, description="indexes of which `list_indexes` reads a sample, for the fields"

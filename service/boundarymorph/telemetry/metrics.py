@@ -162,15 +162,8 @@ class BatchMetrics:
 
 
 scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
-scorer_units = _counter("scorer_billed_units", "Started hundreds of documents, of a scorer that bills by them.")
-scorer_cost = _counter("scorer_cost", "Cost of a scorer, in the currency of its prices.")
 judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
 judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
-judge_cost = _counter("judge_cost", "Cost of a language model, in the currency of its prices.")
-cost_refused = _counter(
-    "cost_ceiling_refusals", "Requests to a language model that were not sent, by ceiling.", "ceiling"
-)
-spending_unshared = _counter("spending_unshared", "Daily sums that could not be written to Redis.")
 scorer_batches = BatchMetrics("scorer", "pair", "scored")
 encoder_batches = BatchMetrics("encoder", "text", "encoded")
 attempt_seconds = {

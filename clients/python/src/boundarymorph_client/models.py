@@ -155,25 +155,22 @@ class SelectedDocument(Answer):
 
 
 class LanguageModelUsage(Answer):
-    """What a language model that grades took; `cost` in the currency of the service's prices."""
+    """The tokens of a language model that grades."""
 
     input_tokens: int
     output_tokens: int
-    cost: float
 
 
 class Usage(Answer):
-    """What was spent. trips: calls of the scorer; billed_units, cost: of these, where they are known. `language_model`
-    where one is the scorer. expected_gain: by the number of further calls, what
-    they are expected to bring, as a share of the best set's relevance."""
+    """What was spent. trips: requests to the scorer. language_model: the tokens of one that was asked for scores.
+    expected_gain: by the number of further calls, what they are expected to bring, as a share of the best set's
+    relevance."""
 
     budget: int
     cross_encoder_calls: int
     cached_scores: int
     rounds: int
     trips: int
-    billed_units: int | None = None
-    cost: float | None = None
     reused_scores: int
     truncated_documents: int
     expected_gain: dict[str, float] = Field(default_factory=dict)

@@ -35,6 +35,7 @@ from boundarymorph.api.dependencies import (
 )
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import (
+    CHARACTERS_PER_TOKEN,
     CohereV2Request,
     Diagnostics,
     DocumentsRequest,
@@ -68,7 +69,6 @@ from boundarymorph.api.translate import grouping_of, task_of, usage_of
 from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.costs import CHARACTERS_PER_TOKEN
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.settings import Settings
@@ -306,7 +306,7 @@ def _read(
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     wanted = replace(wanted, ignored=ignored, whole=whole)
     task = _task(asked, wanted, access.settings, arrival, dialect.documents)
-    return policy, asked, wanted, replace(task, caller=caller, instruction=instruction)
+    return policy, asked, wanted, replace(task, instruction=instruction)
 
 
 def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, field: str) -> SelectionTask:
@@ -387,15 +387,13 @@ def _ranking(
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,
-            trips=result.fare.trips,
-            billed_units=result.fare.units,
-            cost=result.cost,
+            trips=result.trips,
             inferred=sorted(inferred),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,
             policy=policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
-            language_model=usage_of(result.bill),
+            language_model=usage_of(result.tokens),
             warnings=warnings,
         ),
     )

@@ -119,7 +119,7 @@ async function show(request, answer, signal) {
   busy(false);
   say(find("headline").textContent, false);
   const comparing = () => compare(request, answer, shown.texts, signal);
-  form.paid = Boolean(answer.usage.language_model);
+  form.paid ||= Boolean(answer.usage.language_model);
   if (request.queries) return;
   if (form.paid) offerComparison(plainCalls(answer), comparing);
   else await comparing();

@@ -1,0 +1,135 @@
+"""Answers have at most as many tokens as they may, and a text that is cut goes on where it was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boundarymorph.agents.answers import LEAST, beginning, fitted, listed, size
+from tests.stateful.profile import times
+
+DRAWS = settings(max_examples=times(40, 1_000), deadline=None)
+TEXT = st.text(st.sampled_from('aB1 .\n"\\é漢😀{') | st.characters(codec="utf-8"), max_size=400)
+DOCUMENT = st.fixed_dictionaries(
+    {"id": TEXT, "relevance": st.floats(0, 1), "text": TEXT | TEXT.map(lambda text: 20 * text)}
+)
+INDEX = st.fixed_dictionaries(
+    {"name": TEXT, "documents": st.integers(0, 10**7)},
+    optional={"description": TEXT, "fields": st.dictionaries(TEXT, st.lists(TEXT, max_size=3))},
+)
+
+
+def documents(*texts: str) -> list[dict[str, Any]]:
+    return [{"id": f"i/{place}", "text": text} for place, text in enumerate(texts)]
+
+
+class TestBeginning:
+    @DRAWS
+    @given(TEXT, st.integers(1, 60))
+    def test_it_is_a_part_that_fits(self, text: str, tokens: int) -> None:
+        part = beginning(text, tokens)
+        assert text.startswith(part) and len(part.encode()) <= 4 * tokens
+        assert (part == text) == (len(text.encode()) <= 4 * tokens)
+
+    @DRAWS
+    @given(TEXT.map(lambda text: 9 * text), st.integers(1, 60))
+    def test_the_parts_of_a_text_are_all_of_it(self, text: str, tokens: int) -> None:
+        read = ""
+        while read != text:
+            part = beginning(text[len(read) :], tokens)
+            assert part, "each step reads something"
+            read += part
+
+    @pytest.mark.parametrize(
+        ("text", "part"),
+        [
+            ("one two three four", "one two "),
+            ("one\ntwo three four", "one\ntwo "),
+            ("a " + "b" * 99, "a " + "b" * 10),
+            ("漢" * 9, "漢" * 4),
+        ],
+    )
+    def test_it_ends_after_a_blank_that_is_near(self, text: str, part: str) -> None:
+        assert beginning(text, 3) == part
+
+
+class TestFitted:
+    @DRAWS
+    @given(st.lists(DOCUMENT, max_size=12), st.integers(200, 2_000))
+    def test_leading_documents_are_kept(self, given: list[dict[str, Any]], tokens: int) -> None:
+        kept = fitted(given, tokens)
+        for document, whole in zip(kept, given, strict=False):
+            assert document["id"] == whole["id"]
+            if "next_offset" in document:
+                assert document["text"] == whole["text"][: document["next_offset"]] != whole["text"]
+            else:
+                assert document == whole
+        assert kept == given or len(kept) < len(given) or any("next_offset" in document for document in kept)
+
+    def test_texts_that_fit_are_whole(self) -> None:
+        given = documents("word " * 100, "short", "word " * 200)
+        assert fitted(given, 600) == given
+
+    def test_a_long_text_leaves_room_for_short_ones(self) -> None:
+        first, *others = fitted(documents("word " * 9_999, "short", "word " * 200), 1_000)
+        assert 450 < size(first["text"]) <= 501 and first["text"] == ("word " * 9_999)[: first["next_offset"]]
+        assert [document["text"] for document in others] == ["short", "word " * 200]
+
+    def test_documents_are_left_out_once_hardly_anything_of_them_fits(self) -> None:
+        kept = fitted(documents(*(["word " * 9_999] * 50)), 1_000)
+        assert 3 <= len(kept) < 10
+        assert all(size(document["text"]) >= LEAST - 2 for document in kept)
+        assert sum(map(size, kept)) <= 1_010
+
+
+class TestListed:
+    @DRAWS
+    @given(st.lists(INDEX, max_size=40), st.integers(10, 1_000))
+    def test_names_are_kept_longest(self, indexes: list[dict[str, Any]], tokens: int) -> None:
+        kept = listed(indexes, tokens)
+        assert sum(map(size, kept)) <= tokens
+        assert [index["name"] for index in kept] == [index["name"] for index in indexes[: len(kept)]]
+        if sum(map(size, indexes)) <= tokens:
+            assert kept == indexes
+        whole = [index == full for index, full in zip(kept, indexes, strict=False) if len(full) > 2]
+        assert whole == sorted(whole, reverse=True), "the first ones keep what the last ones lose"
+
+
+def listing(count: int) -> object:
+    return listed([{"name": f"acme-{n}", "documents": n, "description": "word " * 100} for n in range(count)], 10_000)
+
+
+def selecting(count: int) -> object:
+    return fitted(documents(*(["word " * 2_000] * count)), 10_000)
+
+
+def cutting(count: int) -> object:
+    return beginning("w " * 10_000 * count, 10_000)
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize("answered", [listing, selecting, cutting])
+def test_the_work_is_in_proportion(answered: Callable[[int], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that are made into JSON: twice those of the list of indexes, and once those of an answer."""
+    seen = 0
+    dumps = orjson.dumps
+
+    def counting(value: Any) -> bytes:
+        nonlocal seen
+        made: bytes = dumps(value)
+        seen += len(made)
+        return made
+
+    monkeypatch.setattr(orjson, "dumps", counting)
+    work = []
+    for count in (300, 600, 1_200):
+        seen = 0
+        answered(count)
+        work.append(seen)
+    assert work[1] <= 2.2 * work[0] + 1_000 and work[2] <= 2.2 * work[1] + 1_000, work
+    assert work[2] < 3_000_000, work
