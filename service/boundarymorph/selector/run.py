@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once, at_once_if
+from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
 from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.selection import (
     Distinct,
@@ -77,7 +77,7 @@ CALLS: dict[Call, tuple[State, State]] = {
 class Shared:
     """What the selections of a process share. running: how many there are."""
 
-    executor: BoundedExecutor
+    executor: FairExecutor
     pace: Pace = field(default_factory=Pace)
     running: int = 0
 
@@ -147,7 +147,7 @@ class SelectionRun:
             documents = retrieved.documents
             self._task = self._task.complete(self._task, retrieved.calibrations)
         if self._task.goal != "scores":
-            self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
+            self._task.room.charge(footprint(self.pool, self._task.budget + len(self._task.known)))
         run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
         self.documents = await run(Documents, self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
