@@ -158,7 +158,7 @@ async def _events(
     task, event = asked.task, partial(event_of, explain=bool(asked.wanted.explain))
     try:
         while isinstance(step, Progress):
-            yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
+            yield _made("round", event, step)
             step = await anext(steps)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
         access.charging(request.state.until_end)(len(last))

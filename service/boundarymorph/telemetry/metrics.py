@@ -157,12 +157,6 @@ class BatchMetrics:
 
 
 scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
-scorer_doubts = _counter(
-    "scorer_doubts",
-    "Selections on an index on which the scorer seems not to work: its scores are constant, saturated, or contrary to "
-    "similarity and words.",
-    "doubt",
-)
 judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
 judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
 scorer_batches = BatchMetrics("scorer", "pair", "scored")
