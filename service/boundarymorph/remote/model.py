@@ -6,25 +6,25 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput, ScorerFailed
 from boundarymorph.inference.concurrency import NEVER, Deadline, together
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
-from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
+from boundarymorph.remote.wire import Answer, Context, Description, TokenCounts, Unusable, chunks, encoded
 from boundarymorph.settings import ModelSettings, secret
 from boundarymorph.telemetry import metrics
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; a description involves no model
 CALLS = 3  # the first two may be wasted if the model changes during them
 PROBE = "probe"
-SHARE = 4  # one call uses at most 1/SHARE of all connections
+SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
 Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
@@ -101,7 +101,8 @@ class Servers:
         ]
         self._role = role
         self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
-        self._concurrency = max(1, connections // SHARE)
+        one_by_one = all(endpoint.dialect.most_texts == 1 for endpoint in endpoints)
+        self._concurrency = max(1, connections // (1 if one_by_one else SHARE))
         self._clock = options.get("clock", time.monotonic)
         self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
         self._balancer = Balancer(
@@ -164,8 +165,7 @@ class RemoteModel(Servers):
         dialect, model = server.dialect, server.endpoint.model
         if model is None:
             raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
-        description = Description(f"{dialect.name}:{model}", model, dialect.most_texts)
-        server.description = identified(description, server.endpoint, self._servers[0].base)
+        server.description = identified(dialect.configured(model), server.endpoint, self._servers[0].base)
         self._balancer.serves(server, server.description.name)
         try:
             self._balancer.check_model(server)
@@ -344,7 +344,8 @@ class RemoteModel(Servers):
             served = answer.served or (await self._describe(server, deadline, confirm=True)).name
             if served != description.name:
                 raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
-            return Answer(answer.values, answer.truncated + request.cut, description.name, server=server.base)
+            truncated = answer.truncated + request.cut
+            return Answer(answer.values, truncated, description.name, answer.usage, server.base)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
@@ -354,8 +355,11 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     there = [answer for answer in answers if answer.failure is None]
     servers = {answer.server for answer in there}
     server = servers.pop() if len(servers) == 1 else None
-    failure = next((answer.failure for answer in answers if answer.failure is not None), None)
-    return Answer(values, sum(answer.truncated for answer in there), there[0].served, server=server, failure=failure)
+    failures = [answer.failure for answer in answers if answer.failure is not None]
+    failure = min(failures, key=lambda error: isinstance(error, ScorerFailed), default=None)  # which says least
+    counts = [answer.usage for answer in there if answer.usage is not None]
+    usage = reduce(TokenCounts.plus, counts) if counts else None
+    return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, server, failure)
 
 
 def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:

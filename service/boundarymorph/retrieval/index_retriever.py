@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.concurrency import BoundedExecutor
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
@@ -40,14 +40,13 @@ class IndexRetriever:
         encoder: Encoder | None,
         *,
         threads: int = 4,
-        waiting: int = 512,
         share: float = 1.0,
     ) -> None:
-        """share: of the threads and places that one caller gets, as in `Shares`."""
+        """share: of the threads that one caller gets, as in `Shares`."""
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
-        self._executor = BoundedExecutor("search", threads=threads, waiting=waiting, share=share)
+        self._executor = FairExecutor("search", threads=threads, share=share)
 
     @observed
     async def retrieve(self, index: str, search: Search) -> Retrieved:

@@ -37,7 +37,6 @@ from boundarymorph.settings.sections import (
     ScorerSettings,
     StoreSettings,
     TraceSettings,
-    WorkSettings,
     header_key,
     secret,
 )
@@ -62,7 +61,6 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "TraceSettings",
-    "WorkSettings",
     "header_key",
     "mistakes",
     "secret",
@@ -176,6 +174,7 @@ class Settings(BaseSettings):
     )
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
     search_device: str = Field("cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="faiss, or faiss:N: FAISS on a GPU")
+    search_threads: int = Field(16, ge=1, description="threads that search indexes")
     open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
     filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
     selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
@@ -250,7 +249,6 @@ class Settings(BaseSettings):
         None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"
     )
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
-    work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="timeout of such a probe")
     playground: bool = Field(True, description="serve /playground, a page for trying selections")
