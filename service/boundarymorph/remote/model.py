@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal, TypedDict, Unpack
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput
-from boundarymorph.inference.concurrency import NEVER, Deadline, together
+from boundarymorph.inference.concurrency import Deadline, together
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
@@ -23,7 +23,6 @@ from boundarymorph.telemetry import metrics
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; a description involves no model
 CALLS = 3  # the first two may be wasted if the model changes during them
-PROBE = "probe"
 SHARE = 4  # one call uses at most 1/SHARE of all connections
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
@@ -90,10 +89,9 @@ class Servers:
         self,
         endpoints: Sequence[Endpoint],
         role: Role,
-        probe: Callable[[_Server], Awaitable[object]],
         **options: Unpack[Options],
     ) -> None:
-        """probe: see `Balancer`. Raises InvalidConfiguration if the endpoints do not fit together."""
+        """Raises InvalidConfiguration if the endpoints do not fit together."""
         connections = options.get("connections", 64)
         self._servers = [
             _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
@@ -108,7 +106,6 @@ class Servers:
             self._servers,
             role,
             requests=max(1, connections // max(1, len(endpoints))),
-            probe=probe,
             clock=self._clock,
             seed=options.get("seed", 0),
             on_change=options.get("on_change", ignore_change),
@@ -153,7 +150,7 @@ class RemoteModel(Servers):
 
     def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
         """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
-        super().__init__(endpoints, role, self._probe, **options)
+        super().__init__(endpoints, role, **options)
         self._connected = False
         for server in self._servers:
             if server.dialect.description_path is None:
@@ -166,9 +163,8 @@ class RemoteModel(Servers):
             raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
         description = Description(f"{dialect.name}:{model}", model, dialect.most_texts)
         server.description = identified(description, server.endpoint, self._servers[0].base)
-        self._balancer.serves(server, server.description.name)
         try:
-            self._balancer.check_model(server)
+            self._balancer.serves(server, server.description.name)
         except Mismatch as other:
             raise InvalidConfiguration(str(other)) from other
 
@@ -201,11 +197,7 @@ class RemoteModel(Servers):
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
 
-        async def describe(server: _Server) -> None:
-            await self._describe(server, moment)
-            self._balancer.check_model(server)
-
-        await self._balancer.ask_all(describe)
+        await self._balancer.ask_all(lambda server: self._describe(server, moment))
         self._connected = True
         if not self.descriptions:
             moment.remaining()
@@ -269,14 +261,8 @@ class RemoteModel(Servers):
         limits = (server.dialect.most_bytes for server in self._servers)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    async def _probe(self, server: _Server) -> None:
-        """Request the results of one short text."""
-        description = await self._describe(server, NEVER)
-        await self._attempt(server, description, Context(PROBE), [PROBE], NEVER)
-        self._balancer.check_model(server)
-
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
-        """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, and Mismatch.
+        """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, Mismatch, and OtherModel.
 
         confirm: fetch it again if a connection was opened since, as another model may be behind that connection.
         """
@@ -288,8 +274,8 @@ class RemoteModel(Servers):
                     body = await server.fetch(path, None, deadline.within(DESCRIPTION_TIMEOUT))
                     known = server.dialect.describe(body, server.endpoint.model)
                     known = identified(known, server.endpoint, self._servers[0].base)
-                except KeyRefused:
-                    raise
+                except KeyRefused as failure:
+                    raise Mismatch(str(failure)) from failure
                 except Refused as failure:
                     raise Mismatch(f"{failure}; {kind}") from failure
                 except Unusable as flaw:
@@ -307,7 +293,6 @@ class RemoteModel(Servers):
         again: whether to try again if the server turns out to serve another model.
         """
         description = await self._describe(server, deadline)
-        self._balancer.check_model(server)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:
             return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])

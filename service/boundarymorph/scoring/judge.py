@@ -348,7 +348,7 @@ class Judge(Servers):
         self._prices = Prices(self._chosen.input_price, self._chosen.output_price)
         if len({endpoint.model for endpoint in endpoints}) > 1:
             raise InvalidConfiguration("the openai:// URLs of a scorer name different models; replicas serve the same")
-        super().__init__(endpoints, ROLE, _unasked, **options)
+        super().__init__(endpoints, ROLE, **options)
         self._endpoint = endpoints[0]
         self._dialect: OpenAI | None = None
         self._choosing = asyncio.Lock()
@@ -549,10 +549,6 @@ class Judge(Servers):
 
 async def _outcomes(asking: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
     return await asyncio.gather(*asking, return_exceptions=True)
-
-
-async def _unasked(peer: Peer) -> None:
-    """A probe that sends nothing, since every request costs money."""
 
 
 def _unpaid(error: BaseException) -> bool:
