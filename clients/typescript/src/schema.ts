@@ -3411,15 +3411,10 @@ export interface components {
              */
             skipped: number;
             /**
-             * Documents Per Second
-             * @description over the last 30 seconds
+             * Position
+             * @description bytes of the upload processed; of an array without white space
              */
-            documents_per_second: number;
-            /**
-             * Seconds Left
-             * @description null if the length of the upload is unknown
-             */
-            seconds_left: number | null;
+            position: number;
         };
         /**
          * UploadedDocument
