@@ -1,8 +1,8 @@
-"""`make bench NAME=scorers`: trips, time and money of a request by kind of scorer, beside reranking the first hundred.
+"""`make bench NAME=scorers`: trips and time of a request by kind of scorer, beside reranking the first hundred.
 
 Stand-ins answer on sockets of this machine after a time that is a part for each request and one for each document; none
-of them is a model. Trips and the wait for the scorer are measured, also of the whole request; what it costs is computed
-from the prices below, at four characters a token. The same 1,000 documents come with each request, without vectors.
+of them is a model. Trips and the wait for the scorer are measured, also of the whole request. The same 1,000 documents
+come with each request, without vectors.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from boundarymorph.settings import Settings
 from load_tests import report
 from load_tests.workload import passages, queries_of
 from tests.api.service import answer, fake_service, serving
-from tests.scoring.judge.scripted import Chat
+from tests.scoring.chat.scripted import Chat
 from tests.scoring.remote.servers import Behaviour, Cohere, Jina, ListwiseJina, Reply, SystemOne, Tei, Wire, running
 
 FIRST = 100  # documents that plain reranking scores
@@ -30,7 +30,7 @@ FIRST = 100  # documents that plain reranking scores
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of scorer. seconds: of a request, and of each document in it; settings: with its prices in US dollars."""
+    """A kind of scorer. seconds: of a request, and of each document in it; settings: of the scorer."""
 
     name: str
     wire: Callable[[], Wire]
@@ -38,17 +38,15 @@ class Kind:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-JUDGE = {"grades": "logprobs", "input_price": 0.4, "output_price": 1.6}
-TWENTY = {**JUDGE, "documents_per_request": 20}
-# Prices as published (`scoring.remote.prices`); those of listwise models and gpt-4.1-mini are examples.
+TWENTY = {"connections": 16, "judge": {"documents_per_request": 20}}
 KINDS = (
     Kind("own GPU", lambda: Tei(most=128), (0.005, 0.0005)),
-    Kind("per search", Cohere, (0.104, 0.00075), {"price": {"hundred_documents": 0.002}}),
-    Kind("per token", Jina, (0.15, 0.001), {"price": {"thousand_tokens": 0.00005}}),
-    Kind("listwise", ListwiseJina, (0.2, 0.003), {"price": {"thousand_tokens": 0.00005}}),
-    Kind("decision model", SystemOne, (0.15, 0.002), {"price": {"thousand_tokens": 0.000042}}),
-    Kind("language model", lambda: Chat(counting=True), (0.6, 0.0), {"connections": 16, "judge": JUDGE}),
-    Kind("language model, 20 at once", lambda: Chat(counting=True), (0.6, 0.05), {"connections": 16, "judge": TWENTY}),
+    Kind("per search", Cohere, (0.104, 0.00075)),
+    Kind("per token", Jina, (0.15, 0.001)),
+    Kind("listwise", ListwiseJina, (0.2, 0.003)),
+    Kind("decision model", SystemOne, (0.15, 0.002)),
+    Kind("language model", lambda: Chat(counting=True), (0.6, 0.0), {"connections": 16}),
+    Kind("language model, 20 at once", lambda: Chat(counting=True), (0.6, 0.05), TWENTY),
 )
 
 
@@ -99,7 +97,6 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path, 
                     seconds.append(time.perf_counter() - begin)
                     answers.append(answer(response))
                 usages = [found["usage"] for found in answers]
-                costs = [(usage["language_model"] or usage)["cost"] or 0.0 for usage in usages]
                 waits = [found["timings_ms"]["score"] / 1_000 for found in answers]
                 rows.append(
                     {
@@ -109,7 +106,6 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path, 
                         "trips": fmean(usage["trips"] or 0.0 for usage in usages),
                         **report.percentiles(waits, shares=(50,), of="wait_p{}_ms"),
                         **report.percentiles(seconds, shares=(50,)),
-                        "dollars_of_1000": 1_000 * fmean(costs),
                     }
                 )
 

@@ -39,7 +39,7 @@ SLOW = (
     "load_tests",
     "retrieval/test_encoders_transformer.py",
     "retrieval/test_frameworks.py",
-    "scoring/judge/test_openai_sdk.py",
+    "scoring/chat/test_openai_sdk.py",
     "scoring/transformer/test_embedded.py",
     "system/test_belongings.py",
     "system/test_calibrate.py",

@@ -110,13 +110,6 @@ class Overloaded(BoundaryMorphError):
         self.retry_after = retry_after
 
 
-class CostCeiling(Overloaded):
-    """The request would exceed a ceiling on what a scorer may cost; it was not sent.
-
-    retry_after: seconds until the end of the ceiling's day; infinite for the ceiling of one request.
-    """
-
-
 class DeadlineExceeded(BoundaryMorphError, TimeoutError):
     """The request's deadline passed before its work was done."""
 

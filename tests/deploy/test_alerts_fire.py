@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,16 +14,15 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
-from boundarymorph.access.limits import Admission, RateLimits, Spending
+from boundarymorph.access.limits import Access, RateLimits
 from boundarymorph.api import middleware
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
-from boundarymorph.errors import BoundaryMorphError, CostCeiling, Overloaded, RetrieverUnavailable, ScorerUnavailable
+from boundarymorph.errors import BoundaryMorphError, Overloaded, RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.scoring.costs import Amount, Bill
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer
-from boundarymorph.settings import JudgeSettings, RateLimitSettings, Settings
+from boundarymorph.settings import Limits, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
 from tests.api.service import application, client_of, filled, gateway_to
 from tests.clocks import Clock
@@ -135,13 +134,14 @@ async def replica_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) ->
 
 @asynccontextmanager
 async def full_house(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    admission = Admission(running=1, waiting=0)
+    access = Access(Settings(data_directory=folder, limits=Limits(requests=1)))
 
     async def strike() -> None:
-        with pytest.raises(Overloaded), admission.enter("b"):
-            pass
+        with pytest.raises(Overloaded), ExitStack() as until_end:
+            access.enter("b", until_end)
 
-    with admission.enter("a"):
+    with ExitStack() as until_end:
+        access.enter("a", until_end)
         yield strike
 
 
@@ -153,24 +153,6 @@ async def rates_alone(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> 
 
 
 @asynccontextmanager
-async def spending_alone(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    ledger = Spending(JudgeSettings(day_tokens=10_000), url=nowhere(), timeout=1.0)
-    yield lambda: ledger.reserve(Bill(caller="rag"), Amount(1, 0))
-    await ledger.close()
-
-
-@asynccontextmanager
-async def ceiling(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    ledger = Spending(JudgeSettings(request_tokens=10), url=None, timeout=1.0)
-
-    async def strike() -> None:
-        with pytest.raises(CostCeiling):
-            await ledger.reserve(Bill(caller="rag"), Amount(11, 0))
-
-    yield strike
-
-
-@asynccontextmanager
 async def cache_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
     link = RedisLink(nowhere(), timeout=5, clock=clock)
     cache = RedisScoreCache(link)
@@ -178,14 +160,6 @@ async def cache_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> A
         await cache.read("model", "q", [b"text"])
     yield lambda: cache.read("model", "q", [b"text"])
     await link.close()
-
-
-@asynccontextmanager
-async def dearer(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    async def strike() -> None:
-        metrics.judge_cost.inc(0.001 if clock.now < 24 * 3_600 else 0.01)
-
-    yield strike
 
 
 RISES, RISES_AT_ONCE = "with every fault", "with the first fault, as it was there before"
@@ -203,10 +177,7 @@ CASES: list[tuple[str, Fault, str | float]] = [
     ("BoundaryMorphReplicaAway", replica_away, 0),
     ("BoundaryMorphSelectRefuses", full_house, RISES),
     ("BoundaryMorphRateLimitsUnshared", rates_alone, RISES),
-    ("BoundaryMorphCostCeilingsUnshared", spending_alone, RISES),
-    ("BoundaryMorphCostCeiling", ceiling, RISES_AT_ONCE),
     ("BoundaryMorphCacheAway", cache_away, 2),
-    ("BoundaryMorphCostRises", dearer, RISES),
 ]
 
 
@@ -230,7 +201,7 @@ def _matches(sample: Sample, matcher: Any) -> bool:
 async def test_it_sees_its_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alert: str, fault: Fault, expected: str | float
 ) -> None:
-    for counter in (metrics.selections, metrics.http_seconds, metrics.select_refused, metrics.cost_refused):
+    for counter in (metrics.selections, metrics.http_seconds, metrics.requests_refused):
         counter.clear()  # as in a process that has just started
     async with fault(tmp_path, monkeypatch, Clock(0.0)) as strike:
         before = values(alert)

@@ -1,4 +1,4 @@
-"""`evaluate --scorer openai://...`: a table by a language model, told what it may cost, and gone on with."""
+"""`evaluate --scorer openai://...`: a table by a language model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.errors import CostCeiling, InvalidInput
 from boundarymorph_evaluation import evaluate as command
 from boundarymorph_evaluation import report, tables
 from tests.evaluation.test_command import GRID, run, texts
 from tests.faults import stand_in
 from tests.retrieval.fakes import SeededEncoder
+from tests.scoring.chat.scripted import Chat, completion, pair_of
 from tests.scoring.fakes import score_of
-from tests.scoring.judge.scripted import READ, WRITTEN, Chat, completion, pair_of
 from tests.scoring.remote.servers import Server, answer
 
 PAIRS = 2 * 30
@@ -37,33 +36,17 @@ def evaluated(tmp_path: Path, server: Server, *options: str) -> tuple[str, Path]
     return run(*arguments, "--methods", "mips,trend", "--out", tmp_path / "out", *options), table
 
 
-def test_a_table_by_a_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")
+def test_a_table_by_a_language_model(tmp_path: Path) -> None:
     with stand_in.running(Chat()) as server:
-        with pytest.raises(InvalidInput, match="--yes"):
-            evaluated(tmp_path, server)
-        assert len(server.asked) == 1, "the probe that shows how it is asked"
-        shown, table = evaluated(tmp_path, server, "--yes")
-        assert f"{PAIRS} pairs" in shown and "tokens" in shown and "cost" in shown
-        assert len(server.asked) == 2 + PAIRS
-        evaluated(tmp_path, server, "--yes")
-        assert len(server.asked) == 3 + PAIRS, "a finished table is not paid for again"
+        _, table = evaluated(tmp_path, server)
+        assert len(server.asked) == PAIRS
+        evaluated(tmp_path, server)
+        assert len(server.asked) == PAIRS, "a finished table is not scored again"
     asked: dict[str, list[float]] = {}
-    for query, text in map(pair_of, server.asked[2 : 2 + PAIRS]):
+    for query, text in map(pair_of, server.asked):
         asked.setdefault(query, []).append(score_of(query, text))
     found = {str(sorted(question.scores.round(6))) for question in tables.read(table).questions()}
     assert found == {str(sorted(np.round(scores, 6))) for scores in asked.values()}
-
-
-def test_it_goes_on_where_the_money_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE", "1000")  # a pair costs about 0.3, and at most 1.6
-    with stand_in.running(Chat()) as server:
-        with pytest.raises(CostCeiling):
-            evaluated(tmp_path, server, "--max-cost", "50")
-        before = len(server.asked)
-        assert before * (READ + WRITTEN) / 1000 <= 50
-        evaluated(tmp_path, server, "--max-cost", "1000")
-        assert len(server.asked) - before < PAIRS, "the first part is not paid for again"
 
 
 async def _well(reply: Any) -> Any:
@@ -73,6 +56,6 @@ async def _well(reply: Any) -> Any:
 def test_documents_without_a_grade_are_left_out(tmp_path: Path) -> None:
     with stand_in.running(Chat()) as server:
         server.script = [_well, answer(completion("Hard to say.")), answer({"error": "filtered"}, 400)]
-        _, table = evaluated(tmp_path, server, "--yes")
+        _, table = evaluated(tmp_path, server)
     sizes = [len(question.scores) for question in tables.read(table).questions()]
     assert sum(sizes) == PAIRS - 2

@@ -1,21 +1,18 @@
-"""What a language model that grades may do: be busy, slow or unintelligible, refuse, and cost more than it may."""
+"""What a language model that grades may do: be busy, slow or unintelligible, and refuse."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faults import stand_in
-from tests.faults.scenario import BUDGET, K, Role, Stopwatch, ask, completes, gateway, mended, new_query, spent, whole
+from tests.faults.scenario import BUDGET, Role, Stopwatch, ask, completes, gateway, mended, new_query, spent, whole
 from tests.faults.table import Table
 from tests.patience import until
-from tests.scoring.judge.scripted import MODEL, Chat, completion
-from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
+from tests.scoring.chat.scripted import MODEL, Chat, completion
+from tests.scoring.remote.servers import Behaviour, Server, answer, hang, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service
-
-CEILING = 11_000  # tokens of a request, of which a pair may take some 1,400 and takes 301
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +25,7 @@ def model() -> Iterator[Server]:
 def _judged(directory: Path, _indexes: Role, model: Server) -> Iterator[Role]:
     url = f"openai+http://127.0.0.1:{model.port}/v1?model={MODEL}"
     options = ("--retriever-url", _indexes.service.url, "--scorer-url", url)
-    role = gateway(directory / "judged", f"[scorer.judge]\nrequest_tokens = {CEILING}", *options)
+    role = gateway(directory / "judged", "", *options)
     yield role
     role.kill()
 
@@ -116,24 +113,3 @@ def test_one_document(judged: Service, model: Server, table: Table, one: str) ->
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
     assert any("got no score" in warning for warning in body["warnings"])
     table.add(f"a language model {one}", f"{outcome(response)}; a warning, and the document as it is believed", None)
-
-
-def _dear(body: Any) -> Any:
-    return body | {"usage": {"prompt_tokens": CEILING // 6, "completion_tokens": 1}}
-
-
-def test_over_budget(judged: Service, model: Server, table: Table) -> None:
-    model.behaviour = edited(_dear)
-    middle = ask(judged)
-    body = whole(middle, "partial", k=K)
-    assert body["stop_reason"] == "cost_ceiling"
-    assert body["usage"]["language_model"]["input_tokens"] <= CEILING
-    asked = len(model.asked)
-    refused = ask(judged, "music " * 1_600)
-    assert len(model.asked) == asked, "nothing was sent"
-    degraded = ask(judged, "music " * 1_600, on_failure="degrade")
-    recovery = mended(judged, model)
-    saw = (
-        f"{outcome(middle)}; before the first grade {outcome(refused)}, with `on_failure: degrade` {outcome(degraded)}"
-    )
-    table.add("a language model would cost more than it may", saw, recovery)

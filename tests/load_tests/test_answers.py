@@ -31,7 +31,7 @@ RERANK = {dialect.request for dialects in ROUTES.values() for dialect in dialect
 ROLES = {"service": create_app, "retriever": create_retriever_app, "scorer": create_scorer_app}
 DOCS = Path(__file__).parents[2] / "docs"
 UNREACHED = {  # kinds of refusal that take more than a request
-    "body-too-slow", "corrupt-index", "cost-ceiling", "encoder-failed", "encoder-unavailable", "internal-error",
+    "body-too-slow", "corrupt-index", "encoder-failed", "encoder-unavailable", "internal-error",
     "malformed-frame", "model-unavailable", "not-installed", "not-ready", "retriever-failed", "scorer-failed",
     "storage-full", "storage-unavailable", "too-many-connections",
 }  # fmt: skip

@@ -23,7 +23,6 @@ from boundarymorph.errors import (
     PROBLEM_TYPE,
     BodyTooLarge,
     BoundaryMorphError,
-    CostCeiling,
     InvalidConfiguration,
     InvalidEmbeddings,
     LimitExceeded,
@@ -219,7 +218,7 @@ class Failing:
         pass
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, (*GONE, CostCeiling))])  # a scorer's
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, GONE)])  # a scorer's
 async def test_what_the_retriever_raises_is_raised_here(kind: type[BoundaryMorphError]) -> None:
     failing = Failing()
     app = create_retriever_app(Settings(), build=lambda *_: cast(Parts, failing))

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.scoring.build import trips_to
-from boundarymorph.scoring.costs import ENOUGH, FADES, LATEST, Clock, Fare, Kind, Price, Trips
+from boundarymorph.scoring.trips import ENOUGH, FADES, LATEST, Clock, Kind, Trips
 from boundarymorph.settings import JudgeSettings, ScorerSettings
 from tests import clocks
 from tests.scoring.fakes import SeededScorer
@@ -133,83 +132,6 @@ class TestRounds:
         assert Trips(kind).rounds(200, settles=True) == rounds
 
 
-class TestCeiling:
-    TEXTS = ("1234", "12345678", "1234")  # one, two and one token, each with a query of one
-
-    @pytest.mark.parametrize(
-        ("ceiling", "spent", "count"), [(None, 9.0, 3), (5.0, 0.0, 2), (4.99, 0.0, 1), (6.0, 1.0, 2), (6.0, 6.0, 0)]
-    )
-    def test_pays_for_the_first_texts(self, ceiling: float | None, spent: float, count: int) -> None:
-        trips = Trips("dear", Price(tokens=1_000.0, ceiling=ceiling))
-        assert trips.affordable(Fare(1, None, spent), "four", self.TEXTS) == count
-
-    def test_needs_a_price(self) -> None:
-        for price in ({"ceiling": 1.0}, {"ceiling": 1.0, "request": 0.0}):
-            with pytest.raises(InvalidConfiguration, match="ceiling needs a price"):
-                trips_to(ScorerSettings.model_validate({"url": "jina://host?model=m", "price": price}), SeededScorer())
-        assert _trips("jina://host?model=m", ceiling=1.0, request=0.1).price == Price(request=0.1, ceiling=1.0)
-        assert _trips("cohere://?model=rerank-v3.5", ceiling=1.0).price == Price(unit=0.002, ceiling=1.0)
-
-
-class TestPublished:
-    @pytest.mark.parametrize(
-        ("urls", "price"),
-        [
-            ("cohere://?model=rerank-v3.5", Price(unit=0.002)),
-            ("cohere://?model=rerank-v4.0-pro", Price(unit=0.0025)),
-            ("cohere://api.cohere.com?model=rerank-v4.0-fast", Price(unit=0.002)),
-            ("voyage://?model=rerank-2.5", Price(tokens=0.00005)),
-            ("voyage://?model=rerank-2.5-lite", Price(tokens=0.00002)),
-            ("jina://?model=jina-reranker-m0", Price(tokens=0.00005)),
-            ("systemone://?model=jev-latest", Price(tokens=0.000042)),
-            ("decisions://?model=pplx-decider-v1.2", Price(tokens=0.00002)),
-            ("cohere://reseller?model=rerank-v3.5", Price()),
-            ("cohere+http://api.cohere.com?model=rerank-v3.5", Price()),
-            ("cohere://?model=rerank-v9", Price()),
-            ("jina://?model=rerank-v3.5", Price()),
-            ("tei://host", Price()),
-            (["cohere://?model=rerank-v3.5", "cohere://reseller?model=rerank-v3.5"], Price()),
-        ],
-    )
-    def test_is_the_price_of_the_service_itself_alone(self, urls: str | list[str], price: Price) -> None:
-        found = _trips(urls).price
-        assert (found.request, found.ceiling) == (0.0, None)
-        assert (found.unit, found.tokens) == pytest.approx((price.unit, price.tokens))
-
-    def test_gives_way_to_the_operators(self) -> None:
-        url = "cohere://?model=rerank-v3.5"
-        assert _trips(url, request=0.001).price == Price(request=0.001)
-        assert not _trips(url, hundred_documents=0.0).price
-
-    def test_what_takes_tokens_is_not_billed_by_hundreds(self) -> None:
-        assert _trips("cohere://?model=m").kind == "billed"
-        assert _trips("cohere://?model=m", thousand_tokens=0.1).kind == "dear"
-        assert _trips("cohere://?model=m", request=0.1).kind == "billed"
-
-
-class TestFare:
-    @pytest.mark.parametrize(("count", "units"), [(1, 1), (100, 1), (101, 2), (0, 0)])
-    def test_started_hundreds(self, count: int, units: int) -> None:
-        trips = Trips("billed", Price(request=0.5, unit=2.0))
-        assert trips.fare("q", ["text"] * count) == (bool(count), units, 0.5 * bool(count) + 2.0 * units)
-
-    def test_what_has_no_price_costs_nothing_that_is_known(self) -> None:
-        assert Trips("dear").fare("q", ["text"]) == (1, None, None)
-
-    def test_tokens_are_estimated(self) -> None:
-        fare = Trips("dear", Price(tokens=10.0)).fare("four", ["12345678", "1234"])
-        assert fare.units is None
-        assert fare.cost == pytest.approx(10.0 * (3 + 2) / 1_000)
-
-    def test_a_pass_has_one_query(self) -> None:
-        fare = Trips("dear", Price(tokens=10.0), full=2).fare("four", ["1234"] * 3)
-        assert fare.cost == pytest.approx(10.0 * (3 + 2) / 1_000)
-
-    def test_sums(self) -> None:
-        assert Fare(1, 2, 3.0).plus(Fare(1, 1, 0.5)) == Fare(2, 3, 3.5)
-        assert Fare(1, None, 3.0).plus(Fare(1, 1, None)) == Fare(2, None, None)
-
-
 @pytest.mark.parametrize(
     ("urls", "full"),
     [
@@ -235,7 +157,7 @@ def test_what_is_read_in_one_pass(urls: tuple[str, ...], full: int) -> None:
         (ScorerSettings(url=("tei://scorer",)), "dear"),
         (ScorerSettings(url=("openai://host/v1?model=m",)), "dear"),
         (ScorerSettings(url=("cohere://host?model=m",)), "billed"),
-        (ScorerSettings.model_validate({"url": "jina://host?model=m", "price": {"hundred_documents": 1}}), "billed"),
+        (ScorerSettings(url=("jina://host?model=m",)), "dear"),
     ],
 )
 def test_the_kind_goes_by_the_scorer(settings: ScorerSettings, kind: Kind) -> None:

@@ -22,8 +22,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document, Retrieved
-from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.selector import Selector
 from tests.clocks import Clock
 from tests.patience import PATIENCE
@@ -192,7 +192,7 @@ class TestDeadline:
         deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
         result = await selector.select(replace(task(budget=28), rounds="auto", deadline=deadline))
         assert [len(texts) for texts in scorer.rounds] == trips
-        assert (result.status, result.fare.trips) == ("complete", len(trips))
+        assert (result.status, result.trips) == ("complete", len(trips))
 
     async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()

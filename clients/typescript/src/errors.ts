@@ -74,8 +74,6 @@ export class TooManyRequests extends ProblemError {}
 export class Overloaded extends TooManyRequests {}
 /** The key has made as many requests as it may for now. */
 export class RateLimited extends TooManyRequests {}
-/** A ceiling on what a language model may cost would be passed, such as that of the key for the day. */
-export class CostCeiling extends TooManyRequests {}
 /** The service, or a part that the request needs, does not work now. */
 export class Unavailable extends ProblemError {}
 /** The service is starting or stopping. */
@@ -110,7 +108,6 @@ export const KINDS: Readonly<Record<string, typeof ProblemError>> = {
   "forbidden": Forbidden,
   "overloaded": Overloaded,
   "rate-limited": RateLimited,
-  "cost-ceiling": CostCeiling,
   "not-ready": NotReady,
   "model-unavailable": Unavailable,
   "storage-unavailable": StorageUnavailable,

@@ -6,7 +6,6 @@ export {
   BoundaryMorphError,
   Conflict,
   ConnectionFailed,
-  CostCeiling,
   DeadlineExceeded,
   EmptyIndex,
   EncoderUnavailable,

@@ -525,7 +525,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
              * @description in the request
@@ -557,16 +557,6 @@ export interface components {
              */
             trips: number;
             /**
-             * Billed Units
-             * @description started hundreds of documents of each trip, if the scorer bills by them
-             */
-            billed_units?: number | null;
-            /**
-             * Cost
-             * @description by the service's prices of the scorer, in their currency
-             */
-            cost?: number | null;
-            /**
              * Inferred
              * @description indexes of the results whose score is expected, not the cross-encoder's
              */
@@ -593,7 +583,7 @@ export interface components {
             timings_ms: {
                 [key: string]: number;
             };
-            /** @description tokens and cost, if a language model is the scorer */
+            /** @description if a language model was asked for scores */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
@@ -701,17 +691,25 @@ export interface components {
              */
             retrieval_scores: number[];
             /**
+             * First Relevance
+             * @description before the first call; null if unknown or deleted
+             */
+            first_relevance: (number | null)[];
+            /**
+             * First Std
+             * @description its posterior standard deviation; 0 if the score was known
+             */
+            first_std: (number | null)[];
+            /**
              * Relevance
              * @description the final one; null if unknown or deleted
              */
             relevance: (number | null)[];
             /**
              * Std
-             * @description posterior standard deviation; 0 if scored
+             * @description its posterior standard deviation; 0 if scored
              */
             std: (number | null)[];
-            /** @description null if there are no vectors, or too few */
-            map: components["schemas"]["PoolMap"] | null;
         };
         /**
          * ExplainedRound
@@ -728,6 +726,11 @@ export interface components {
              * @description in the order in which they were chosen
              */
             calls: components["schemas"]["ExplainedCall"][];
+            /**
+             * Ids
+             * @description the set before the round, with 'explain': "pool"
+             */
+            ids?: string[] | null;
         };
         /**
          * FieldStatistics
@@ -927,7 +930,7 @@ export interface components {
         };
         /**
          * LanguageModelUsage
-         * @description The tokens and the cost of a language model that grades, for one request; 0 if every grade was known.
+         * @description The tokens of a language model that grades, for one request.
          */
         LanguageModelUsage: {
             /**
@@ -940,11 +943,6 @@ export interface components {
              * @description written
              */
             output_tokens: number;
-            /**
-             * Cost
-             * @description by the service's prices, in their currency; includes requests without a grade
-             */
-            cost: number;
         };
         /**
          * Meta
@@ -1201,27 +1199,6 @@ export interface components {
             detail?: string | null;
         };
         /**
-         * PoolMap
-         * @description The pool on the plane of its first two principal components: similar documents lie close together.
-         */
-        PoolMap: {
-            /**
-             * X
-             * @description of the documents, in retrieval order
-             */
-            x: number[];
-            /**
-             * Y
-             * @description of the documents, in retrieval order
-             */
-            y: number[];
-            /**
-             * Query
-             * @description x and y of the query, which is on the positive side of both
-             */
-            query: number[];
-        };
-        /**
          * Ready
          * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
          *     probed and not listed.
@@ -1422,7 +1399,7 @@ export interface components {
              * @description why no more calls were made
              * @enum {string}
              */
-            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "cost_ceiling" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
+            stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
              * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1
@@ -1862,16 +1839,6 @@ export interface components {
              */
             trips: number;
             /**
-             * Billed Units
-             * @description started hundreds of documents of each trip, if the scorer bills by them
-             */
-            billed_units?: number | null;
-            /**
-             * Cost
-             * @description by the service's prices of the scorer, in their currency
-             */
-            cost?: number | null;
-            /**
              * Reused Scores
              * @description known from earlier requests; they replaced as many calls
              */
@@ -1888,7 +1855,7 @@ export interface components {
             expected_gain?: {
                 [key: string]: number;
             };
-            /** @description tokens and cost, if a language model is the scorer */
+            /** @description if a language model was asked for scores */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
@@ -2997,7 +2964,7 @@ export interface components {
              */
             answerable?: number | null;
             /**
-             * @description tokens and cost so far, if a language model is the scorer
+             * @description so far, if a language model was asked for scores
              * @default null
              */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
@@ -3007,24 +2974,6 @@ export interface components {
              * @default null
              */
             calls?: components["schemas"]["ExplainedCall"][] | null;
-            /**
-             * Retrieval Ranks
-             * @description of 'ids', with 'explain': "pool"
-             * @default null
-             */
-            retrieval_ranks?: number[] | null;
-            /**
-             * Relevance
-             * @description current, of all candidates in retrieval order, with 'explain': "pool"
-             * @default null
-             */
-            relevance?: (number | null)[] | null;
-            /**
-             * Std
-             * @description its posterior standard deviation; 0 if scored
-             * @default null
-             */
-            std?: (number | null)[] | null;
         };
         /**
          * SelectRequest
@@ -3191,7 +3140,7 @@ export interface components {
             return_documents?: boolean;
             /**
              * Explain
-             * @description return every round: what was scored, its rival, and the score; with 'pool' also the belief about each candidate, and its position on a map
+             * @description return every round: what was scored, its rival, and the score; with 'pool' also the set before each round, and the belief about each candidate before the first call and at the end
              * @default false
              */
             explain?: boolean | "pool";
@@ -3724,7 +3673,6 @@ export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
-export type PoolMap = components['schemas']['PoolMap'];
 export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];

@@ -45,11 +45,10 @@ class Message(BaseModel):
 
 
 class LanguageModelUsage(BaseModel):
-    """The tokens and the cost of a language model that grades, for one request; 0 if every grade was known."""
+    """The tokens of a language model that grades, for one request."""
 
     input_tokens: int = Field(description="tokens read, as counted by the model's server")
     output_tokens: int = Field(description="written")
-    cost: float = Field(description="by the service's prices, in their currency; includes requests without a grade")
 
 
 class CreateIndex(Message):

@@ -53,16 +53,10 @@ class Usage(BaseModel):
     )
     rounds: int = Field(description="in which the scores came")
     trips: int = Field(description="calls of the scorer; a round without any had all its scores cached")
-    billed_units: int | None = Field(
-        None, description="started hundreds of documents of each trip, if the scorer bills by them"
-    )
-    cost: float | None = Field(None, description="by the service's prices of the scorer, in their currency")
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     truncated_documents: int = Field(description="scored documents that were cut to fit the cross-encoder")
     expected_gain: ExpectedGain = Field(default_factory=dict)
-    language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost, if a language model is the scorer"
-    )
+    language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
 
 
 class ExplainedCall(BaseModel):
@@ -82,14 +76,7 @@ class ExplainedRound(BaseModel):
 
     round: int = Field(description="counted from 1")
     calls: list[ExplainedCall] = Field(description="in the order in which they were chosen")
-
-
-class PoolMap(BaseModel):
-    """The pool on the plane of its first two principal components: similar documents lie close together."""
-
-    x: list[float] = Field(description="of the documents, in retrieval order")
-    y: list[float] = Field(description="of the documents, in retrieval order")
-    query: list[float] = Field(description="x and y of the query, which is on the positive side of both")
+    ids: list[str] | None = Field(None, description="the set before the round, with 'explain': \"pool\"")
 
 
 class ExplainedPool(BaseModel):
@@ -97,9 +84,10 @@ class ExplainedPool(BaseModel):
 
     ids: list[str] = Field(description="of the documents")
     retrieval_scores: list[float] = Field(description="of the first stage")
+    first_relevance: list[float | None] = Field(description="before the first call; null if unknown or deleted")
+    first_std: list[float | None] = Field(description="its posterior standard deviation; 0 if the score was known")
     relevance: list[float | None] = Field(description="the final one; null if unknown or deleted")
-    std: list[float | None] = Field(description="posterior standard deviation; 0 if scored")
-    map: PoolMap | None = Field(description="null if there are no vectors, or too few")
+    std: list[float | None] = Field(description="its posterior standard deviation; 0 if scored")
 
 
 class NextDocument(BaseModel):
@@ -181,11 +169,6 @@ class RoundEvent(BaseModel):
     ids: list[str] = Field(description="the current set, most relevant first")
     answerable: float | None = Field(None, description="as in the answer, by what is known so far")
     language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost so far, if a language model is the scorer"
+        None, description="so far, if a language model was asked for scores"
     )
     calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")
-    retrieval_ranks: list[int] | None = Field(None, description="of 'ids', with 'explain': \"pool\"")
-    relevance: list[float | None] | None = Field(
-        None, description="current, of all candidates in retrieval order, with 'explain': \"pool\""
-    )
-    std: list[float | None] | None = Field(None, description="its posterior standard deviation; 0 if scored")

@@ -23,7 +23,6 @@ from boundarymorph.api.select_answers import (
     ExplainedPool,
     ExplainedRound,
     NextDocument,
-    PoolMap,
     RoundEvent,
     SelectedDocument,
     SelectResponse,
@@ -33,6 +32,7 @@ from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.reading import bound
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import (
     Candidates,
     Document,
@@ -43,7 +43,6 @@ from boundarymorph.retrieval.document import (
     Search,
 )
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.scoring.costs import Bill
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
@@ -327,13 +326,11 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
-            trips=result.fare.trips,
-            billed_units=result.fare.units,
-            cost=result.cost,
+            trips=result.trips,
             reused_scores=result.reused,
             truncated_documents=result.truncated,
             expected_gain=_gains(result.outlook),
-            language_model=usage_of(result.bill),
+            language_model=usage_of(result.tokens),
         ),
         status=result.status.value,
         stop_reason=result.stop_reason.value,
@@ -350,7 +347,6 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
 
 def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
     """Convert the progress of a selection to an event."""
-    relevance, std = (None, None) if progress.believed is None else _of_all(progress.believed, progress.pool)
     return RoundEvent(
         rounds=progress.rounds,
         cross_encoder_calls=progress.calls,
@@ -361,19 +357,14 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         answerable=progress.outlook.answerable,
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
-        retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),
-        language_model=usage_of(progress.bill),
+        language_model=usage_of(progress.tokens),
         calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
-        relevance=relevance,
-        std=std,
     )
 
 
-def usage_of(bill: Bill | None) -> LanguageModelUsage | None:
-    """Return the tokens and the cost of a language model; None if the scorer is none."""
-    if bill is None:
-        return None
-    return LanguageModelUsage(input_tokens=bill.usage.read, output_tokens=bill.usage.written, cost=bill.spent.cost)
+def usage_of(tokens: TokenCounts | None) -> LanguageModelUsage | None:
+    """Return the tokens of a language model; None if none was asked."""
+    return None if tokens is None else LanguageModelUsage(input_tokens=tokens.read, output_tokens=tokens.written)
 
 
 def _gains(outlook: Outlook) -> dict[str, float]:
@@ -431,7 +422,15 @@ def _rounds(result: SelectionResult) -> list[ExplainedRound]:
     asked = None if result.answered is None else result.answered.asked
     for observation, call in zip(result.history, _calls(result.history, result.pool, asked), strict=True):
         rounds[observation.round].append(call)
-    return [ExplainedRound(round=number, calls=calls) for number, calls in rounds.items()]
+    explained, ids = result.explained, result.pool.ids
+    return [
+        ExplainedRound(
+            round=number,
+            calls=calls,
+            ids=None if explained is None else [ids[place] for place in explained.sets[number - 1]],
+        )
+        for number, calls in rounds.items()
+    ]
 
 
 def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None) -> list[ExplainedCall]:
@@ -452,17 +451,16 @@ def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | No
 
 
 def _pool(result: SelectionResult) -> ExplainedPool:
-    (relevance, std), places = _of_all(result.believed, result.pool), result.places
+    first, last = (None, None) if result.explained is None else (result.explained.first, result.explained.last)
+    first_relevance, first_std = _of_all(first, result.pool)
+    relevance, std = _of_all(last, result.pool)
     return ExplainedPool(
         ids=list(result.pool.ids),
         retrieval_scores=_rounded(result.pool.scores),
+        first_relevance=first_relevance,
+        first_std=first_std,
         relevance=relevance,
         std=std,
-        map=None
-        if places is None
-        else PoolMap(
-            x=_rounded(places.documents[:, 0]), y=_rounded(places.documents[:, 1]), query=_rounded(places.query)
-        ),
     )
 
 

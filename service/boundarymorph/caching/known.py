@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import BoundaryMorphError, CostCeiling, DeadlineExceeded
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
 from boundarymorph.inference.models import identity_of
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.costs import Bill, Trips
-from boundarymorph.scoring.scorer import PricedScorer, Scorer, Scores, TakesNoInstruction, checked, model_changed
+from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked, model_changed
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:  # the library has none of these
@@ -326,13 +327,12 @@ class KnownScores:
         self.clock = clock
         self.through: ReadThrough = ReadThrough(writes=writes, clock=clock)
 
-    def of_task(self, query: str, caller: str = "", tenant: str = "", instruction: str | None = None) -> TaskScores:
-        """Return the scores of one task. caller: who is charged if they cost money. tenant: whose scores are known,
-        since a known score says that somebody has the text. instruction: for the scorer, part of what a score is known
-        by. Raises TakesNoInstruction."""
+    def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
+        """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has
+        the text. instruction: for the scorer, part of what a score is known by. Raises TakesNoInstruction."""
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
-        return TaskScores(self, query, caller, tenant, instruction)
+        return TaskScores(self, query, tenant, instruction)
 
     def identity(self, tenant: str, instruction: str | None = None) -> str | None:
         """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
@@ -347,26 +347,22 @@ class KnownScores:
 
 
 class TaskScores:
-    """The scores of one task, and what they cost.
+    """The scores of one task.
 
     reused: by position, scores from earlier requests, known before the first round; they replace calls.
     calls: requested scores that the cross-encoder computed for this task; cached: those that came from the cache or
-    from another task computing them. truncated: of all three, pairs that were truncated to fit. bill: what a language
-    model charged to this task, None for other scorers. fare: what the trips to the scorer cost. failure: see `Scores`;
-    that of the last call.
+    from another task computing them. truncated: of all three, pairs that were truncated to fit. requests: to the
+    scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of the last call.
     """
 
-    def __init__(
-        self, known: KnownScores, query: str, caller: str = "", tenant: str = "", instruction: str | None = None
-    ) -> None:
+    def __init__(self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None) -> None:
         self.reused: Mapping[int, float] = {}
-        self.calls = self.cached = self.truncated = 0
+        self.calls = self.cached = self.truncated = self.requests = 0
+        self.tokens: TokenCounts | None = None
         self.trips = known.trips
         self._known = known
         self._query = query
         self._tenant, self._instruction = tenant, instruction
-        self.bill = Bill(caller) if isinstance(known.scorer, PricedScorer) else None
-        self.fare = self.trips.fare(query, [])
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
@@ -448,7 +444,7 @@ class TaskScores:
                 await cache.write(model, self._query, kept)
 
         found = await self._known.through.get(keys, Source(read, compute, write), deadline=deadline)
-        # Another task may have got no score because of its deadline or its cost ceiling: ask again for this one.
+        # Another task may have got no score because of its deadline: ask again for this one.
         if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
             settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
             found = [settled.get(key, score) for key, score in zip(keys, found, strict=True)]
@@ -457,34 +453,17 @@ class TaskScores:
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
-        paid = self.trips.affordable(self.fare, self._query, texts)
-        over: CostCeiling | None = None
-        if paid < len(texts):
-            metrics.cost_refused.labels("ceiling").inc()
-            ceiling = self.trips.price.ceiling
-            message = f"the scores of a query may cost {ceiling:g} at most (scorer.price.ceiling); ask for fewer calls"
-            over = CostCeiling(message, retry_after=math.inf, public=message)
-            if not paid:
-                raise over
-        texts, unpaid = texts[:paid], len(texts) - paid
         begin = self._known.clock()
-        if self.bill is not None and isinstance(scorer, PricedScorer):
-            scores = await scorer.score_for(self.bill, self._query, texts, deadline=deadline, instruction=instruction)
-        else:
-            scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
+        scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         scores = checked(scores, len(texts), scorer.name)
         self.failure = scores.failure
+        if scores.tokens is not None:
+            self.tokens = scores.tokens.plus(self.tokens or TokenCounts())
         if texts:
-            fare = self.trips.fare(self._query, texts)
-            self.fare = self.fare.plus(fare)
+            self.requests += 1
             self.trips.clock.took(len(texts), self._known.clock() - begin, scores.server)
             metrics.scorer_trips.inc()
-            metrics.scorer_units.inc(fare.units or 0)
-            metrics.scorer_cost.inc(fare.cost or 0.0)
-        if over is None:
-            return scores
-        self.failure = over
-        return replace(scores, values=np.append(scores.values, np.full(unpaid, np.nan)))
+        return scores
 
     def _count(self, scored: int, cached: int, truncated: int) -> None:
         self.calls += scored - cached

@@ -17,18 +17,13 @@ from rich.markup import escape
 from typer.core import TyperOption
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.settings import JudgeSettings, Settings
+from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
     from boundarymorph.api.lifecycle import Parts
     from boundarymorph.retrieval.remote import RemoteRetriever
-    from boundarymorph.scoring.costs import Amount
 
 Options = TypeVar("Options")
-PRICES = (
-    "set scorer.judge.input_price and scorer.judge.output_price, the prices of a million tokens read and written "
-    "(BOUNDARYMORPH_SCORER__JUDGE__INPUT_PRICE and ..._OUTPUT_PRICE)"
-)
 
 
 def new_console(**options: Any) -> Console:
@@ -110,31 +105,6 @@ async def parts(settings: Settings) -> AsyncIterator[Parts]:
         yield built
     finally:
         await built.close()
-
-
-def check_ceiling(most_cost: float | None, chosen: JudgeSettings) -> None:
-    """Raise InvalidInput for a ceiling of cost without prices, which would hold nothing back."""
-    if most_cost is not None and not _priced(chosen):
-        raise InvalidInput(f"--max-cost is no ceiling without prices: {PRICES}")
-
-
-def allow_cost(console: Console, done: str, pairs: int, most: Amount, chosen: JudgeSettings, *, asked: bool) -> None:
-    """Say what it may cost that pairs are `done`, and ask whether to go on. Raises InvalidInput if not.
-
-    chosen: the prices; asked: whether it was allowed beforehand.
-    """
-    cost = (
-        f"which cost {most.cost:,.2f}, and likely a quarter of that"
-        if _priced(chosen)
-        else f"to know the cost, {PRICES}"
-    )
-    console.print(f"{pairs:,} pairs are to be {done}: at most {most.tokens:,} tokens, {cost}")
-    if not asked and not (console.is_terminal and typer.confirm("Go on?")):
-        raise InvalidInput(f"nothing was {done.split()[0]}: allow it with --yes, or set a ceiling with --max-cost")
-
-
-def _priced(chosen: JudgeSettings) -> bool:
-    return bool(chosen.input_price or chosen.output_price)
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:

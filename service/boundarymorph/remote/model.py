@@ -6,24 +6,24 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput, ScorerFailed
 from boundarymorph.inference.concurrency import Deadline, together
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
-from boundarymorph.remote.wire import Answer, Context, Description, Unusable, chunks, encoded
+from boundarymorph.remote.wire import Answer, Context, Description, TokenCounts, Unusable, chunks, encoded
 from boundarymorph.settings import ModelSettings, secret
 from boundarymorph.telemetry import metrics
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; a description involves no model
 CALLS = 3  # the first two may be wasted if the model changes during them
-SHARE = 4  # one call uses at most 1/SHARE of all connections
+SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
 Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
@@ -82,61 +82,7 @@ class _Server(Peer):
             self.description = None
 
 
-class Servers:
-    """One or more servers that serve the same model: calls within their time limits, each reported to an observer."""
-
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        role: Role,
-        **options: Unpack[Options],
-    ) -> None:
-        """Raises InvalidConfiguration if the endpoints do not fit together."""
-        connections = options.get("connections", 64)
-        self._servers = [
-            _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
-            for endpoint in endpoints
-        ]
-        self._role = role
-        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
-        self._concurrency = max(1, connections // SHARE)
-        self._clock = options.get("clock", time.monotonic)
-        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
-        self._balancer = Balancer(
-            self._servers,
-            role,
-            requests=max(1, connections // max(1, len(endpoints))),
-            clock=self._clock,
-            seed=options.get("seed", 0),
-            on_change=options.get("on_change", ignore_change),
-        )
-
-    def check_open(self) -> None:
-        """Raise RuntimeError after `close`."""
-        self._balancer.check_open()
-
-    async def close(self) -> None:
-        """Close the connections to all servers."""
-        await self._balancer.close()
-
-    def _deadline(self, moment: float | None) -> Deadline:
-        return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
-
-    @contextmanager
-    def _observed(self, server: Peer) -> Iterator[None]:
-        """Report the outcome of the block, one request to a server, to the observer."""
-        started = self._clock()
-        outcome: Outcome = "ok"
-        try:
-            yield
-        except BaseException as error:
-            outcome = OUTCOMES.get(type(error), "failed")
-            raise
-        finally:
-            self._observe(server.base, outcome, self._clock() - started)
-
-
-class RemoteModel(Servers):
+class RemoteModel:
     """A model over HTTP, behind one or more servers that serve the same model.
 
     Each server is asked for its description before it is used, and again after each failure and each refusal on a new
@@ -150,7 +96,25 @@ class RemoteModel(Servers):
 
     def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
         """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
-        super().__init__(endpoints, role, **options)
+        connections = options.get("connections", 64)
+        self._servers = [
+            _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
+            for endpoint in endpoints
+        ]
+        self._role = role
+        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
+        one_by_one = all(endpoint.dialect.most_texts == 1 for endpoint in endpoints)
+        self._concurrency = max(1, connections // (1 if one_by_one else SHARE))
+        self._clock = options.get("clock", time.monotonic)
+        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
+        self._balancer = Balancer(
+            self._servers,
+            role,
+            requests=max(1, connections // max(1, len(endpoints))),
+            clock=self._clock,
+            seed=options.get("seed", 0),
+            on_change=options.get("on_change", ignore_change),
+        )
         self._connected = False
         for server in self._servers:
             if server.dialect.description_path is None:
@@ -161,12 +125,19 @@ class RemoteModel(Servers):
         dialect, model = server.dialect, server.endpoint.model
         if model is None:
             raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
-        description = Description(f"{dialect.name}:{model}", model, dialect.most_texts)
-        server.description = identified(description, server.endpoint, self._servers[0].base)
+        server.description = identified(dialect.configured(model), server.endpoint, self._servers[0].base)
         try:
             self._balancer.serves(server, server.description.name)
         except Mismatch as other:
             raise InvalidConfiguration(str(other)) from other
+
+    def check_open(self) -> None:
+        """Raise RuntimeError after `close`."""
+        self._balancer.check_open()
+
+    async def close(self) -> None:
+        """Close the connections to all servers."""
+        await self._balancer.close()
 
     @property
     def identity(self) -> str | None:
@@ -209,7 +180,7 @@ class RemoteModel(Servers):
         If the results may be partial, an error is raised only if no text has a result.
         Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
         """
-        moment = self._deadline(deadline)
+        moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
                 for _ in range(CALLS):
@@ -302,6 +273,19 @@ class RemoteModel(Servers):
             server.forget()
             return await self._ask(server, context, texts, deadline, again=False)
 
+    @contextmanager
+    def _observed(self, server: Peer) -> Iterator[None]:
+        """Report the outcome of the block, one request to a server, to the observer."""
+        started = self._clock()
+        outcome: Outcome = "ok"
+        try:
+            yield
+        except BaseException as error:
+            outcome = OUTCOMES.get(type(error), "failed")
+            raise
+        finally:
+            self._observe(server.base, outcome, self._clock() - started)
+
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
@@ -329,7 +313,8 @@ class RemoteModel(Servers):
             served = answer.served or (await self._describe(server, deadline, confirm=True)).name
             if served != description.name:
                 raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
-            return Answer(answer.values, answer.truncated + request.cut, description.name, server=server.base)
+            truncated = answer.truncated + request.cut
+            return Answer(answer.values, truncated, description.name, answer.usage, server.base)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
@@ -339,8 +324,11 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     there = [answer for answer in answers if answer.failure is None]
     servers = {answer.server for answer in there}
     server = servers.pop() if len(servers) == 1 else None
-    failure = next((answer.failure for answer in answers if answer.failure is not None), None)
-    return Answer(values, sum(answer.truncated for answer in there), there[0].served, server=server, failure=failure)
+    failures = [answer.failure for answer in answers if answer.failure is not None]
+    failure = min(failures, key=lambda error: isinstance(error, ScorerFailed), default=None)  # which says least
+    counts = [answer.usage for answer in there if answer.usage is not None]
+    usage = reduce(TokenCounts.plus, counts) if counts else None
+    return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, server, failure)
 
 
 def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:

@@ -6,11 +6,10 @@ The functions read parts of an answer; they raise Unusable.
 from __future__ import annotations
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 import orjson
@@ -99,7 +98,9 @@ class Dialect(ABC):
     servers that users run themselves; prefix: the path of a base URL given without one; version_optional: whether a
     base URL may end in the version with which `path` begins; answer_bytes: most of the result of one text, besides the
     text itself; in_one_pass: whether a model reads all texts of a request in one pass, so that full requests cost
-    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed.
+    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed; billed_by_request:
+    whether a request costs the same whatever number of texts it has; declines: whether the model may leave a text
+    without a result, which says nothing about the others.
     """
 
     name: str
@@ -113,6 +114,8 @@ class Dialect(ABC):
     answer_bytes = 1024
     in_one_pass = False
     honours_deadlines = False
+    billed_by_request = False
+    declines = False
 
     @property
     def paid(self) -> bool:
@@ -135,6 +138,10 @@ class Dialect(ABC):
     def describe(self, body: bytes, model: str | None) -> Description:
         """Read the server's own description. model: the configured one, if any."""
         raise Unusable("it does not describe itself")
+
+    def configured(self, model: str) -> Description:
+        """Return the description of a server that does not describe itself. model: the configured one."""
+        return Description(f"{self.name}:{model}", model, self.most_texts)
 
 
 class TextEmbeddingsInference(Dialect):
@@ -295,100 +302,3 @@ def encoded(body: object) -> bytes:
         return orjson.dumps(body)
     except TypeError as error:
         raise InvalidInput("a text cannot be sent: it contains half a surrogate pair") from error
-
-
-PATH = "/chat/completions"  # appended to a base URL, which usually ends in /v1
-
-
-# Ends of what a model thinks before it answers, as different model families write them.
-_THOUGHT = re.compile(r"</(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
-_THINKING = re.compile(r"<(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A model's answer.
-
-    Attributes:
-        text: What the model wrote after it finished thinking.
-        refusal: Why it wrote nothing, in its own or the server's words.
-        tokens: Tokens of the text with log-probabilities, if the server gives them.
-        model: The model that answered.
-        usage: Number of tokens; None if not given.
-        cut_off: Whether the answer reached the limit of its length before it was complete.
-    """
-
-    text: str
-    refusal: str | None = None
-    tokens: Sequence[dict[str, Any]] = ()
-    model: str | None = None
-    usage: TokenCounts | None = None
-    cut_off: bool = False
-
-
-def completion(body: bytes) -> Completion:
-    """Read an answer. Raises Unusable if it is not a chat completion."""
-    answer = mapping(parsed(body))
-    choices = array(answer, "choices")
-    if not choices:
-        raise Unusable("'choices' is empty")
-    choice = mapping(choices[0])
-    message = mapping(choice.get("message"))
-    text = _answered(_content(message.get("content")))
-    refusal = optional_word(message.get("refusal"))
-    if refusal is None and choice.get("finish_reason") == "content_filter":
-        refusal = "the server's filter withheld the answer"
-    return Completion(
-        text,
-        refusal,
-        _tokens(choice.get("logprobs"), text),
-        optional_word(answer.get("model")),
-        _usage(answer),
-        choice.get("finish_reason") == "length",
-    )
-
-
-def _content(content: object) -> str:
-    """Return the text of a message, which may be given in parts, without the parts that hold the model's thinking."""
-    if isinstance(content, list):
-        parts = [mapping(part) for part in content]
-        texts = [part.get("text") for part in parts if part.get("type") in ("text", "output_text")]
-        return "".join(_content(text) for text in texts)
-    if content is not None and not isinstance(content, str):
-        raise Unusable("the content of the message is not text")
-    return content or ""
-
-
-def _answered(written: str) -> str:
-    """Return what follows the model's thinking: nothing while it is still thinking."""
-    rest = _THOUGHT.split(written)[-1]
-    return "" if _THINKING.search(rest) else rest
-
-
-def json_in(answer: str) -> dict[str, Any] | None:
-    """Return the JSON object in a model's answer, possibly fenced or between sentences; None if there is none."""
-    braces = re.search(r"\{.*\}", answer, re.DOTALL)
-    try:
-        found = orjson.loads(braces.group()) if braces else None
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _tokens(logprobs: object, text: str) -> list[dict[str, Any]]:
-    """Return the tokens that spell a text, without those of the model's thinking; none if others are given."""
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    tokens = [token for token in content if isinstance(token, dict)] if isinstance(content, list) else []
-    spelled = "".join(str(token.get("token")) for token in tokens)
-    thought = max((found.end() for found in _THOUGHT.finditer(spelled)), default=0)
-    ends = accumulate(len(str(token.get("token"))) for token in tokens)
-    found = [token for token, end in zip(tokens, ends, strict=True) if end > thought]
-    return found if "".join(spelled[thought:].split()).startswith("".join(text.split())) else []
-
-
-def _usage(answer: dict[str, Any]) -> TokenCounts | None:
-    counts = answer.get("usage")
-    if not isinstance(counts, dict):
-        return None
-    read, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    return TokenCounts(read, written) if is_count(read) and is_count(written) else None

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from boundarymorph.errors import InvalidConfiguration, missing_package
-from boundarymorph.scoring.costs import Kind, Ledger, OpenLedger, Price, Trips
 from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import BatchingScorer, CrossEncoder, Scorer
+from boundarymorph.scoring.trips import Kind, Trips
 from boundarymorph.settings import ScorerSettings, Settings
 
+if TYPE_CHECKING:
+    from boundarymorph.remote.urls import Endpoint
 
-def build_scorer(
-    settings: Settings, on_lost: Callable[[], None] = lambda: None, ledger: Callable[[], Ledger] = OpenLedger
-) -> Scorer:
+
+def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
     """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder.
 
-    ledger: makes the ledger for a language model. Raises as `build_local_scorer` does.
+    Raises as `build_local_scorer` does.
     """
-    return _remote_scorer(settings.scorer, ledger) if settings.scorer.url else build_local_scorer(settings, on_lost)
+    return _remote_scorer(settings.scorer) if settings.scorer.url else build_local_scorer(settings, on_lost)
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
@@ -29,7 +31,6 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
     """
     return BatchingScorer(
         _cross_encoder(settings),
-        queue_tokens=settings.scorer.queue_tokens,
         share=settings.limits.key_share,
         patience=settings.scorer.timeout_seconds,
         on_lost=on_lost,
@@ -38,37 +39,17 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
 
 def scorer_is_paid(settings: ScorerSettings) -> bool:
     """Whether a request costs money, so that none is sent unnecessarily."""
-    from boundarymorph.scoring.remote import parse
-
-    return any(parse(url).dialect.paid for url in settings.url)
+    return any(endpoint.dialect.paid for endpoint in _endpoints(settings))
 
 
 def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
-    """Return what trips to a scorer cost. scorer: made by these settings. Raises InvalidConfiguration for a ceiling
-    without prices."""
-    given, ceiling = settings.price.model_dump(exclude={"ceiling"}, exclude_none=True), settings.price.ceiling
-    price = Price(given.get("request", 0.0), given.get("hundred_documents", 0.0), given.get("thousand_tokens", 0.0))
-    kind: Kind = "dear"
-    full = 1
-    if settings.url:
-        from boundarymorph.scoring.judge import OpenAI
-        from boundarymorph.scoring.remote import Cohere, parse, published
-
-        endpoints = [parse(url) for url in settings.url]
-        price = price if given else published(endpoints)
-        by_search = any(isinstance(endpoint.dialect, Cohere) for endpoint in endpoints) and not price.tokens
-        kind = "billed" if price.unit or by_search else "dear"
-        full = min(endpoint.dialect.most_texts if endpoint.dialect.in_one_pass else 1 for endpoint in endpoints)
-        if all(isinstance(endpoint.dialect, OpenAI) for endpoint in endpoints):
-            full = settings.judge.documents_per_request
-    elif not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu"):
-        kind = "cheap"
-    if ceiling is not None and not price:
-        raise InvalidConfiguration(
-            "scorer.price.ceiling needs a price, or nothing would ever count against it: set scorer.price.request, "
-            "hundred_documents or thousand_tokens"
-        )
-    return Trips(kind, replace(price, ceiling=ceiling), full=full)
+    """Return how requests to a scorer are planned. scorer: the one that was made by these settings."""
+    if not settings.url:
+        local = not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu")
+        return Trips("cheap" if local else "dear")
+    dialects = [endpoint.dialect for endpoint in _endpoints(settings)]
+    kind: Kind = "billed" if any(dialect.billed_by_request for dialect in dialects) else "dear"
+    return Trips(kind, full=min(dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects))
 
 
 def _cross_encoder(settings: Settings) -> CrossEncoder:
@@ -91,15 +72,16 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
     )
 
 
-def _remote_scorer(chosen: ScorerSettings, ledger: Callable[[], Ledger]) -> Scorer:
+def _remote_scorer(chosen: ScorerSettings) -> Scorer:
     from boundarymorph.remote.model import remote_options
-    from boundarymorph.scoring.judge import Judge, OpenAI
-    from boundarymorph.scoring.remote import RemoteScorer, parse
+    from boundarymorph.scoring.remote import RemoteScorer
 
-    endpoints = [replace(parse(url), revision=chosen.revision) for url in chosen.url]
-    options = remote_options(chosen, "scorer")
-    if not any(isinstance(endpoint.dialect, OpenAI) for endpoint in endpoints):
-        return RemoteScorer(endpoints, **options)
-    if not all(isinstance(endpoint.dialect, OpenAI) for endpoint in endpoints):
-        raise InvalidConfiguration("scorer.url has both language models (openai://) and cross-encoders; give one kind")
-    return Judge(endpoints, chosen.judge, ledger(), **options)
+    return RemoteScorer(_endpoints(chosen), **remote_options(chosen, "scorer"))
+
+
+def _endpoints(chosen: ScorerSettings) -> list[Endpoint]:
+    if not chosen.url:
+        return []  # without loading the client
+    from boundarymorph.scoring.remote import parse
+
+    return [replace(parse(url, chosen.judge), revision=chosen.revision) for url in chosen.url]

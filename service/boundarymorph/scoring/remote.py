@@ -1,4 +1,4 @@
-"""A scorer in other processes or on other machines: wire formats, addresses, prices, and calls."""
+"""A scorer in other processes or on other machines: wire formats, addresses and calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Literal, NamedTuple, Self, Unpack, cast, get_args
+from typing import Literal, Self, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,10 @@ from boundarymorph.remote.wire import (
     vllm_description,
     word,
 )
-from boundarymorph.scoring.costs import Price
-from boundarymorph.scoring.judge import OpenAI
+from boundarymorph.scoring.chat import Chat
 from boundarymorph.scoring.scorer import Scores, rounded_into_range
+from boundarymorph.settings import JudgeSettings
+from boundarymorph.telemetry import metrics
 
 Activation = Literal["sigmoid", "cosine", "none"]
 QUESTION = "Does this passage answer the query, or a part of it?"  # asked of decision models, before the passage
@@ -185,6 +186,7 @@ class Cohere(RerankServer):
     """Cohere's v2 API and compatible ones. The server truncates long documents."""
 
     name, path, home, most_texts, counted = "cohere", "/v2/rerank", "https://api.cohere.com", 1000, True
+    billed_by_request = True
     advice = "turn its normalisation of scores on"
 
 
@@ -274,7 +276,7 @@ FOREIGN: tuple[Dialect, ...] = (
     Voyage(),
     SystemOne(),
     Decisions(),
-    OpenAI(),
+    Chat(),
 )
 
 
@@ -313,20 +315,22 @@ __all__ = ["Endpoint", "parse"]
 _SPELLING = Spelling("a scorer", {server.name: server for server in FOREIGN}, BoundaryMorph(), get_args(Activation))
 
 
-def parse(url: str) -> Endpoint:
+def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`.
 
     `http` and `https` are scorers of this service; `tei`, `vllm`, `infinity` and `llamacpp` are servers of that kind
     over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` (decision models) and `openai` (a chat model
     that grades) are the hosted services over TLS. `+http` or `+https` after one of these ten changes that. activation:
     of rerank servers of others: their results are logits (`sigmoid`), cosines (`cosine`), or relevances in [0, 1]
-    (`none`).
+    (`none`). judge: how a chat model is asked.
 
     Raises InvalidConfiguration; its message contains no password.
     """
     endpoint = urls.parse(url, _SPELLING)
     if type(endpoint.dialect) is Jina and ListwiseJina.family in str(endpoint.model):
         endpoint = replace(endpoint, dialect=ListwiseJina())
+    if isinstance(endpoint.dialect, Chat):
+        endpoint = replace(endpoint, dialect=Chat(judge, at_home=endpoint.base == Chat.home))
     if endpoint.activation is None:
         return endpoint
     if not isinstance(endpoint.dialect, RerankServer):
@@ -335,51 +339,10 @@ def parse(url: str) -> Endpoint:
 
 
 log = logging.getLogger(__name__)
-
-
-class Published(NamedTuple):
-    """A price in US dollars. home: where the service is; model: how the names of those with this price begin; source:
-    the page that says so, and when."""
-
-    home: str | None
-    model: str
-    price: Price
-    source: str
-
-
-_COHERE = "developer.puter.com/tutorials/cohere-api-pricing, of June 2026; a search is up to 100 documents"
-_VOYAGE = "docs.voyageai.com/docs/pricing as quoted by usagepricing.com/blueprint/voyage-ai, of 2026"
-_LIST = "getmaxim.ai/bifrost/llm-cost-calculator, read in November 2026"
-PUBLISHED = (
-    Published(Cohere.home, "rerank-v4.0-fast", Price(unit=0.0020), _COHERE),
-    Published(Cohere.home, "rerank-v4.0-pro", Price(unit=0.0025), _COHERE),
-    Published(Cohere.home, "rerank-v3.5", Price(unit=0.0020), "docs.memberjunction.org, of April 2026"),
-    Published(Voyage.home, "rerank-2.5", Price(tokens=0.05 / 1_000), _VOYAGE),
-    Published(Voyage.home, "rerank-2.5-lite", Price(tokens=0.02 / 1_000), _VOYAGE),
-    Published(Jina.home, "jina-reranker-m0", Price(tokens=0.05 / 1_000), _LIST),
-    Published(
-        SystemOne.home, "jev-", Price(tokens=0.042 / 1_000), "zuplo.com/docs/ai-gateway/jev, read in November 2026"
-    ),
-    Published(Decisions.home, "pplx-decider-v1.2", Price(tokens=0.02 / 1_000), _LIST),
-    Published(Decisions.home, "pplx-decider-v1.3", Price(tokens=0.02 / 1_000), _LIST),
-    Published(Decisions.home, "pplx-decider-flash-", Price(tokens=0.01 / 1_000), _LIST),
-)
-
-
-def published(endpoints: Sequence[Endpoint]) -> Price:
-    """Return the price that all these have in common; one of 0 if there is none or it is not known."""
-    found = set()
-    for endpoint in endpoints:
-        fitting = [row for row in PUBLISHED if row.home == endpoint.base and str(endpoint.model).startswith(row.model)]
-        found.add(max(fitting, key=lambda row: len(row.model), default=None))
-    known = found.pop()
-    if found or known is None:
-        return Price()
-    log.info("prices of %s in US dollars: %s; scorer.price replaces them", known.model, known.source)
-    return known.price
-
-
 _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
+
+
+UNGRADED = 5  # texts of a call, none of which gets a score, by which a model that may decline is known to fail
 
 
 class RemoteScorer(RemoteModel):
@@ -390,10 +353,13 @@ class RemoteScorer(RemoteModel):
     def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
         """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
         super().__init__(endpoints, _ROLE, **options)
+        self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
 
     async def check(self) -> None:
         """Score a short pair. Raises as `score` does."""
-        await self.score("probe", ["probe"])
+        scores = await self.score("probe", ["probe"])
+        if np.isnan(scores.values).any():
+            raise scores.failure or ScorerFailed(f"{self.name} gave no score for a probe; the log says why")
 
     @property
     def takes_instruction(self) -> bool:
@@ -409,6 +375,21 @@ class RemoteScorer(RemoteModel):
             return Scores(np.empty(0))
         answer = await self.call(Context(query, instruction), texts, deadline=deadline)
         failure, missing = answer.failure, int(np.isnan(answer.values).sum())
-        if missing and failure is None:
+        if answer.usage is not None:
+            metrics.judge_tokens.labels("read").inc(answer.usage.read)
+            metrics.judge_tokens.labels("written").inc(answer.usage.written)
+        if self._declines and missing == len(texts) >= UNGRADED:
+            raise ScorerFailed(f"{self.name} gave no score for any of {missing} texts; the log says why")
+        if self._declines and isinstance(failure, ScorerFailed):
+            log.warning("some documents got no score: %s", failure)  # as of a content filter: the others may get one
+            failure = None
+        if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
-        return Scores(answer.values, answer.truncated, model=answer.served, failure=failure, server=answer.server)
+        return Scores(
+            answer.values,
+            answer.truncated,
+            model=answer.served,
+            failure=failure,
+            server=answer.server,
+            tokens=answer.usage,
+        )

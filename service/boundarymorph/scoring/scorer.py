@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerFailed,
 from boundarymorph.inference.batching import Batcher
 from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_cross_encoder
 from boundarymorph.reading import blank
-from boundarymorph.scoring.costs import Amount, Bill
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.selection.pool import READ_BY_WITNESSES
 from boundarymorph.telemetry import metrics
 
@@ -31,7 +31,7 @@ class Scores:
     number of pairs that were truncated. cached: number of values that cost no call, because they were cached or being
     computed for another request. model: the name of the one that gave them, None if it cannot change. failure: why the
     scorer could not give the missing values now; the others are valid. server: the base URL of the replica that gave
-    them, None if several did or there are none.
+    them, None if several did or there are none. tokens: that a language model read and wrote for them.
     """
 
     values: NDArray[np.float64]
@@ -40,6 +40,7 @@ class Scores:
     model: str | None = None
     failure: BoundaryMorphError | None = None
     server: str | None = None
+    tokens: TokenCounts | None = None
 
 
 TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]
@@ -130,25 +131,6 @@ class Scorer(Protocol):
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""
-
-
-@runtime_checkable
-class PricedScorer(Scorer, Protocol):
-    """A scorer whose calls cost money."""
-
-    def most(self, query: str, text: str) -> Amount:
-        """Return the most that the score of one pair may cost."""
-
-    async def score_for(
-        self,
-        bill: Bill,
-        query: str,
-        texts: Sequence[str],
-        *,
-        deadline: float | None = None,
-        instruction: str | None = None,
-    ) -> Scores:
-        """Score as `score` does, charged to a request. Also raises CostCeiling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

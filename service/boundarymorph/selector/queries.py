@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import Run, together
+from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.ranking import fuse
-from boundarymorph.scoring.costs import Bill, Fare
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.capacity import best_of_each
 from boundarymorph.selector.documents import numbered
@@ -112,7 +112,7 @@ class QueriesRun:
             pool=self.pool,
             selected=chosen.documents,
             history=[history[place] for place in last],
-            bill=self._bill([of.bill for of in scores]),
+            tokens=_sum([of.tokens for of in scores]),
             asked=[asked[place] for place in last],
         )
 
@@ -142,8 +142,8 @@ class QueriesRun:
             seconds=self._observer.seconds(),
             warnings=list(dict.fromkeys(said for part in parts for said in part.warnings)),
             vectors=parts[0].vectors,
-            bill=self._bill([part.bill for part in parts]),
-            fare=reduce(Fare.plus, [part.fare for part in parts]),
+            tokens=_sum([part.tokens for part in parts]),
+            trips=sum(part.trips for part in parts),
             calibration=parts[0].calibration,
             to_people=parts[0].to_people,
             scores=self._scores_of(selection, answered, parts),
@@ -232,11 +232,7 @@ class QueriesRun:
             found[place] = parts[number].scores.get(position, float(answered.relevance[number, column]))
         return found
 
-    def _bill(self, bills: Sequence[Bill | None]) -> Bill | None:
-        """Return the sum of the queries' bills; None if the scorer costs nothing."""
-        whole = Bill(self._task.caller)
-        for bill in bills:
-            if bill is None:
-                return None
-            whole.usage, whole.spent = whole.usage.plus(bill.usage), whole.spent.plus(bill.spent)
-        return whole
+
+def _sum(counts: Sequence[TokenCounts | None]) -> TokenCounts | None:
+    given = [count for count in counts if count is not None]
+    return reduce(TokenCounts.plus, given) if given else None

@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from boundarymorph.caching.known import KnownScores, ScoreCache
-from boundarymorph.inference.concurrency import BoundedExecutor
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.document import Retriever
-from boundarymorph.scoring.costs import Trips
 from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.queries import QueriesRun, parts_of
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
@@ -41,7 +41,7 @@ class Selector:
         self._known = KnownScores(scorer, cache, trips=trips, clock=clock)
         self.encoder = encoder
         self._clock = clock
-        self._shared = Shared(BoundedExecutor("selector", threads=threads, share=share))
+        self._shared = Shared(FairExecutor("selector", threads=threads, share=share))
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.
@@ -79,7 +79,7 @@ class Selector:
         yield result
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
-        known = self._known.of_task(task.query, task.caller, task.tenant, task.instruction)
+        known = self._known.of_task(task.query, task.tenant, task.instruction)
         return SelectionRun(task, task.candidates(self.retriever), known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from boundarymorph.access.limits import Spending
 from boundarymorph.api.lifecycle import Parts, Probe
 from boundarymorph.caching.build import build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
-from boundarymorph.scoring.costs import Ledger
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -61,13 +59,11 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
-    work = settings.work
     retriever = IndexRetriever(
         catalog,
         encoder,
         learned=Learned(catalog, settings),
-        threads=work.search_threads,
-        waiting=work.search_waiting,
+        threads=settings.search_threads,
         share=settings.limits.key_share,
     )
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}
@@ -91,7 +87,7 @@ def _selecting(
     settings: Settings, parts: Parts, encoder: Callable[[], str | None], on_lost: Callable[[], None]
 ) -> Parts:
     """Return the parts with a cross-encoder and a selector. encoder: returns the identity of the retriever's."""
-    scorer = build_scorer(settings, on_lost, lambda: ledger(settings))
+    scorer = build_scorer(settings, on_lost)
     threadpool_limits(1, user_api="blas")  # of libraries that the scorer has loaded, too
     selector = Selector(
         parts.retriever,
@@ -106,15 +102,6 @@ def _selecting(
     if not scorer_is_paid(settings.scorer):
         probes["scorer"] = ScorerProbe(scorer, tests=settings.scorer.self_test)
     return replace(parts, scorer=scorer, selector=selector, probes=probes)
-
-
-def ledger(settings: Settings) -> Ledger:
-    """Build what enforces the cost ceilings of a language model, in the Redis of the rate limits if there is one.
-
-    Raises InvalidConfiguration.
-    """
-    timeout = settings.rate_limits.timeout_seconds
-    return Spending(settings.scorer.judge, url=settings.counters_url, timeout=timeout)
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:

@@ -14,14 +14,13 @@ import pytest
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
-from boundarymorph.scoring.judge import Judge
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.settings import JudgeSettings, Limits, Settings
+from boundarymorph.settings import Limits, Settings
 from tests.api.service import faked, listening, serving
-from tests.scoring.judge.scripted import MODEL, Chat, graded
-from tests.scoring.remote.servers import Ours, Tei, Vllm, edited, running, scoring
+from tests.scoring.chat.scripted import Chat
+from tests.scoring.remote.servers import Ours, Tei, Vllm, running, scoring
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder
 from tests.scoring.transformer.test_model import WITH_ROOM, load
@@ -145,18 +144,12 @@ async def test_servers_of_others() -> None:
             assert [body.get("instruction") for body in server.asked] == [FIND, None][: 2 * takes]
 
 
-async def test_a_judge_reads_it_beside_the_operators() -> None:
-    async with running(Chat(), key="k") as [server]:
-        judge = Judge([server.endpoint(model=MODEL)], JudgeSettings(instruction="Mind the year."), api_key="k")
-        await judge.check()
-        server.asked.clear()
-        server.behaviour = edited(lambda _: graded(0.5))
-        await judge.score(QUERY, ["a text"], instruction=FIND)
+async def test_a_language_model_reads_it() -> None:
+    async with running(Chat()) as [server], scoring(server) as scorer:
+        await scorer.score(QUERY, ["a text"], instruction=FIND)
         [asked] = server.asked
-        await judge.close()
     system, user = asked["messages"]
-    assert "Mind the year." in system["content"] and FIND not in system["content"]
-    assert user["content"].index(FIND) < user["content"].index("The passage:")
+    assert FIND not in system["content"] and FIND in user["content"]
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])

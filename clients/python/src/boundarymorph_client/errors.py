@@ -122,10 +122,6 @@ class RateLimited(TooManyRequests):
     """The key has made as many requests as it may for now."""
 
 
-class CostCeiling(TooManyRequests):
-    """A ceiling on what a language model may cost would be passed, such as that of the key for the day."""
-
-
 class Unavailable(ProblemError):
     """The service, or a part that the request needs, does not work now."""
 
@@ -178,7 +174,6 @@ KINDS: dict[str, type[ProblemError]] = {
     "forbidden": Forbidden,
     "overloaded": Overloaded,
     "rate-limited": RateLimited,
-    "cost-ceiling": CostCeiling,
     "not-ready": NotReady,
     "model-unavailable": Unavailable,
     "storage-unavailable": StorageUnavailable,

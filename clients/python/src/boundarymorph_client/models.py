@@ -92,7 +92,7 @@ class SelectOptions(TypedDict, total=False):
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
-        what is believed of every candidate, and where it lies on a map.
+        the set before each round, and what was believed of every candidate at first and in the end.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
@@ -155,25 +155,22 @@ class SelectedDocument(Answer):
 
 
 class LanguageModelUsage(Answer):
-    """What a language model that grades took; `cost` in the currency of the service's prices."""
+    """The tokens of a language model that grades."""
 
     input_tokens: int
     output_tokens: int
-    cost: float
 
 
 class Usage(Answer):
-    """What was spent. trips: calls of the scorer; billed_units, cost: of these, where they are known. `language_model`
-    where one is the scorer. expected_gain: by the number of further calls, what
-    they are expected to bring, as a share of the best set's relevance."""
+    """What was spent. trips: requests to the scorer. language_model: the tokens of one that was asked for scores.
+    expected_gain: by the number of further calls, what they are expected to bring, as a share of the best set's
+    relevance."""
 
     budget: int
     cross_encoder_calls: int
     cached_scores: int
     rounds: int
     trips: int
-    billed_units: int | None = None
-    cost: float | None = None
     reused_scores: int
     truncated_documents: int
     expected_gain: dict[str, float] = Field(default_factory=dict)
@@ -216,24 +213,18 @@ class ExplainedRound(Answer):
 
     round: int
     calls: list[ExplainedCall]
-
-
-class PoolMap(Answer):
-    """Where the candidates and the query lie: what lies close together is alike."""
-
-    x: list[float]
-    y: list[float]
-    query: list[float]
+    ids: list[str] | None = None
 
 
 class ExplainedPool(Answer):
-    """All candidates, in retrieval order, and what is believed of each."""
+    """All candidates, in retrieval order, and what is believed of each: before the first call, and at the end."""
 
     ids: list[str]
     retrieval_scores: list[float]
+    first_relevance: list[float | None]
+    first_std: list[float | None]
     relevance: list[float | None]
     std: list[float | None]
-    map: PoolMap | None
 
 
 class Selection(Answer):
@@ -278,9 +269,6 @@ class Round(Answer):
     ids: list[str]
     language_model: LanguageModelUsage | None = None
     calls: list[ExplainedCall] | None = None
-    retrieval_ranks: list[int] | None = None
-    relevance: list[float | None] | None = None
-    std: list[float | None] | None = None
 
 
 class StructureDescription(Answer):

@@ -18,12 +18,13 @@ from boundarymorph import errors
 from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText, Relevance
 from boundarymorph.api.select_schemas import CalibrationName, ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
-from boundarymorph.scoring.costs import CHARACTERS_PER_TOKEN, UNIT
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata")  # fields that leave an answer as it is
+CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
+UNIT = 100  # documents that Cohere counts as one search
 NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
 TEXT = "text"  # the field to read by default if a document is an object
 VOYAGE_MODEL = re.compile(r"rerank-(lite-)?\d")  # Cohere's names have a word or a v there
@@ -167,18 +168,12 @@ class Diagnostics(BaseModel):
     cached_scores: int = Field(description="from the cache, or computed for another request at the same time")
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     trips: int = Field(description="calls of the scorer")
-    billed_units: int | None = Field(
-        None, description="started hundreds of documents of each trip, if the scorer bills by them"
-    )
-    cost: float | None = Field(None, description="by the service's prices of the scorer, in their currency")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
     calibration: str | None = Field(None, description="by which scores are probabilities")
     policy: str = Field(description="the policy in force, whose defaults the request has")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
-    language_model: LanguageModelUsage | None = Field(
-        None, description="tokens and cost, if a language model is the scorer"
-    )
+    language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
     warnings: list[str] = Field(description="what a caller should know, in words")
 
 

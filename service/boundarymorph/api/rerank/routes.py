@@ -35,6 +35,7 @@ from boundarymorph.api.dependencies import (
 )
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import (
+    CHARACTERS_PER_TOKEN,
     CohereV2Request,
     Diagnostics,
     DocumentsRequest,
@@ -68,7 +69,6 @@ from boundarymorph.api.translate import grouping_of, task_of, usage_of
 from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.costs import CHARACTERS_PER_TOKEN
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.settings import Settings
@@ -195,23 +195,22 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
-    with access.admission.enter(CALLER.get()):
-        with watch.stage("receive"):
-            body = await bodies.read(request, access)
-        with watch.stage("parse"):
-            data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
-            dialect = _dialect(data, path)
-            request.state.refusal = dialect.refusal
-            policy, asked, wanted, task = await bodies.off_loop(
-                access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
-            )
-            choice = access.calibration(asked.calibration, permitted(request))
-            task = await calibrated(task, choice, parts.retriever)
-            if task.goal == "scores" and task.calibration is None:  # which has other evidence
-                task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
-            task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
-        turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
-        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
+    with watch.stage("receive"):
+        body = await bodies.read(request, access)
+    with watch.stage("parse"):
+        data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
+        dialect = _dialect(data, path)
+        request.state.refusal = dialect.refusal
+        policy, asked, wanted, task = await bodies.off_loop(
+            access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
+        )
+        choice = access.calibration(asked.calibration, permitted(request))
+        task = await calibrated(task, choice, parts.retriever)
+        if task.goal == "scores" and task.calibration is None:  # which has other evidence
+            task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
+        task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
+    turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
+    result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = await bodies.off_loop(
         access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy.name)
     )
@@ -247,7 +246,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     return TeiInfo(
         model_id=scorer.name,
         model_type=RERANKER,
-        max_concurrent_requests=settings.sessions + settings.limits.waiting,
+        max_concurrent_requests=settings.limits.requests,
         max_input_length=longest,
         max_batch_tokens=longest if model is None else max(longest, model.batch_tokens),
         max_client_batch_size=settings.limits.pool,
@@ -306,7 +305,7 @@ def _read(
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     wanted = replace(wanted, ignored=ignored, whole=whole)
     task = _task(asked, wanted, access.settings, arrival, dialect.documents)
-    return policy, asked, wanted, replace(task, caller=caller, instruction=instruction)
+    return policy, asked, wanted, replace(task, instruction=instruction)
 
 
 def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, field: str) -> SelectionTask:
@@ -387,15 +386,13 @@ def _ranking(
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,
-            trips=result.fare.trips,
-            billed_units=result.fare.units,
-            cost=result.cost,
+            trips=result.trips,
             inferred=sorted(inferred),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,
             policy=policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
-            language_model=usage_of(result.bill),
+            language_model=usage_of(result.tokens),
             warnings=warnings,
         ),
     )

@@ -7,10 +7,9 @@ where it stopped. Only one process at a time may build a table.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,12 +18,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.errors import CostCeiling, InvalidInput
+from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.scoring.costs import Amount
-from boundarymorph.scoring.scorer import PricedScorer, Scorer
+from boundarymorph.scoring.scorer import Scorer
 from boundarymorph_evaluation import tables
 from boundarymorph_evaluation.datasets import Collection, fingerprint
 from boundarymorph_evaluation.run import Watch
@@ -35,19 +33,16 @@ CHUNK = 32  # texts or pairs that are kept together: what a crash can cost
 RENEWED = ("grade", "n_relevant", "terms")  # what a finished table takes from the collection anew
 
 TRIES = 3  # of pairs that the scorer could not answer at once
-Approve = Callable[[int, Amount], None]  # pairs that are to be scored, and the most that they may cost
 
 
 @dataclass(frozen=True, slots=True)
 class TableBuilder:
-    """encoder, scorer: the product's; depth: N, the most candidates of a query; approve: called before a scorer that
-    costs money is asked for more than a trial, and raises to prevent it; known: vectors of documents that need not be
-    encoded, by their text."""
+    """encoder, scorer: the product's; depth: N, the most candidates of a query; known: vectors of documents that
+    need not be encoded, by their text."""
 
     encoder: Encoder
     scorer: Scorer
     depth: int
-    approve: Approve = lambda pairs, most: None
     known: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
 
     async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> ScoreTable:
@@ -121,7 +116,6 @@ class TableBuilder:
         texts, queries = list(collection.documents.values()), list(collection.queries.values())
         done = len(work.content("scores")) // PAIR
         watch("scoring pairs", done, pools.size)
-        self._ask_for_approval(queries, texts, pools, done)
         while done < pools.size:
             row, column = divmod(done, pools.shape[1])
             chunk = pools[row, column : column + CHUNK]
@@ -140,21 +134,12 @@ class TableBuilder:
         for _ in range(TRIES):
             scores = await self.scorer.score(query, [texts[place] for place in open.tolist()])
             values[open] = scores.values
-            if scores.failure is None or isinstance(scores.failure, CostCeiling):
+            if scores.failure is None:
                 break
             open = open[np.isnan(scores.values)]
         if scores.failure is not None:
             raise scores.failure
         return values
-
-    def _ask_for_approval(
-        self, queries: Sequence[str], texts: Sequence[str], pools: NDArray[np.intp], scored: int
-    ) -> None:
-        if not isinstance(self.scorer, PricedScorer) or scored == pools.size:
-            return
-        left = enumerate(pools.ravel().tolist()[scored:], start=scored)
-        each = (self.scorer.most(queries[place // pools.shape[1]], texts[document]) for place, document in left)
-        self.approve(pools.size - scored, reduce(Amount.plus, each))
 
 
 class _Work:

@@ -16,12 +16,10 @@ from rich.console import Console
 from boundarymorph.calibration.judgments import judgments_of
 from boundarymorph.cli import source as sources
 from boundarymorph.cli import terminal
-from boundarymorph.cli.common import allow_cost, check_ceiling
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.build import build_encoder, build_indexes
 from boundarymorph.retrieval.document import Search
 from boundarymorph.scoring.build import build_local_scorer, build_scorer
-from boundarymorph.scoring.costs import Amount, OpenLedger
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.settings import Settings
 from boundarymorph_evaluation import datasets, report, tables
@@ -118,8 +116,7 @@ def _make(out: Path) -> None:
 
 
 async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stages) -> list[ScoreTable]:
-    """Make tables of what is to be scored. The possible cost is stated, and asked for unless --yes or --max-cost was
-    given. Raises InvalidInput if the user declines."""
+    """Make tables of what is to be scored."""
     settings = Settings.load()
     async with AsyncExitStack() as stack:
         encoder = build_encoder(settings)
@@ -127,15 +124,10 @@ async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stag
         scorer = _scorer(evaluation)
         stack.push_async_callback(scorer.close)
 
-        def approve(pairs: int, most: Amount) -> None:
-            allowed = evaluation.yes or evaluation.max_cost is not None
-            with stages.away():
-                allow_cost(console, f"scored by {scorer.name}", pairs, most, settings.scorer.judge, asked=allowed)
-
         async def built(whole: Collection, known: Vectors) -> ScoreTable:
             collection = whole.first(evaluation.queries)
             path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
-            builder = TableBuilder(encoder, scorer, evaluation.depth, approve, known)
+            builder = TableBuilder(encoder, scorer, evaluation.depth, known)
             return await builder.build(collection, path, _watch(stages, collection.name))
 
         wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
@@ -153,9 +145,7 @@ async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stag
 def _scorer(evaluation: Evaluation) -> Scorer:
     if not evaluation.scorer:
         return build_local_scorer(Settings.load())
-    settings = Settings.load(scorer={"url": tuple(evaluation.scorer)})
-    check_ceiling(evaluation.max_cost, settings.scorer.judge)
-    return build_scorer(settings, ledger=lambda: OpenLedger(evaluation.max_cost))
+    return build_scorer(Settings.load(scorer={"url": tuple(evaluation.scorer)}))
 
 
 def _studied(

@@ -46,10 +46,6 @@ class Evaluation:
         list[str] | None,
         typer.Option(help="URL of the scorer for --data, as --scorer-url of serve.", show_default="the embedded model"),
     ] = None
-    max_cost: Annotated[
-        float | None, typer.Option(min=0, help="The most that a language model may cost, by scorer.judge's prices.")
-    ] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a language model costs money.")] = False
     call_seconds: Annotated[
         float | None,
         typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),

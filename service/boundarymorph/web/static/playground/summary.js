@@ -15,7 +15,6 @@ const STOPPED = {
   nothing_to_decide: "there was nothing to decide",
   deadline: "the deadline came",
   overloaded: "the service is busy",
-  cost_ceiling: "a ceiling of tokens or money was reached",
   encoder_unavailable: "the encoder cannot be reached",
   encoder_failed: "the encoder failed",
   retriever_unavailable: "the retriever cannot be reached",
@@ -43,7 +42,7 @@ export function showSummary(answer, queries) {
   find("status").replaceChildren(
     element("span", { className: `badge ${kind}` }, words),
     ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(count, "candidate")}, in ${decimal(answer.timings_ms.total / 1000, 1)} s. ` +
-      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${cost(usage.language_model)}.`,
+      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${tokens(usage.language_model)}.`,
   );
   if (calls > 1 && calls < count) {
     find("pitch").textContent =
@@ -83,10 +82,10 @@ function missed({ expected_loss: loss, pool_size: count, status }) {
   return `Scoring all ${number(count)} would add ${gain ? `about ${number(gain)}` : "less than 1"}\u00a0%.`;
 }
 
-// The cost of a language model as the scorer.
-function cost(usage) {
+// The tokens of a language model as the scorer.
+function tokens(usage) {
   if (!usage) return "";
-  return `. The language model read ${plural(usage.input_tokens, "token")} and wrote ${number(usage.output_tokens)}, for ${usage.cost.toPrecision(3)}`;
+  return `. The language model read ${plural(usage.input_tokens, "token")} and wrote ${number(usage.output_tokens)}`;
 }
 
 export function showProblem(problem) {

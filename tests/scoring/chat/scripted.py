@@ -12,29 +12,24 @@ from tests.scoring.remote.servers import Reply, Wire
 
 MODEL = "scripted"
 READ, WRITTEN = 300, 1  # tokens that it says each answer took
-ASKED = re.compile(
-    r"Query: (.*)\n\nThe passage:\n(=== [0-9a-f]{16} ===)\n(.*)\n\2\n\nHow much does it help\? ", re.DOTALL
-)
-ONE_OF_MANY = re.compile(r"^(=== [0-9a-f]{16} ===) passage \d+\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
+PASSAGE = re.compile(r"^(=== [0-9a-f]{16} ===) passage \d+\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 Relevance = Callable[[str, str], float]  # in [0, 1], of a query and a passage
-
-
-def pair_of(body: dict[str, Any]) -> tuple[str, str]:
-    """The query and the passage of a request."""
-    found = ASKED.match(body["messages"][1]["content"])
-    assert found is not None, body["messages"]
-    return found[1], found[3]
 
 
 def passages_of(body: dict[str, Any]) -> list[str]:
     """The passages of a request, of which there may be several."""
-    found = ONE_OF_MANY.findall(body["messages"][1]["content"])
-    return [text for _, text in found] or [pair_of(body)[1]]
+    return [text for _, text in PASSAGE.findall(body["messages"][1]["content"])]
 
 
 def query_of(body: dict[str, Any]) -> str:
     content: str = body["messages"][1]["content"]
     return content.removeprefix("Query: ").partition("\n\n")[0]
+
+
+def pair_of(body: dict[str, Any]) -> tuple[str, str]:
+    """The query and the passage of a request."""
+    (passage,) = passages_of(body)
+    return query_of(body), passage
 
 
 def completion(content: str | None, /, **more: Any) -> dict[str, Any]:
@@ -109,10 +104,6 @@ class Chat(Wire):
         choice = answer["choices"][0]
         if "logprobs" not in body or self.silent:
             choice["logprobs"] = None
-        if "response_format" in body:
-            names = body["response_format"]["json_schema"]["schema"]["required"]
-            said = zip(names, (likeliest(relevance)[0][0] for relevance in relevances), strict=True)
-            choice["message"]["content"] = "{" + ", ".join(f'"{name}": {grade}' for name, grade in said) + "}"
         if self.counting:
             read = sum(len(message["content"]) for message in body["messages"]) // 4
             written = -(-len(choice["message"]["content"]) // 4)
